@@ -1,0 +1,291 @@
+"""The one table of options: the DataSource, the YAML file, the command line and the reference page all read it.
+
+Each field of :class:`Options` is a row of the table: its Python name, default, type, unit and help. The public name is
+the camelCase form, as in Spark's own sources (``max_frame_bytes`` is ``maxFrameBytes``; ``tls_key`` is ``tls.key``).
+Spark hands option keys over in lower case, so names are matched without regard to case.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from wallaroo_spark.errors import ConfigurationError
+
+
+class Kind(Enum):
+    """How an option's text is read."""
+
+    TEXT = "text"
+    NAMES = "comma-separated names"
+    COUNT = "a whole number"
+    BYTES = "bytes, or with a unit: 64k, 256m, 1g"
+    SECONDS = "seconds, or with a unit: 500ms, 10s, 2m"
+    FLAG = "true or false"
+    JSON = "a JSON object"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the table, as documentation and command lines need it."""
+
+    attribute: str
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+    choices: tuple[str, ...]
+    secret: bool
+    minimum: float | None
+
+
+def _option(
+    default: Any,
+    kind: Kind,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+    minimum: float | None = None,
+) -> Any:
+    metadata = {"kind": kind, "help": help, "choices": choices, "secret": secret, "minimum": minimum}
+    return field(default=default, metadata=metadata, repr=not secret)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Every setting of a receiver, its workers and its source, with defaults.
+
+    Options that hold a secret accept ``env:NAME`` and ``file:PATH`` in place of the value; they are resolved by
+    :func:`resolve_secret` where they are used and never appear in ``repr``.
+    """
+
+    receiver: str = _option("", Kind.TEXT, "Name of the receiver; what its keys in the registry are called after.")
+    registry: str = _option(
+        "embedded",
+        Kind.TEXT,
+        "Redis URL (redis:// or rediss://), or 'embedded' to start one for this machine alone.",
+        secret=True,
+    )
+    workers: int = _option(2, Kind.COUNT, "Number of slots; each takes one task slot of the cluster.", minimum=1)
+    host: str = _option(
+        "", Kind.TEXT, "Address the workers bind. Empty: loopback in local mode, every interface on a cluster."
+    )
+    port: int = _option(0, Kind.COUNT, "Slot p listens on port + p; 0 lets the system choose.", minimum=0)
+    advertise: str = _option(
+        "", Kind.TEXT, "Host name or address that connectors are told. Empty: found out by the worker."
+    )
+    cookie: str = _option("", Kind.TEXT, "Shared cookie; a connector must present the same.", secret=True)
+    version: str = _option("0.0.1", Kind.TEXT, "Protocol version; compared whole with what HELLO says.")
+    max_frame_bytes: int = _option(
+        4 << 20, Kind.BYTES, "Longest frame accepted, tag and body together.", minimum=1 << 10
+    )
+    max_sessions: int = _option(1024, Kind.COUNT, "Most sessions a worker serves at once.", minimum=1)
+    handshake_timeout: float = _option(10.0, Kind.SECONDS, "Time a peer has to send a whole HELLO.", minimum=0.01)
+    memory_budget: int = _option(
+        256 << 20, Kind.BYTES, "What a worker may buffer of messages that are not committed.", minimum=1 << 20
+    )
+    replay_timeout: float = _option(
+        120.0, Kind.SECONDS, "How long a read waits for connectors to send a planned range again.", minimum=0
+    )
+    message_ids: str = _option(
+        "increasing",
+        Kind.TEXT,
+        "Whether message ids of the drafts increase within a stream, or are compared for equality alone.",
+        choices=("increasing", "opaque"),
+    )
+    event_time_unit: str = _option(
+        "ns", Kind.TEXT, "Unit of the event times that connectors send.", choices=("ns", "us", "ms", "s")
+    )
+    include_boundaries: bool = _option(False, Kind.FLAG, "Deliver BOUNDARY messages as rows with a null value.")
+    tls_certificate: str = _option("", Kind.TEXT, "PEM file with the certificate chain that workers present.")
+    tls_key: str = _option("", Kind.TEXT, "PEM file with the key of tls.certificate.")
+    tls_ca: str = _option(
+        "", Kind.TEXT, "PEM file of the authority that connectors' certificates must come from; asks for one each."
+    )
+    lease_seconds: float = _option(
+        10.0, Kind.SECONDS, "How long a slot's lease lasts without being renewed.", minimum=0.5
+    )
+    instances: tuple[str, ...] = _option(
+        (), Kind.NAMES, "Connector instances that an AvailableNow run waits for, connected or not."
+    )
+    quiet_seconds: float = _option(
+        2.0, Kind.SECONDS, "AvailableNow: a connector that sent nothing for so long has nothing to send.", minimum=0
+    )
+    available_now_timeout: float = _option(
+        60.0, Kind.SECONDS, "AvailableNow: longest wait for connectors to fall quiet.", minimum=0
+    )
+    starting_offsets: dict[str, dict[str, int]] | None = _option(
+        None,
+        Kind.JSON,
+        'References to start from without a checkpoint, by instance and stream id: {"shop-1": {"7": 1200}}.',
+    )
+    max_offsets_per_trigger: int | None = _option(
+        None, Kind.COUNT, "Most messages in a batch, shared out over the streams.", minimum=1
+    )
+    min_offsets_per_trigger: int | None = _option(
+        None, Kind.COUNT, "Fewest messages worth a batch; see maxTriggerDelay.", minimum=1
+    )
+    max_trigger_delay: float = _option(
+        900.0, Kind.SECONDS, "Longest wait for minOffsetsPerTrigger messages.", minimum=0
+    )
+    max_bytes_per_trigger: int | None = _option(
+        None, Kind.BYTES, "Most payload bytes in a batch; a stream's first message always fits.", minimum=1
+    )
+    fail_on_data_loss: bool = _option(
+        True, Kind.FLAG, "Fail the query when a planned range cannot be had again; false logs it and goes on."
+    )
+    token: str = _option("", Kind.TEXT, "Secret of the fleet's inner port. Empty: made by the receiver.", secret=True)
+
+    def __post_init__(self) -> None:
+        for row in table():
+            _check(row, getattr(self, row.attribute))
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, Any]) -> Options:
+        """Read options given by public name in any case, as Spark, YAML and the command line give them.
+
+        Raises :class:`ConfigurationError` for a name that is not in the table or a value that cannot be read.
+        """
+        rows = {row.name.lower(): row for row in table()}
+        values: dict[str, Any] = {}
+        for name, text in texts.items():
+            row = rows.get(name.lower())
+            if row is None:
+                raise ConfigurationError(_unknown(name, [r.name for r in rows.values()]), option=name)
+            values[row.attribute] = read_value(row, text)
+        return cls(**values)
+
+    def to_texts(self) -> dict[str, str]:
+        """The options that differ from their defaults, as texts that :meth:`parse` reads back."""
+        texts = {}
+        for row in table():
+            value = getattr(self, row.attribute)
+            if value != row.default:
+                texts[row.name] = _write_value(value)
+        return texts
+
+
+def table() -> Iterator[Row]:
+    """The rows of the table, in the order in which they are documented."""
+    for entry in dataclasses.fields(Options):
+        yield Row(entry.name, public_name(entry.name), default=entry.default, **entry.metadata)
+
+
+def public_name(attribute: str) -> str:
+    """The public name of an attribute: ``max_frame_bytes`` → ``maxFrameBytes``, ``tls_key`` → ``tls.key``."""
+    if attribute.startswith("tls_"):
+        return "tls." + attribute.removeprefix("tls_")
+    head, *tail = attribute.split("_")
+    return head + "".join(word.capitalize() for word in tail)
+
+
+def read_value(row: Row, text: Any) -> Any:
+    """The value of one option from text, or from a YAML value that already has its type.
+
+    Raises :class:`ConfigurationError` naming the option, the text and what was expected.
+    """
+    try:
+        return _READERS[row.kind](text)
+    except (ValueError, TypeError, KeyError) as error:
+        shown = "the value given" if row.secret else repr(text)
+        raise ConfigurationError(
+            f"option {row.name}: {shown} cannot be read; expected {row.kind.value}", option=row.name
+        ) from error
+
+
+def resolve_secret(value: str) -> str:
+    """The secret behind ``env:NAME`` or ``file:PATH``, or the value itself when it is neither.
+
+    A file's trailing newline is not part of the secret. Raises :class:`ConfigurationError` when there is nothing.
+    """
+    scheme, _, rest = value.partition(":")
+    if scheme == "env":
+        if rest not in os.environ:
+            raise ConfigurationError(f"secret {value}: no such environment variable; set {rest}", variable=rest)
+        return os.environ[rest]
+    if scheme == "file":
+        try:
+            return Path(rest).read_text(encoding="utf-8").rstrip("\r\n")
+        except OSError as error:
+            raise ConfigurationError(f"secret {value}: cannot be read: {error.strerror}", path=rest) from error
+    return value
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else "see the options page for the names there are"
+    return f"option {name} is not known; {hint}"
+
+
+def _check(row: Row, value: Any) -> None:
+    if row.choices and value not in row.choices:
+        raise ConfigurationError(
+            f"option {row.name}: {value!r} is not one of {', '.join(row.choices)}", option=row.name
+        )
+    if row.minimum is not None and value is not None and value < row.minimum:
+        raise ConfigurationError(f"option {row.name}: {value} is below {row.minimum:g}", option=row.name)
+
+
+_BYTE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SECOND_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def _read_bytes(text: Any) -> int:
+    match = re.fullmatch(r"\s*(\d+)\s*([kmg]?)(?:i?b)?\s*", str(text).lower())
+    if not match:
+        raise ValueError(text)
+    return int(match[1]) * _BYTE_UNITS[match[2]]
+
+
+def _read_seconds(text: Any) -> float:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text).lower())
+    if not match:
+        raise ValueError(text)
+    return float(match[1]) * _SECOND_UNITS[match[2]]
+
+
+def _read_flag(text: Any) -> bool:
+    return {"true": True, "false": False}[str(text).strip().lower()]
+
+
+def _read_names(text: Any) -> tuple[str, ...]:
+    parts = text if isinstance(text, list | tuple) else str(text).split(",")
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def _read_json(text: Any) -> dict[str, dict[str, int]]:
+    value = json.loads(text) if isinstance(text, str) else text
+    return {
+        str(instance): {str(int(stream)): int(reference) for stream, reference in streams.items()}
+        for instance, streams in value.items()
+    }
+
+
+_READERS: dict[Kind, Any] = {
+    Kind.TEXT: str,
+    Kind.NAMES: _read_names,
+    Kind.COUNT: lambda text: int(str(text).strip()),
+    Kind.BYTES: _read_bytes,
+    Kind.SECONDS: _read_seconds,
+    Kind.FLAG: _read_flag,
+    Kind.JSON: _read_json,
+}
+
+
+def _write_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return str(value)
