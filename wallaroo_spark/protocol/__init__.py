@@ -1,0 +1,101 @@
+"""The connector protocol without I/O: frames, the three revisions as tables, session and stream states, credits.
+
+Nothing here opens a socket, starts a thread or reads a clock. Source: ``protocol.md`` and the seeds it rules on.
+"""
+
+from wallaroo_spark.protocol.connector_session import ConnectorSession
+from wallaroo_spark.protocol.credits import CreditWindow
+from wallaroo_spark.protocol.faults import Fault, broken
+from wallaroo_spark.protocol.frames import (
+    NOTHING_PROCESSED,
+    U64_MAX,
+    Ack,
+    EosMessage,
+    Error,
+    Flags,
+    Frame,
+    Hello,
+    Message,
+    Nack,
+    Notify,
+    NotifyAck,
+    Ok,
+    Restart,
+    StreamReference,
+    shorten,
+)
+from wallaroo_spark.protocol.framing import FrameBuffer, MessageRun, RawFrame
+from wallaroo_spark.protocol.revisions import (
+    DRAFT_BE,
+    DRAFT_LE,
+    REVISIONS,
+    V3,
+    MessageLayout,
+    Revision,
+    frame_name,
+    recognise,
+)
+from wallaroo_spark.protocol.session import named_revision
+from wallaroo_spark.protocol.states import SESSION, Role, SessionState, StreamEvent, StreamState
+from wallaroo_spark.protocol.streams import Stream, StreamSpan, StreamTable
+from wallaroo_spark.protocol.worker_session import (
+    Admission,
+    EosReceived,
+    ErrorReceived,
+    HelloReceived,
+    MessagesReceived,
+    NotifyReceived,
+    WorkerEvent,
+    WorkerSession,
+)
+
+__all__ = [
+    "DRAFT_BE",
+    "DRAFT_LE",
+    "NOTHING_PROCESSED",
+    "REVISIONS",
+    "SESSION",
+    "U64_MAX",
+    "V3",
+    "Ack",
+    "Admission",
+    "ConnectorSession",
+    "CreditWindow",
+    "EosMessage",
+    "EosReceived",
+    "Error",
+    "ErrorReceived",
+    "Fault",
+    "Flags",
+    "Frame",
+    "FrameBuffer",
+    "Hello",
+    "HelloReceived",
+    "Message",
+    "MessageLayout",
+    "MessageRun",
+    "MessagesReceived",
+    "Nack",
+    "Notify",
+    "NotifyAck",
+    "NotifyReceived",
+    "Ok",
+    "RawFrame",
+    "Restart",
+    "Revision",
+    "Role",
+    "SessionState",
+    "Stream",
+    "StreamEvent",
+    "StreamReference",
+    "StreamSpan",
+    "StreamState",
+    "StreamTable",
+    "WorkerEvent",
+    "WorkerSession",
+    "broken",
+    "frame_name",
+    "named_revision",
+    "recognise",
+    "shorten",
+]

@@ -1,0 +1,313 @@
+"""How each frame is written and read, revision by revision; ``revisions.py`` puts these into tables.
+
+Every ``decode_*`` takes a :class:`~.wire.Reader` over the body behind the tag and returns a frame; every ``encode_*``
+takes a :class:`~.wire.Writer` and a frame. Source: ``protocol.md``, section Frame bodies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wallaroo_spark.errors import LocalProtocolError
+from wallaroo_spark.protocol.faults import Fault, broken
+from wallaroo_spark.protocol.frames import (
+    Ack,
+    EosMessage,
+    Error,
+    Flags,
+    Hello,
+    Message,
+    Nack,
+    Notify,
+    NotifyAck,
+    Ok,
+    Restart,
+    StreamReference,
+)
+from wallaroo_spark.protocol.wire import Reader, Writer
+
+
+def decode_hello(read: Reader, check: Callable[[str | None, bytes | None], None] | None = None) -> Hello:
+    """HELLO. ``check(version, None)`` then ``check(None, cookie)`` run before what follows is decoded."""
+    version = read.short_text("the version")
+    if check:
+        check(version, None)
+    cookie = read.short_bytes("the cookie")
+    if check:
+        check(None, cookie)
+    hello = Hello(version, cookie, read.short_text("the program name"), read.short_text("the instance name"))
+    read.finish()
+    return hello
+
+
+def encode_hello(write: Writer, frame: Hello) -> None:
+    """HELLO, alike in all revisions."""
+    write.short_text(frame.version, "the version").short_bytes(frame.cookie, "the cookie")
+    write.short_text(frame.program, "the program name").short_text(frame.instance, "the instance name")
+
+
+def decode_ok_draft_le(read: Reader) -> Ok:
+    """OK with (stream, ref) pairs to the end."""
+    credits = read.u32("the credits")
+    return Ok(credits, tuple(StreamReference(*pair) for pair in _pairs_to_end(read)))
+
+
+def encode_ok_draft_le(write: Writer, frame: Ok) -> None:
+    """OK with (stream, ref) pairs to the end; names have no place in it."""
+    write.u32(frame.credits, "the credits")
+    for stream in frame.streams:
+        write.u64(stream.stream_id, "the stream id").u64(stream.ref, "the reference")
+
+
+def decode_ok_draft_be(read: Reader) -> Ok:
+    """OK with (stream, name, ref) to the end."""
+    credits = read.u32("the credits")
+    streams = []
+    while read.left:
+        stream_id, name = read.u64("a stream id"), read.short_text("a stream name")
+        streams.append(StreamReference(stream_id, read.u64("a reference"), name))
+    return Ok(credits, tuple(streams))
+
+
+def encode_ok_draft_be(write: Writer, frame: Ok) -> None:
+    """OK with (stream, name, ref) to the end."""
+    write.u32(frame.credits, "the credits")
+    for stream in frame.streams:
+        write.u64(stream.stream_id, "the stream id").short_text(stream.name, "the stream name")
+        write.u64(stream.ref, "the reference")
+
+
+def decode_ok_v3(read: Reader) -> Ok:
+    """OK with credits alone."""
+    ok = Ok(read.u32("the credits"))
+    read.finish()
+    return ok
+
+
+def encode_ok_v3(write: Writer, frame: Ok) -> None:
+    """OK with credits alone; references come with NOTIFY_ACK."""
+    write.u32(frame.credits, "the credits")
+
+
+def decode_error(read: Reader) -> Error:
+    """ERROR. A reason that is not UTF-8 is shown with replacement characters: it is read by people alone."""
+    reason = read.short_bytes("the reason").decode("utf-8", errors="replace")
+    read.finish()
+    return Error(reason)
+
+
+def encode_error(write: Writer, frame: Error) -> None:
+    """ERROR, its reason cut to what fits."""
+    write.short_bytes(frame.reason.encode("utf-8")[:0xFFFF], "the reason")
+
+
+def decode_notify(read: Reader) -> Notify:
+    """NOTIFY, alike in all revisions."""
+    notify = Notify(read.u64("the stream id"), read.short_text("the stream name"), read.u64("the reference"))
+    read.finish()
+    return notify
+
+
+def encode_notify(write: Writer, frame: Notify) -> None:
+    """NOTIFY, alike in all revisions."""
+    write.u64(frame.stream_id, "the stream id").short_text(frame.name, "the stream name")
+    write.u64(frame.ref, "the reference")
+
+
+def decode_notify_ack(read: Reader) -> NotifyAck:
+    """v3 NOTIFY_ACK; ``success`` is 0 or 1 and nothing else."""
+    success = read.u8("the success byte")
+    if success > 1:
+        raise broken(Fault.WRONG_STATE, f"NOTIFY_ACK success is {success}; it is 0 or 1")
+    ack = NotifyAck(bool(success), read.u64("the stream id"), read.u64("the reference"))
+    read.finish()
+    return ack
+
+
+def encode_notify_ack(write: Writer, frame: NotifyAck) -> None:
+    """v3 NOTIFY_ACK."""
+    write.u8(int(frame.success)).u64(frame.stream_id, "the stream id").u64(frame.ref, "the reference")
+
+
+def decode_message_draft_le(read: Reader) -> Message:
+    """draft-le MESSAGE: flags, stream, id always, event time by flag; no key."""
+    flags = checked_flags(read.u16("the flags"), Flags(31))
+    stream_id, message_id = read.u64("the stream id"), read.u64("the message id")
+    event_time = read.u64("the event time") if flags & Flags.EVENT_TIME else None
+    return Message(stream_id, message_id, _payload(read, flags), flags, event_time)
+
+
+def encode_message_draft_le(write: Writer, frame: Message) -> None:
+    """draft-le MESSAGE; an ephemeral one carries its id, 0 when it has none."""
+    if frame.key is not None:
+        raise LocalProtocolError("draft-le messages have no key; leave it out, or speak draft-be or v3")
+    write.u16(_flags_of(frame), "the flags").u64(frame.stream_id, "the stream id")
+    write.u64(_message_id(frame), "the message id")
+    _encode_tail(write, frame)
+
+
+def decode_message_draft_be(read: Reader) -> Message:
+    """draft-be MESSAGE: flags, stream, then id, event time and key each by flag."""
+    flags = checked_flags(read.u16("the flags"), Flags(63))
+    stream_id = read.u64("the stream id")
+    message_id = None if flags & Flags.EPHEMERAL else read.u64("the message id")
+    event_time = read.u64("the event time") if flags & Flags.EVENT_TIME else None
+    key = read.short_bytes("the key") if flags & Flags.KEY else None
+    return Message(stream_id, message_id, _payload(read, flags), flags, event_time, key)
+
+
+def encode_message_draft_be(write: Writer, frame: Message) -> None:
+    """draft-be MESSAGE; an ephemeral one carries no id."""
+    write.u16(_flags_of(frame), "the flags").u64(frame.stream_id, "the stream id")
+    if not frame.flags & Flags.EPHEMERAL:
+        write.u64(_message_id(frame), "the message id")
+    _encode_tail(write, frame)
+
+
+def decode_message_v3(read: Reader) -> Message:
+    """v3 MESSAGE: every field always there; 0 and the empty key are kept as they are."""
+    stream_id, message_id = read.u64("the stream id"), read.u64("the message id")
+    event_time, key = read.i64("the event time"), read.short_bytes("the key")
+    return Message(stream_id, message_id, read.rest(), Flags.NONE, event_time, key)
+
+
+def encode_message_v3(write: Writer, frame: Message) -> None:
+    """v3 MESSAGE; no event time is 0, no key is empty; flags have no place in it."""
+    if frame.flags & ~(Flags.EVENT_TIME | Flags.KEY):
+        raise LocalProtocolError(f"v3 messages have no flags, and {frame.flags!r} cannot be said; speak a draft")
+    write.u64(frame.stream_id, "the stream id").u64(_message_id(frame), "the message id")
+    write.i64(frame.event_time or 0, "the event time").short_bytes(frame.key or b"", "the key")
+    write.raw(frame.payload or b"")
+
+
+def decode_eos(read: Reader) -> EosMessage:
+    """v3 EOS_MESSAGE, with or without a message id: both are met in the field."""
+    eos = EosMessage(read.u64("the stream id"), read.u64("the message id") if read.left else None)
+    read.finish()
+    return eos
+
+
+def encode_eos(write: Writer, frame: EosMessage) -> None:
+    """v3 EOS_MESSAGE."""
+    write.u64(frame.stream_id, "the stream id")
+    if frame.message_id is not None:
+        write.u64(frame.message_id, "the message id")
+
+
+def decode_ack_draft_le(read: Reader) -> Ack:
+    """ACK with (stream, ref) pairs to the end."""
+    return Ack(read.u32("the credits"), tuple(_pairs_to_end(read)))
+
+
+def encode_ack_draft_le(write: Writer, frame: Ack) -> None:
+    """ACK with (stream, ref) pairs to the end."""
+    write.u32(frame.credits, "the credits")
+    _encode_pairs(write, frame.refs)
+
+
+def decode_ack(read: Reader) -> Ack:
+    """ACK with a count of (stream, ref) pairs (draft-be and v3)."""
+    credits, count = read.u32("the credits"), read.u32("the number of references")
+    if count * 16 != read.left:
+        raise broken(Fault.TRUNCATED_FRAME, f"ACK announces {count} references and has room for {read.left / 16:g}")
+    return Ack(credits, tuple(_pairs_to_end(read)))
+
+
+def encode_ack(write: Writer, frame: Ack) -> None:
+    """ACK with a count of (stream, ref) pairs (draft-be and v3)."""
+    write.u32(frame.credits, "the credits").u32(len(frame.refs), "the number of references")
+    _encode_pairs(write, frame.refs)
+
+
+def decode_nack(read: Reader) -> Nack:
+    """draft-le NACK."""
+    nack = Nack(read.u32("the credits"), read.u64("the stream id"), read.u64("the reference"))
+    read.finish()
+    return nack
+
+
+def encode_nack(write: Writer, frame: Nack) -> None:
+    """draft-le NACK."""
+    write.u32(frame.credits, "the credits").u64(frame.stream_id, "the stream id").u64(frame.ref, "the reference")
+
+
+def decode_restart_draft_be(read: Reader) -> Restart:
+    """draft-be RESTART: empty."""
+    read.finish()
+    return Restart()
+
+
+def encode_restart_draft_be(write: Writer, frame: Restart) -> None:
+    """draft-be RESTART: an address has no place in it."""
+
+
+def decode_restart_v3(read: Reader) -> Restart:
+    """v3 RESTART: empty, or a u32 length and ``host:port``."""
+    if not read.left:
+        return Restart()
+    raw = read.take(read.u32("the length of the address"), "the address")
+    read.finish()
+    try:
+        return Restart(raw.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise broken(Fault.INVALID_TEXT, "the address in a RESTART frame is not UTF-8") from None
+
+
+def encode_restart_v3(write: Writer, frame: Restart) -> None:
+    """v3 RESTART; no address is a length of 0."""
+    address = frame.address.encode("utf-8")
+    write.u32(len(address), "the length of the address").raw(address)
+
+
+def checked_flags(bits: int, known: Flags) -> Flags:
+    """The flags, none of them reserved."""
+    if bits & ~int(known):
+        raise broken(Fault.RESERVED_FLAG, f"MESSAGE flags are {bits:#06x}; only {int(known):#06x} may be set")
+    return Flags(bits)
+
+
+def _payload(read: Reader, flags: Flags) -> bytes | None:
+    if not flags & Flags.BOUNDARY:
+        return read.rest()
+    if read.left:
+        raise broken(Fault.BOUNDARY_PAYLOAD, f"a BOUNDARY message has a payload of {read.left} bytes; it has none")
+    return None
+
+
+def _flags_of(frame: Message) -> int:
+    flags = frame.flags & ~(Flags.EVENT_TIME | Flags.KEY)
+    if frame.event_time is not None:
+        flags |= Flags.EVENT_TIME
+    if frame.key is not None:
+        flags |= Flags.KEY
+    if flags & Flags.BOUNDARY and frame.payload:
+        raise LocalProtocolError(f"a BOUNDARY message has no payload, and this one has {len(frame.payload)} bytes")
+    return int(flags)
+
+
+def _message_id(frame: Message) -> int:
+    if frame.message_id is None:
+        if frame.flags & Flags.EPHEMERAL:
+            return 0
+        raise LocalProtocolError(f"a message of stream {frame.stream_id} has no id; only an EPHEMERAL one may lack it")
+    return frame.message_id
+
+
+def _encode_tail(write: Writer, frame: Message) -> None:
+    if frame.event_time is not None:
+        write.u64(frame.event_time, "the event time")
+    if frame.key is not None:
+        write.short_bytes(frame.key, "the key")
+    write.raw(frame.payload or b"")
+
+
+def _pairs_to_end(read: Reader) -> list[tuple[int, int]]:
+    pairs = []
+    while read.left:
+        pairs.append((read.u64("a stream id"), read.u64("a reference")))
+    return pairs
+
+
+def _encode_pairs(write: Writer, pairs: tuple[tuple[int, int], ...]) -> None:
+    for stream_id, ref in pairs:
+        write.u64(stream_id, "the stream id").u64(ref, "the reference")

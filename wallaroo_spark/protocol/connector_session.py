@@ -1,0 +1,130 @@
+"""The connector's side of a session. Source: ``protocol.md``, sections Session states and Stream states."""
+
+from __future__ import annotations
+
+from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
+from wallaroo_spark.protocol.frames import (
+    Ack,
+    EosMessage,
+    Flags,
+    Frame,
+    Hello,
+    Message,
+    Nack,
+    Notify,
+    NotifyAck,
+    Ok,
+    Restart,
+)
+from wallaroo_spark.protocol.framing import MessageRun
+from wallaroo_spark.protocol.revisions import DRAFT_BE, Revision
+from wallaroo_spark.protocol.session import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MAX_STREAMS, Session
+from wallaroo_spark.protocol.states import Role, SessionState, StreamEvent, StreamState
+
+_NOT_A_TAG = -1
+
+
+class ConnectorSession(Session):
+    """A session as the connector holds it. Methods that send return the bytes to write.
+
+    They raise :class:`LocalProtocolError` for what the session's or the stream's state does not allow.
+    """
+
+    role = Role.CONNECTOR
+    peer_role = Role.WORKER
+
+    def __init__(
+        self,
+        revision: Revision = DRAFT_BE,
+        *,
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        max_streams: int = DEFAULT_MAX_STREAMS,
+    ) -> None:
+        super().__init__(revision, max_frame_bytes, max_streams)
+        self._revision = revision
+        self._max_frame_bytes = max_frame_bytes
+
+    def hello(self, *, version: str, cookie: bytes, program: str, instance: str) -> bytes:
+        """HELLO, the first frame."""
+        return self._send(Hello(version, cookie, program, instance))
+
+    def notify(self, stream_id: int, name: str, ref: int = 0) -> bytes:
+        """NOTIFY; takes one credit, into debt if need be."""
+        if self.state is not SessionState.STREAMING:
+            raise LocalProtocolError(f"NOTIFY cannot be sent in state {self.state}")
+        try:
+            self.streams.notify(stream_id, name)
+        except RemoteProtocolError as error:
+            raise LocalProtocolError(error.message) from None
+        self.credits.overdraw()
+        return self._send(Notify(stream_id, name, ref))
+
+    def message(self, message: Message) -> bytes:
+        """MESSAGE; takes one credit, which must be there."""
+        data = self._send(message)
+        if len(data) - 4 > self._max_frame_bytes:
+            raise LocalProtocolError(
+                f"message {message.message_id} of stream {message.stream_id} makes a frame of {len(data) - 4} bytes; "
+                f"at most {self._max_frame_bytes} are accepted (maxFrameBytes)"
+            )
+        if self.credits.available < 1:
+            raise LocalProtocolError("a MESSAGE needs a credit and there is none; wait for an ACK")
+        self._apply(message.stream_id, StreamEvent.MESSAGE)
+        if message.flags & Flags.EOS:
+            self._apply(message.stream_id, StreamEvent.EOS)
+        self.credits.spend(1)
+        return data
+
+    def end_of_stream(self, stream_id: int, last_id: int) -> bytes:
+        """Whatever closes a stream in this revision; ``last_id`` is the id of its last message."""
+        frame = self._revision.end_of_stream(stream_id, last_id)
+        if isinstance(frame, Message):
+            return self.message(frame)
+        assert isinstance(frame, EosMessage)
+        self._apply(stream_id, StreamEvent.EOS)
+        return self._send(frame)
+
+    @property
+    def end_costs_credit(self) -> bool:
+        """Whether closing a stream takes a credit in this revision."""
+        return isinstance(self._revision.end_of_stream(0, 0), Message)
+
+    def _apply(self, stream_id: int, event: StreamEvent) -> None:
+        try:
+            self.streams.apply(stream_id, event)
+        except RemoteProtocolError as error:
+            raise LocalProtocolError(error.message) from None
+
+    def next_event(self) -> Frame | None:
+        """The worker's next frame, already applied to credits and streams; None when more bytes are needed."""
+        raw = self._next(_NOT_A_TAG)
+        if raw is None:
+            return None
+        assert not isinstance(raw, MessageRun)
+        try:
+            frame = self._revision.decode(raw.tag, raw.body)
+            state = self._allow(type(frame))
+            self._take(frame)
+        except RemoteProtocolError:
+            self.state = SessionState.ERROR
+            raise
+        self.state = state
+        if state is not SessionState.STREAMING:
+            self._buffer.clear()
+        return frame
+
+    def _take(self, frame: Frame) -> None:
+        match frame:
+            case Ok() | Ack():
+                self.credits.grant(frame.credits)
+            case Nack():
+                self.streams.apply(frame.stream_id, StreamEvent.NACK)
+                self.credits.grant(frame.credits)
+            case NotifyAck():
+                self.streams.apply(frame.stream_id, StreamEvent.ACCEPTED if frame.success else StreamEvent.REFUSED)
+            case Restart():
+                self.streams.restart()
+
+    def is_open(self, stream_id: int) -> bool:
+        """Whether messages of this stream may be sent (given credit)."""
+        return self.streams.get(stream_id).state is StreamState.OPEN

@@ -1,0 +1,46 @@
+"""The ways in which a peer can break the protocol, by name: what logs say and what metrics count.
+
+Source: ``protocol.md``, sections Framing, Frame bodies, Session states and Stream states.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from wallaroo_spark.errors import RemoteProtocolError
+
+
+class Fault(StrEnum):
+    """One name for each way of breaking the protocol."""
+
+    NOT_THIS_PROTOCOL = "not-this-protocol"
+    FRAME_TOO_LONG = "frame-too-long"
+    EMPTY_FRAME = "empty-frame"
+    UNKNOWN_TAG = "unknown-tag"
+    TRUNCATED_FRAME = "truncated-frame"
+    OVERLONG_FRAME = "overlong-frame"
+    INVALID_TEXT = "invalid-text"
+    WRONG_VERSION = "wrong-version"
+    WRONG_COOKIE = "wrong-cookie"
+    BAD_INSTANCE = "bad-instance"
+    WRONG_STATE = "wrong-state"
+    WRONG_SIDE = "wrong-side"
+    RESERVED_FLAG = "reserved-flag"
+    BOUNDARY_PAYLOAD = "boundary-payload"
+    STREAM_NOT_OPEN = "stream-not-open"
+    STREAM_ALREADY_OPEN = "stream-already-open"
+    TOO_MANY_STREAMS = "too-many-streams"
+    NO_CREDIT = "no-credit"
+    MIXED_EPHEMERAL = "mixed-ephemeral"
+    REPLAY_DIFFERS = "replay-differs"
+    HANDSHAKE_TIMEOUT = "handshake-timeout"
+    PEER_NEVER_READS = "peer-never-reads"
+    PEER_ERROR = "peer-error"
+    SUPERSEDED = "superseded"
+    WORKER_FULL = "worker-full"
+
+
+def broken(fault: Fault, reason: str, **fields: Any) -> RemoteProtocolError:
+    """The error for a peer that broke the protocol; ``reason`` is short enough to go back in an ERROR frame."""
+    return RemoteProtocolError(reason, fault=fault, **fields)

@@ -1,0 +1,160 @@
+"""Finding frames in a byte stream, and runs of MESSAGE frames without looking into them.
+
+Source: ``protocol.md``, section Framing; ``style.md`` on runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from wallaroo_spark.protocol.faults import Fault, broken
+from wallaroo_spark.protocol.frames import Message
+from wallaroo_spark.protocol.revisions import Revision
+from wallaroo_spark.protocol.wire import structs
+
+LENGTH_BYTES = 4
+HEADER_BYTES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RawFrame:
+    """A frame's tag and body, not decoded."""
+
+    tag: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRun:
+    """Consecutive MESSAGE frames in one buffer, not decoded.
+
+    ``starts[i]`` is the offset of the i-th body (behind its tag) in ``data``; its end is ``starts[i + 1] - 5``, and
+    ``end`` for the last.
+    """
+
+    revision: Revision
+    data: bytes
+    starts: list[int]
+    end: int
+
+    @property
+    def count(self) -> int:
+        """How many messages there are."""
+        return len(self.starts)
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire, headers included."""
+        return self.end - self.starts[0] + HEADER_BYTES if self.starts else 0
+
+    def head(self, count: int) -> MessageRun:
+        """The first ``count`` messages of the run."""
+        if count >= self.count:
+            return self
+        end = self.starts[count] - HEADER_BYTES
+        return MessageRun(self.revision, self.data, self.starts[:count], end)
+
+    def bodies(self) -> Iterator[memoryview]:
+        """Each message's body, for code that is not on the hot path."""
+        view = memoryview(self.data)
+        ends = [start - HEADER_BYTES for start in self.starts[1:]] + [self.end]
+        for start, end in zip(self.starts, ends, strict=True):
+            yield view[start:end]
+
+    def messages(self) -> Iterator[Message]:
+        """Each message decoded by the revision's table, for code that is not on the hot path."""
+        tag = self.revision.by_frame[Message].tag
+        for body in self.bodies():
+            frame = self.revision.decode(tag, body)
+            assert isinstance(frame, Message)
+            yield frame
+
+
+class FrameBuffer:
+    """Bytes as they arrive, and the frames found in them.
+
+    It holds at most one incomplete frame, and sets nothing aside for a length that a peer merely announces.
+    """
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._pieces: list[bytes] = []
+        self._length = 0
+        self._wanted = 0
+        self._data = b""
+        self._at = 0
+
+    def __len__(self) -> int:
+        """Bytes held that belong to no frame handed out yet."""
+        return self._length + len(self._data) - self._at
+
+    def feed(self, data: bytes) -> None:
+        """Add what was received."""
+        self._pieces.append(data)
+        self._length += len(data)
+
+    def peek(self, count: int) -> bytes:
+        """Up to ``count`` of the next bytes, not consumed."""
+        if len(self._data) - self._at < count:
+            self._join()
+        return self._data[self._at : self._at + count]
+
+    def clear(self) -> None:
+        """Forget everything held."""
+        self._pieces, self._length, self._wanted, self._data, self._at = [], 0, 0, b"", 0
+
+    def _join(self) -> None:
+        if self._pieces:
+            self._data = b"".join((self._data[self._at :], *self._pieces))
+            self._at = 0
+            self._pieces, self._length = [], 0
+
+    def next(self, revision: Revision, message_tag: int) -> RawFrame | MessageRun | None:
+        """The next frame, or all MESSAGE frames up to the next frame of another kind; None when more is needed.
+
+        Raises :class:`RemoteProtocolError` for a length of 0 or above the limit, as soon as the length is there. When
+        good frames precede the bad one they are handed out first.
+        """
+        if len(self) < self._wanted:
+            return None
+        self._join()
+        data, at, size = self._data, self._at, len(self._data)
+        unpack = structs(revision.byte_order).u32.unpack_from
+        most = self._max_frame_bytes
+        starts: list[int] = []
+        while True:
+            if size - at < HEADER_BYTES:
+                self._wanted = HEADER_BYTES
+                if size - at >= LENGTH_BYTES and not starts:
+                    self._check_length(unpack(data, at)[0])
+                break
+            length: int = unpack(data, at)[0]
+            if not 0 < length <= most:
+                if not starts:
+                    self._check_length(length)
+                self._wanted = 0
+                break
+            end = at + LENGTH_BYTES + length
+            if end > size:
+                self._wanted = LENGTH_BYTES + length
+                break
+            if data[at + LENGTH_BYTES] != message_tag:
+                if starts:
+                    self._wanted = 0
+                    break
+                self._at, self._wanted = end, 0
+                return RawFrame(data[at + LENGTH_BYTES], data[at + HEADER_BYTES : end])
+            starts.append(at + HEADER_BYTES)
+            at = end
+        self._at = at
+        return MessageRun(revision, data, starts, at) if starts else None
+
+    def _check_length(self, length: int) -> None:
+        if length > self._max_frame_bytes:
+            raise broken(
+                Fault.FRAME_TOO_LONG,
+                f"a frame of {length} bytes is announced; at most {self._max_frame_bytes} are accepted (maxFrameBytes)",
+            )
+        if length == 0:
+            raise broken(Fault.EMPTY_FRAME, "a frame of length 0 is announced; a frame has at least its tag")

@@ -1,0 +1,130 @@
+"""What both roles of a session share: bytes in, frames out, states by the table.
+
+Pure: no socket, thread or clock. The roles are in ``worker_session.py`` and ``connector_session.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wallaroo_spark.errors import LocalProtocolError
+from wallaroo_spark.protocol.credits import CreditWindow
+from wallaroo_spark.protocol.faults import Fault, broken
+from wallaroo_spark.protocol.frames import Error, Frame, Message
+from wallaroo_spark.protocol.framing import FrameBuffer, MessageRun, RawFrame
+from wallaroo_spark.protocol.revisions import REVISIONS, Revision, frame_name
+from wallaroo_spark.protocol.states import SESSION, Role, SessionState
+from wallaroo_spark.protocol.streams import StreamTable
+
+DEFAULT_MAX_FRAME_BYTES = 4 << 20
+DEFAULT_MAX_STREAMS = 65_536
+
+# A state in which nothing more is read: what arrives is discarded.
+_DEAF = (SessionState.ERROR, SessionState.RESTARTING, SessionState.DISCONNECTED)
+
+
+class Session:
+    """One side of one connection.
+
+    ``receive`` what arrives, then ask ``next_event`` until it returns None. After a :class:`RemoteProtocolError` the
+    session is in state ERROR: send ``error(...)`` if it is not None, and close.
+    """
+
+    role: Role
+    peer_role: Role
+
+    def __init__(self, revision: Revision | None, max_frame_bytes: int, max_streams: int) -> None:
+        self.state = SessionState.CONNECTED
+        self.credits = CreditWindow()
+        self.revision = revision
+        self._buffer = FrameBuffer(max_frame_bytes)
+        self._max_streams = max_streams
+        self._streams: StreamTable | None = StreamTable(revision, max_streams) if revision else None
+
+    @property
+    def streams(self) -> StreamTable:
+        """The session's streams; there are none before the revision is known."""
+        if self._streams is None:
+            raise LocalProtocolError("the session has no streams before the peer's revision is recognised")
+        return self._streams
+
+    @property
+    def pending(self) -> int:
+        """Bytes received that are not part of a frame handed out yet."""
+        return len(self._buffer)
+
+    def receive(self, data: bytes) -> None:
+        """Take in what the transport received; discarded once the session has ended."""
+        if self.state not in _DEAF:
+            self._buffer.feed(data)
+
+    def receive_end(self) -> None:
+        """The transport's end. Raises :class:`RemoteProtocolError` when it cuts a frame in two."""
+        pending = self.pending if self.state not in _DEAF else 0
+        self.close()
+        if pending:
+            raise broken(Fault.TRUNCATED_FRAME, f"the connection ended within a frame, {pending} bytes into it")
+
+    def close(self) -> None:
+        """The transport is gone."""
+        self.state = SessionState.DISCONNECTED
+        self._buffer.clear()
+
+    def error(self, reason: str) -> bytes | None:
+        """An ERROR frame, or None when the peer's revision is not known or the session has ended already."""
+        if self.revision is None or self.state in _DEAF:
+            self.state = SessionState.ERROR if self.state is not SessionState.DISCONNECTED else self.state
+            return None
+        return self._send(Error(reason))
+
+    def fail(self, reason: str) -> bytes | None:
+        """What answers a broken rule: the ERROR frame, also when a :class:`RemoteProtocolError` came first."""
+        data = self.revision.encode(Error(reason)) if self.revision and self.state not in _DEAF[1:] else None
+        if self.state is not SessionState.DISCONNECTED:
+            self.state = SessionState.ERROR
+        self._buffer.clear()
+        return data
+
+    def _send(self, frame: Frame) -> bytes:
+        if self.revision is None:
+            raise LocalProtocolError(f"{frame_name(type(frame))} cannot be sent before the revision is known")
+        data = self.revision.encode(frame)
+        state = SESSION[self.role].get(self.state, {}).get(type(frame))
+        if state is None:
+            raise LocalProtocolError(f"{frame_name(type(frame))} cannot be sent by a {self.role} in state {self.state}")
+        self.state = state
+        if state in _DEAF:
+            self._buffer.clear()
+        return data
+
+    def _next(self, message_tag: int) -> RawFrame | MessageRun | None:
+        if self.state in _DEAF or self.revision is None:
+            return None
+        try:
+            return self._buffer.next(self.revision, message_tag)
+        except Exception:
+            self.state = SessionState.ERROR
+            raise
+
+    def _allow(self, frame: type[Any]) -> SessionState:
+        """The state that a frame from the peer leads to. Raises :class:`RemoteProtocolError`."""
+        tables = SESSION[self.peer_role]
+        state = tables.get(self.state, {}).get(frame)
+        if state is not None:
+            return state
+        if not any(frame in row for row in tables.values()):
+            raise broken(Fault.WRONG_SIDE, f"{frame_name(frame)} is not a frame that a {self.peer_role} sends")
+        raise broken(Fault.WRONG_STATE, f"{frame_name(frame)} is not allowed in state {self.state}")
+
+
+def named_revision(name: str) -> Revision:
+    """The revision of that name. Raises :class:`LocalProtocolError` naming those there are."""
+    revision = REVISIONS.get(name)
+    if revision is None:
+        raise LocalProtocolError(f"there is no revision {name!r}; there are {', '.join(REVISIONS)}")
+    return revision
+
+
+def message_tag(revision: Revision) -> int:
+    """The tag of MESSAGE in a revision."""
+    return revision.by_frame[Message].tag

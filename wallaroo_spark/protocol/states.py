@@ -1,0 +1,142 @@
+"""Session and stream states as tables; a missing key is the protocol error.
+
+``SESSION[sender][state][frame]`` is the session's next state, ``*_STREAMS[state][event]`` the stream's. The diagrams in
+the documentation are drawn from these tables. Source: ``protocol.md``, sections Session states and Stream states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from wallaroo_spark.protocol.frames import (
+    Ack,
+    EosMessage,
+    Error,
+    Frame,
+    Hello,
+    Message,
+    Nack,
+    Notify,
+    NotifyAck,
+    Ok,
+    Restart,
+)
+
+
+class Role(StrEnum):
+    """The two sides of a session."""
+
+    CONNECTOR = "connector"
+    WORKER = "worker"
+
+
+class SessionState(StrEnum):
+    """Where a session stands."""
+
+    CONNECTED = "connected"
+    HANDSHAKE = "handshake"
+    STREAMING = "streaming"
+    RESTARTING = "restarting"
+    ERROR = "error"
+    DISCONNECTED = "disconnected"
+
+
+class StreamState(StrEnum):
+    """Where a stream of a session stands."""
+
+    START = "start"
+    NOTIFY_SENT = "notify-sent"
+    OPEN = "open"
+    CLOSED = "closed"
+    RESET = "reset"
+    TERMINATED = "terminated"
+
+
+class StreamEvent(StrEnum):
+    """What happens to a stream; EOS is the flag as well as the frame."""
+
+    NOTIFY = "NOTIFY"
+    ACCEPTED = "NOTIFY_ACK(1)"
+    REFUSED = "NOTIFY_ACK(0)"
+    MESSAGE = "MESSAGE"
+    EOS = "EOS"
+    NACK = "NACK"
+    RESTART = "RESTART"
+
+
+SessionTable = Mapping[Role, Mapping[SessionState, Mapping[type[Frame], SessionState]]]
+StreamTable = Mapping[StreamState, Mapping[StreamEvent, StreamState]]
+
+SESSION: SessionTable = {
+    Role.CONNECTOR: {
+        SessionState.CONNECTED: {Hello: SessionState.HANDSHAKE, Error: SessionState.ERROR},
+        SessionState.HANDSHAKE: {Error: SessionState.ERROR},
+        SessionState.STREAMING: {
+            Notify: SessionState.STREAMING,
+            Message: SessionState.STREAMING,
+            EosMessage: SessionState.STREAMING,
+            Error: SessionState.ERROR,
+        },
+    },
+    Role.WORKER: {
+        SessionState.CONNECTED: {Error: SessionState.ERROR},
+        SessionState.HANDSHAKE: {
+            Ok: SessionState.STREAMING,
+            Restart: SessionState.RESTARTING,
+            Error: SessionState.ERROR,
+        },
+        SessionState.STREAMING: {
+            NotifyAck: SessionState.STREAMING,
+            Ack: SessionState.STREAMING,
+            Nack: SessionState.STREAMING,
+            Restart: SessionState.RESTARTING,
+            Error: SessionState.ERROR,
+        },
+    },
+}
+
+DRAFT_LE_STREAMS: StreamTable = {
+    StreamState.START: {StreamEvent.NOTIFY: StreamState.OPEN},
+    StreamState.OPEN: {
+        StreamEvent.MESSAGE: StreamState.OPEN,
+        StreamEvent.EOS: StreamState.CLOSED,
+        StreamEvent.NACK: StreamState.RESET,
+    },
+    StreamState.CLOSED: {StreamEvent.NOTIFY: StreamState.OPEN, StreamEvent.NACK: StreamState.RESET},
+    StreamState.RESET: {
+        StreamEvent.MESSAGE: StreamState.RESET,
+        StreamEvent.EOS: StreamState.RESET,
+        StreamEvent.NACK: StreamState.RESET,
+        StreamEvent.NOTIFY: StreamState.OPEN,
+    },
+}
+
+DRAFT_BE_STREAMS: StreamTable = {
+    StreamState.START: {StreamEvent.NOTIFY: StreamState.OPEN},
+    StreamState.OPEN: {
+        StreamEvent.MESSAGE: StreamState.OPEN,
+        StreamEvent.EOS: StreamState.CLOSED,
+        StreamEvent.RESTART: StreamState.TERMINATED,
+    },
+    StreamState.CLOSED: {StreamEvent.NOTIFY: StreamState.OPEN, StreamEvent.RESTART: StreamState.TERMINATED},
+    StreamState.TERMINATED: {},
+}
+
+V3_STREAMS: StreamTable = {
+    StreamState.START: {StreamEvent.NOTIFY: StreamState.NOTIFY_SENT},
+    StreamState.NOTIFY_SENT: {
+        StreamEvent.ACCEPTED: StreamState.OPEN,
+        StreamEvent.REFUSED: StreamState.CLOSED,
+        StreamEvent.RESTART: StreamState.TERMINATED,
+    },
+    StreamState.OPEN: {
+        StreamEvent.MESSAGE: StreamState.OPEN,
+        StreamEvent.EOS: StreamState.CLOSED,
+        StreamEvent.NOTIFY: StreamState.OPEN,
+        StreamEvent.REFUSED: StreamState.OPEN,
+        StreamEvent.RESTART: StreamState.TERMINATED,
+    },
+    StreamState.CLOSED: {StreamEvent.NOTIFY: StreamState.NOTIFY_SENT, StreamEvent.RESTART: StreamState.TERMINATED},
+    StreamState.TERMINATED: {},
+}

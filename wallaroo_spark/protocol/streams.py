@@ -1,0 +1,160 @@
+"""The streams of one session: their states, driven by the revision's table.
+
+Source: ``protocol.md``, section Stream states; ``seeds/003``, Stream State Machine (stacked NACKs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from wallaroo_spark.protocol.faults import Fault, broken
+from wallaroo_spark.protocol.revisions import Revision
+from wallaroo_spark.protocol.states import StreamEvent, StreamState
+
+
+@dataclass(slots=True)
+class Stream:
+    """One stream as a session knows it. ``resets`` counts NACKs that no NOTIFY has answered yet."""
+
+    stream_id: int
+    name: str = ""
+    state: StreamState = StreamState.START
+    resets: int = 0
+    ephemeral: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpan:
+    """What one stream has in a run of messages, by index in the run.
+
+    ``eos`` is the index of its first message with the EOS flag and ``after_eos`` that of the first one behind it;
+    ``first_ephemeral`` and ``first_lasting`` those of the first message with and without EPHEMERAL. None: there is none.
+    """
+
+    stream_id: int
+    first: int
+    eos: int | None = None
+    after_eos: int | None = None
+    first_ephemeral: int | None = None
+    first_lasting: int | None = None
+
+
+class StreamTable:
+    """All streams of a session; raises :class:`RemoteProtocolError` for what their states do not allow."""
+
+    def __init__(self, revision: Revision, max_streams: int) -> None:
+        self._revision = revision
+        self._max_streams = max_streams
+        self._streams: dict[int, Stream] = {}
+
+    def __iter__(self) -> Iterator[Stream]:
+        return iter(self._streams.values())
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def get(self, stream_id: int) -> Stream:
+        """The stream, in state START when it was never notified."""
+        return self._streams.get(stream_id) or Stream(stream_id)
+
+    def notify(self, stream_id: int, name: str) -> Stream:
+        """A NOTIFY; the stream as it is afterwards."""
+        stream = self.get(stream_id)
+        if stream_id not in self._streams and len(self._streams) >= self._max_streams:
+            raise broken(
+                Fault.TOO_MANY_STREAMS,
+                f"stream {stream_id} would be one more than the {self._max_streams} a session has",
+            )
+        if self._revision.streams[stream.state].get(StreamEvent.NOTIFY) is None:
+            raise broken(Fault.STREAM_ALREADY_OPEN, f"NOTIFY of stream {stream_id}, which is {stream.state}")
+        self._streams[stream_id] = stream
+        if stream.state is StreamState.RESET:
+            stream.resets -= 1
+            if stream.resets:
+                return stream
+        if stream.state is not StreamState.OPEN:
+            stream.name, stream.ephemeral = name, None
+        stream.state = self._revision.streams[stream.state][StreamEvent.NOTIFY]
+        return stream
+
+    def apply(self, stream_id: int, event: StreamEvent) -> Stream:
+        """Any other event; the stream as it is afterwards."""
+        stream = self.get(stream_id)
+        state = self._revision.streams[stream.state].get(event)
+        if state is None:
+            raise broken(
+                Fault.STREAM_NOT_OPEN, f"{event} for stream {stream_id}, which is {stream.state}; NOTIFY opens a stream"
+            )
+        if event is StreamEvent.NACK:
+            stream.resets += 1
+        stream.state = state
+        return stream
+
+    def restart(self) -> None:
+        """RESTART: every stream that the table lets go is terminated."""
+        for stream in self:
+            stream.state = self._revision.streams[stream.state].get(StreamEvent.RESTART, stream.state)
+
+    def admit(self, span: StreamSpan) -> Verdict:
+        """What a run has of one stream: whether it is ignored (RESET), and the first message that breaks a rule."""
+        stream = self.get(span.stream_id)
+        if StreamEvent.MESSAGE not in self._revision.streams[stream.state]:
+            return Verdict(span, refused_at=span.first, fault=Fault.STREAM_NOT_OPEN, reason=_not_open(stream))
+        if stream.state is StreamState.RESET:
+            return Verdict(span, ignored=True)
+        ephemeral = stream.ephemeral
+        if ephemeral is None:
+            ephemeral = span.first_ephemeral == span.first
+        other = span.first_lasting if ephemeral else span.first_ephemeral
+        found = [at for at in (span.after_eos, other) if at is not None]
+        if not found:
+            return Verdict(span, ephemeral=ephemeral)
+        if min(found) == span.after_eos:
+            reason = f"MESSAGE for stream {span.stream_id} after its end; NOTIFY opens it again"
+            return Verdict(span, refused_at=min(found), fault=Fault.STREAM_NOT_OPEN, reason=reason, ephemeral=ephemeral)
+        reason = f"stream {span.stream_id} mixes EPHEMERAL messages with others; a stream is one or the other"
+        return Verdict(span, refused_at=min(found), fault=Fault.MIXED_EPHEMERAL, reason=reason, ephemeral=ephemeral)
+
+    def settle(self, verdict: Verdict, end: int) -> None:
+        """Carry out an admitted span as far as the run's first ``end`` messages."""
+        span = verdict.span
+        if verdict.ignored or span.first >= end:
+            return
+        stream = self._streams[span.stream_id]
+        stream.ephemeral = verdict.ephemeral
+        if span.eos is not None and span.eos < end:
+            stream.state = self._revision.streams[stream.state][StreamEvent.EOS]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict on a :class:`StreamSpan`."""
+
+    span: StreamSpan
+    ignored: bool = False
+    refused_at: int | None = None
+    fault: Fault | None = None
+    reason: str = ""
+    ephemeral: bool = False
+
+
+def _not_open(stream: Stream) -> str:
+    return f"MESSAGE for stream {stream.stream_id}, which is {stream.state}; NOTIFY opens a stream"
+
+
+def spans(messages: list[tuple[int, bool, bool]]) -> list[StreamSpan]:
+    """The spans of a run given as (stream id, has EOS, is ephemeral), for code that is not on the hot path."""
+    found: dict[int, StreamSpan] = {}
+    for index, (stream_id, eos, ephemeral) in enumerate(messages):
+        span = found.get(stream_id) or StreamSpan(stream_id, first=index)
+        if span.eos is not None and span.after_eos is None:
+            span = replace(span, after_eos=index)
+        if eos and span.eos is None:
+            span = replace(span, eos=index)
+        if ephemeral and span.first_ephemeral is None:
+            span = replace(span, first_ephemeral=index)
+        if not ephemeral and span.first_lasting is None:
+            span = replace(span, first_lasting=index)
+        found[stream_id] = span
+    return list(found.values())

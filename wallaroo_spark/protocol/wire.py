@@ -1,0 +1,155 @@
+"""Reading and writing the primitive types: integers of either byte order and ``short_bytes``.
+
+Source: ``protocol.md``, section Framing; ``seeds/000``, Primitive Type Definitions.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from typing import NamedTuple
+
+from wallaroo_spark.errors import LocalProtocolError
+from wallaroo_spark.protocol.faults import Fault, broken
+
+
+class Structs(NamedTuple):
+    """The integer formats of one byte order."""
+
+    u16: struct.Struct
+    u32: struct.Struct
+    u64: struct.Struct
+    i64: struct.Struct
+
+
+@cache
+def structs(byte_order: str) -> Structs:
+    """The formats of ``"<"`` (little-endian) or ``">"`` (big-endian)."""
+    return Structs(*(struct.Struct(byte_order + code) for code in "HIQq"))
+
+
+class Reader:
+    """Takes a frame's body apart from front to back; raises :class:`RemoteProtocolError` where it is too short."""
+
+    def __init__(self, body: bytes | memoryview, byte_order: str, frame: str) -> None:
+        self._body = bytes(body)
+        self._at = 0
+        self._formats = structs(byte_order)
+        self._frame = frame
+
+    @property
+    def left(self) -> int:
+        """Bytes not read yet."""
+        return len(self._body) - self._at
+
+    def take(self, count: int, what: str) -> bytes:
+        """The next ``count`` bytes."""
+        if count > self.left:
+            raise broken(
+                Fault.TRUNCATED_FRAME, f"{self._frame} frame ends within {what}: {self.left} of {count} bytes are there"
+            )
+        piece = self._body[self._at : self._at + count]
+        self._at += count
+        return piece
+
+    def _integer(self, form: struct.Struct, what: str) -> int:
+        value: int = form.unpack(self.take(form.size, what))[0]
+        return value
+
+    def u8(self, what: str) -> int:
+        """An unsigned byte."""
+        return self.take(1, what)[0]
+
+    def u16(self, what: str) -> int:
+        """An unsigned 16-bit integer."""
+        return self._integer(self._formats.u16, what)
+
+    def u32(self, what: str) -> int:
+        """An unsigned 32-bit integer."""
+        return self._integer(self._formats.u32, what)
+
+    def u64(self, what: str) -> int:
+        """An unsigned 64-bit integer."""
+        return self._integer(self._formats.u64, what)
+
+    def i64(self, what: str) -> int:
+        """A signed 64-bit integer."""
+        return self._integer(self._formats.i64, what)
+
+    def short_bytes(self, what: str) -> bytes:
+        """A u16 byte count and that many bytes."""
+        return self.take(self.u16(f"the length of {what}"), what)
+
+    def short_text(self, what: str) -> str:
+        """``short_bytes`` that must be UTF-8."""
+        raw = self.short_bytes(what)
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise broken(
+                Fault.INVALID_TEXT, f"{what} in a {self._frame} frame is not UTF-8 at byte {error.start}"
+            ) from None
+
+    def rest(self) -> bytes:
+        """Everything that is left."""
+        return self.take(self.left, "the rest")
+
+    def finish(self) -> None:
+        """The body must end here."""
+        if self.left:
+            raise broken(Fault.OVERLONG_FRAME, f"{self._frame} frame has {self.left} bytes more than its fields")
+
+
+class Writer:
+    """Puts a frame's body together; raises :class:`LocalProtocolError` for a value that does not fit its field."""
+
+    def __init__(self, byte_order: str) -> None:
+        self._parts: list[bytes] = []
+        self._formats = structs(byte_order)
+
+    def _integer(self, form: struct.Struct, value: int, what: str) -> Writer:
+        try:
+            self._parts.append(form.pack(value))
+        except struct.error:
+            raise LocalProtocolError(f"{what} is {value}, which does not fit {form.size} bytes") from None
+        return self
+
+    def u8(self, value: int) -> Writer:
+        """An unsigned byte."""
+        self._parts.append(bytes((value,)))
+        return self
+
+    def u16(self, value: int, what: str) -> Writer:
+        """An unsigned 16-bit integer."""
+        return self._integer(self._formats.u16, value, what)
+
+    def u32(self, value: int, what: str) -> Writer:
+        """An unsigned 32-bit integer."""
+        return self._integer(self._formats.u32, value, what)
+
+    def u64(self, value: int, what: str) -> Writer:
+        """An unsigned 64-bit integer."""
+        return self._integer(self._formats.u64, value, what)
+
+    def i64(self, value: int, what: str) -> Writer:
+        """A signed 64-bit integer."""
+        return self._integer(self._formats.i64, value, what)
+
+    def raw(self, data: bytes) -> Writer:
+        """Bytes as they are."""
+        self._parts.append(data)
+        return self
+
+    def short_bytes(self, data: bytes, what: str) -> Writer:
+        """A u16 byte count and the bytes; at most 65,535 of them."""
+        if len(data) > 0xFFFF:
+            raise LocalProtocolError(f"{what} has {len(data)} bytes; at most 65535 fit a frame")
+        return self.u16(len(data), what).raw(data)
+
+    def short_text(self, text: str, what: str) -> Writer:
+        """``short_bytes`` of the text in UTF-8."""
+        return self.short_bytes(text.encode("utf-8"), what)
+
+    def done(self) -> bytes:
+        """The body."""
+        return b"".join(self._parts)

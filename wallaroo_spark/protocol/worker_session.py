@@ -1,0 +1,248 @@
+"""The worker's side of a session.
+
+Source: ``protocol.md``, sections Session states, Stream states, Rewinding and the rulings on credits.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from wallaroo_spark.errors import RemoteProtocolError
+from wallaroo_spark.protocol import codecs
+from wallaroo_spark.protocol.faults import Fault, broken
+from wallaroo_spark.protocol.frames import (
+    NOTHING_PROCESSED,
+    Ack,
+    EosMessage,
+    Error,
+    Flags,
+    Frame,
+    Hello,
+    Message,
+    Nack,
+    Notify,
+    NotifyAck,
+    Ok,
+    Restart,
+    StreamReference,
+)
+from wallaroo_spark.protocol.framing import MessageRun, RawFrame
+from wallaroo_spark.protocol.revisions import RECOGNITION_BYTES, Revision, recognise
+from wallaroo_spark.protocol.session import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MAX_STREAMS, Session, message_tag
+from wallaroo_spark.protocol.states import Role, SessionState, StreamEvent, StreamState
+from wallaroo_spark.protocol.streams import StreamSpan, StreamTable, spans
+from wallaroo_spark.protocol.wire import Reader
+
+MAX_INSTANCE_BYTES = 255
+_NOT_A_TAG = -1
+
+
+@dataclass(frozen=True, slots=True)
+class HelloReceived:
+    """A connector asks for a session; answer with ``ok``, ``restart`` or ``error``."""
+
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyReceived:
+    """A stream is announced. ``already_open`` (v3) must be answered with a refusal and changes nothing."""
+
+    notify: Notify
+    already_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesReceived:
+    """Messages, charged but not looked into; pass what they hold to :meth:`WorkerSession.admit` before going on."""
+
+    run: MessageRun
+
+
+@dataclass(frozen=True, slots=True)
+class EosReceived:
+    """v3: a stream has ended."""
+
+    stream_id: int
+    message_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReceived:
+    """The connector gave up, and says why."""
+
+    reason: str
+
+
+WorkerEvent = HelloReceived | NotifyReceived | MessagesReceived | EosReceived | ErrorReceived
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What of a run may be taken in: its first ``end`` messages, without those of the ``ignored`` streams."""
+
+    end: int
+    ignored: frozenset[int] = frozenset()
+    error: RemoteProtocolError | None = None
+
+
+class WorkerSession(Session):
+    """A session as the worker holds it. ``version`` and ``cookie`` are what HELLO must say."""
+
+    role = Role.WORKER
+    peer_role = Role.CONNECTOR
+
+    def __init__(
+        self,
+        *,
+        version: str,
+        cookie: bytes = b"",
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        max_streams: int = DEFAULT_MAX_STREAMS,
+    ) -> None:
+        super().__init__(None, max_frame_bytes, max_streams)
+        self._version = version
+        self._cookie = cookie
+        self.hello: Hello | None = None
+
+    def next_event(self) -> WorkerEvent | None:
+        """What happened next; None when more bytes are needed. Raises :class:`RemoteProtocolError`."""
+        try:
+            return self._next_event()
+        except RemoteProtocolError:
+            self.state = SessionState.ERROR
+            raise
+
+    def _next_event(self) -> WorkerEvent | None:
+        if self.revision is None and not self._recognise():
+            return None
+        assert self.revision is not None
+        streaming = self.state is SessionState.STREAMING
+        found = self._next(message_tag(self.revision) if streaming else _NOT_A_TAG)
+        if found is None:
+            return None
+        if isinstance(found, MessageRun):
+            covered = self.credits.spend(found.count)
+            if covered < found.count:
+                # The rest of the run can never be paid for, so nothing behind it matters any more.
+                self._overdrawn = found.count - covered
+                if covered == 0:
+                    raise self._no_credit(found.count)
+                self._buffer.clear()
+            return MessagesReceived(found.head(covered))
+        return self._frame(self.revision, found)
+
+    _overdrawn = 0
+
+    def _no_credit(self, messages: int) -> RemoteProtocolError:
+        return broken(Fault.NO_CREDIT, f"{messages} MESSAGE frames were sent with no credit left; wait for an ACK")
+
+    def _recognise(self) -> bool:
+        if self.state is not SessionState.CONNECTED:
+            return False
+        self.revision = recognise(self._buffer.peek(RECOGNITION_BYTES))
+        if self.revision is None:
+            return False
+        self._streams = StreamTable(self.revision, self._max_streams)
+        return True
+
+    def _frame(self, revision: Revision, raw: RawFrame) -> WorkerEvent:
+        row = revision.by_tag.get(raw.tag)
+        if row is None:
+            raise broken(Fault.UNKNOWN_TAG, f"tag {raw.tag} is not a frame of {revision.name}")
+        state = self._allow(row.frame)
+        if row.frame is Hello:
+            self.hello = self._read_hello(revision, raw.body)
+            self.state = state
+            return HelloReceived(self.hello)
+        frame = revision.decode(raw.tag, raw.body)
+        self.state = state
+        return self._event(frame)
+
+    def _event(self, frame: Frame) -> WorkerEvent:
+        match frame:
+            case Notify():
+                already_open = self.streams.get(frame.stream_id).state is StreamState.OPEN
+                self.streams.notify(frame.stream_id, frame.name)
+                self.credits.overdraw()
+                return NotifyReceived(frame, already_open)
+            case EosMessage():
+                self.streams.apply(frame.stream_id, StreamEvent.EOS)
+                return EosReceived(frame.stream_id, frame.message_id)
+            case Error():
+                self._buffer.clear()
+                return ErrorReceived(frame.reason)
+        raise AssertionError(f"the session table lets {frame!r} through to a worker")
+
+    def _read_hello(self, revision: Revision, body: bytes) -> Hello:
+        hello = codecs.decode_hello(Reader(body, revision.byte_order, "HELLO"), self._check_hello)
+        size = len(hello.instance.encode("utf-8"))
+        if not 0 < size <= MAX_INSTANCE_BYTES:
+            raise broken(Fault.BAD_INSTANCE, f"the instance name has {size} bytes; it has 1 to {MAX_INSTANCE_BYTES}")
+        return hello
+
+    def _check_hello(self, version: str | None, cookie: bytes | None) -> None:
+        if version is not None and version != self._version:
+            raise broken(Fault.WRONG_VERSION, f"version {version[:64]!r} is not spoken here; {self._version!r} is")
+        if cookie is not None and not hmac.compare_digest(cookie, self._cookie):
+            raise broken(Fault.WRONG_COOKIE, "the cookie is not the one that is expected here")
+
+    def admit(self, found: Sequence[StreamSpan], count: int, error: RemoteProtocolError | None = None) -> Admission:
+        """Hold a run of ``count`` decoded messages against the streams' states.
+
+        ``found`` has one entry per stream; ``error`` is what made decoding stop after ``count`` messages. The first
+        broken rule ends the session: messages before it count, nothing behind it does.
+        """
+        verdicts = [self.streams.admit(span) for span in found]
+        refused = [v for v in verdicts if v.refused_at is not None and v.refused_at < count]
+        end = count
+        if refused:
+            worst = min(refused, key=lambda v: v.refused_at if v.refused_at is not None else count)
+            assert worst.refused_at is not None
+            assert worst.fault is not None
+            end, error = worst.refused_at, broken(worst.fault, worst.reason)
+        for verdict in verdicts:
+            self.streams.settle(verdict, end)
+        if error is None and self._overdrawn:
+            error = self._no_credit(self._overdrawn)
+        if error is not None:
+            self.state = SessionState.ERROR
+        return Admission(end, frozenset(v.span.stream_id for v in verdicts if v.ignored), error)
+
+    def admit_messages(self, messages: Iterable[Message]) -> Admission:
+        """:meth:`admit` for messages decoded one by one."""
+        rows = [(m.stream_id, bool(m.flags & Flags.EOS), bool(m.flags & Flags.EPHEMERAL)) for m in messages]
+        return self.admit(spans(rows), len(rows))
+
+    def ok(self, credits: int, streams: Iterable[StreamReference] = ()) -> bytes:
+        """OK with the first credits and, where the revision has room for them, committed references."""
+        data = self._send(Ok(credits, tuple(streams)))
+        self.credits.grant(credits)
+        return data
+
+    def ack(self, credits: int = 0, refs: Iterable[tuple[int, int]] = ()) -> bytes:
+        """ACK with credits, references that Spark has committed, or both."""
+        data = self._send(Ack(credits, tuple(refs)))
+        self.credits.grant(credits)
+        return data
+
+    def notify_ack(self, stream_id: int, ref: int | None, *, success: bool) -> bytes:
+        """v3's answer to NOTIFY; ``ref`` is the last committed reference, None when there is none."""
+        data = self._send(NotifyAck(success, stream_id, NOTHING_PROCESSED if ref is None else ref))
+        self.streams.apply(stream_id, StreamEvent.ACCEPTED if success else StreamEvent.REFUSED)
+        return data
+
+    def nack(self, stream_id: int, ref: int | None, credits: int = 0) -> bytes:
+        """draft-le: send this stream again from ``ref``; 0 when nothing of it is committed."""
+        data = self._send(Nack(credits, stream_id, ref or 0))
+        self.streams.apply(stream_id, StreamEvent.NACK)
+        self.credits.grant(credits)
+        return data
+
+    def restart(self, address: str = "") -> bytes:
+        """Ask the connector to connect again, elsewhere when an address is given; nothing more is read."""
+        data = self._send(Restart(address))
+        self.streams.restart()
+        return data
