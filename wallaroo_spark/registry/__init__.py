@@ -1,0 +1,11 @@
+"""Which slot is served where, which connector instance belongs to which slot; held in Redis, and nothing of it durable.
+
+Everything here can be written again by those it is about: a worker's next renewal puts back its lease, its instances
+and its streams, so an emptied Redis costs a few seconds of new sessions and no message.
+"""
+
+from wallaroo_spark.registry.client import Registry
+from wallaroo_spark.registry.embedded import EmbeddedRedis
+from wallaroo_spark.registry.model import Assignment, Lease
+
+__all__ = ["Assignment", "EmbeddedRedis", "Lease", "Registry"]

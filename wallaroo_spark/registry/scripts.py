@@ -1,0 +1,257 @@
+"""The Lua scripts: each is one atomic step of the registry.
+
+Keys, all of one receiver and with its name as hash tag, so that they share a node of a Redis cluster:
+
+- ``leases``       hash, slot → JSON of a lease, and when it ``expires`` (ms of Redis' own clock)
+- ``assignments``  hash, instance → slot
+- ``claims``       hash, stream id → ``slot:generation``
+- ``submission``   the number last given to a submission
+- ``lock:…``       the owner of a lock, expiring
+
+A lease that has expired stays on record: it says which submissions and generations are past. One that was released
+stays as well, with no holder. Numbers travel as decimal text; only times, submissions and generations (milliseconds,
+well below 2^53) are ever made Lua numbers, stream ids (u64) never.
+"""
+
+from __future__ import annotations
+
+_COMMON = """
+local function now()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function text(number)
+  return string.format('%.0f', number)
+end
+
+local function read(leases, slot)
+  local stored = redis.call('HGET', leases, slot)
+  return stored and cjson.decode(stored)
+end
+
+local function write(leases, record, expires)
+  record.expires = text(expires)
+  redis.call('HSET', leases, record.slot, cjson.encode(record))
+end
+
+local function live(record, at)
+  return record and tonumber(record.expires) > at
+end
+
+-- Above 0 when lease a is newer than b, below when older, 0 when they are the same one.
+local function compare(a, b)
+  local difference = a.submission - b.submission
+  if difference == 0 then difference = a.generation - b.generation end
+  return difference
+end
+
+local function owner_of(claim)
+  return string.match(claim, '^(%d+):(%d+)$')
+end
+
+-- Forget the claims for which gone(slot, generation) holds.
+local function sweep(claims, gone)
+  local all = redis.call('HGETALL', claims)
+  for i = 1, #all, 2 do
+    if gone(owner_of(all[i + 1])) then redis.call('HDEL', claims, all[i]) end
+  end
+end
+"""
+
+_KEEP = """
+-- Extend the lease, or write it again where Redis knows none or only an older one.
+-- Returns nothing, or the record that is newer. Addresses on record may be newer than the caller's, and stay.
+local function keep(leases, mine, milliseconds)
+  local record = read(leases, mine.slot)
+  if record then
+    local difference = compare(record, mine)
+    if difference > 0 or (difference == 0 and record.holder ~= mine.holder) then return record end
+    if difference == 0 then mine = record end
+  end
+  write(leases, mine, now() + milliseconds)
+end
+
+-- Claim the streams ARGV[first], ARGV[first + 1], …; returns those that are the lease's now.
+local function take(leases, claims, mine, first)
+  local own, at, taken = mine.slot .. ':' .. mine.generation, now(), {}
+  for i = first, #ARGV do
+    local owner = redis.call('HGET', claims, ARGV[i])
+    if owner and owner ~= own then
+      local slot, generation = owner_of(owner)
+      local record = read(leases, slot)
+      if not (live(record, at) and record.generation == generation) then owner = false end
+    end
+    if not owner then
+      redis.call('HSET', claims, ARGV[i], own)
+      owner = own
+    end
+    if owner == own then taken[#taken + 1] = ARGV[i] end
+  end
+  return taken
+end
+"""
+
+# KEYS submission, leases. Returns the number, as text.
+# Looks at the leases too: workers put those back into an emptied Redis, whose clock may be behind that of the last one.
+NEXT_SUBMISSION = (
+    _COMMON
+    + """
+local number = math.max((redis.call('GET', KEYS[1]) or 0) + 1, now())
+for _, stored in ipairs(redis.call('HVALS', KEYS[2])) do
+  number = math.max(number, cjson.decode(stored).submission + 1)
+end
+redis.call('SET', KEYS[1], text(number))
+return text(number)
+"""
+)
+
+# KEYS leases, claims. ARGV 1 the lease wanted, as JSON (its generation is not looked at), 2 milliseconds it shall last.
+# Returns {'held', lease}, {'standby'}, or {'lost', the newer lease}.
+ACQUIRE = (
+    _COMMON
+    + """
+local want, at = cjson.decode(ARGV[1]), now()
+local record = read(KEYS[1], want.slot)
+want.generation = text(at)
+local same = false
+if record then
+  local ahead = record.submission - want.submission
+  if ahead > 0 then return {'lost', cjson.encode(record)} end
+  same = ahead == 0 and record.holder == want.holder
+  if ahead == 0 and not same and live(record, at) then return {'standby'} end
+  want.generation = same and record.generation or text(math.max(record.generation + 1, at))
+end
+if not same then
+  sweep(KEYS[2], function(slot) return slot == want.slot end)
+end
+write(KEYS[1], want, at + ARGV[2])
+return {'held', cjson.encode(want)}
+"""
+)
+
+# KEYS leases, assignments, claims. ARGV 1 the lease, as JSON, 2 milliseconds it shall last, 3 how many instances
+# follow, 4… the instances, then the stream ids. Returns nothing, or the newer lease, as JSON.
+RENEW = (
+    _COMMON
+    + _KEEP
+    + """
+local mine = cjson.decode(ARGV[1])
+local newer = keep(KEYS[1], mine, ARGV[2])
+if newer then return cjson.encode(newer) end
+local last = 3 + ARGV[3]
+for i = 4, last do
+  redis.call('HSETNX', KEYS[2], ARGV[i], mine.slot)
+end
+take(KEYS[1], KEYS[3], mine, last + 1)
+return false
+"""
+)
+
+# KEYS leases, claims. ARGV 1 the lease, as JSON.
+RELEASE = (
+    _COMMON
+    + """
+local mine = cjson.decode(ARGV[1])
+local record = read(KEYS[1], mine.slot)
+if record and compare(record, mine) == 0 and record.holder == mine.holder then
+  record.holder, record.connect, record.flight = '', '', ''
+  write(KEYS[1], record, 0)
+  sweep(KEYS[2], function(slot) return slot == mine.slot end)
+end
+"""
+)
+
+# KEYS leases. Returns the live leases, as JSON each.
+LEASES = (
+    _COMMON
+    + """
+local at, alive = now(), {}
+for _, stored in ipairs(redis.call('HVALS', KEYS[1])) do
+  if live(cjson.decode(stored), at) then alive[#alive + 1] = stored end
+end
+return alive
+"""
+)
+
+# KEYS leases, assignments, claims. ARGV 1 the number of slots that remain.
+# A lease is not deleted, or its holder's next renewal would take Redis for emptied and put it back: it gives way to a
+# submission that nobody has, so that those of before are refused and the next one the driver makes is not.
+FORGET = (
+    _COMMON
+    + """
+local workers = tonumber(ARGV[1])
+local all = redis.call('HGETALL', KEYS[1])
+for i = 1, #all, 2 do
+  local record = cjson.decode(all[i + 1])
+  if tonumber(all[i]) >= workers and record.holder ~= '' then
+    record.holder, record.connect, record.flight = '', '', ''
+    record.submission = text(record.submission + 1)
+    write(KEYS[1], record, 0)
+  end
+end
+all = redis.call('HGETALL', KEYS[2])
+for i = 1, #all, 2 do
+  if tonumber(all[i + 1]) >= workers then redis.call('HDEL', KEYS[2], all[i]) end
+end
+sweep(KEYS[3], function(slot) return tonumber(slot) >= workers end)
+"""
+)
+
+# KEYS leases, assignments. ARGV 1 instance, 2 the slot it knocked at, 3 the number of slots.
+# Returns {slot, address}; the address is empty while nobody serves the slot.
+ASSIGN = (
+    _COMMON
+    + """
+local workers = tonumber(ARGV[3])
+local slot = tonumber(redis.call('HGET', KEYS[2], ARGV[1]) or workers)
+if slot >= workers then
+  redis.call('HDEL', KEYS[2], ARGV[1])
+  local counts = {}
+  for _, assigned in ipairs(redis.call('HVALS', KEYS[2])) do
+    counts[tonumber(assigned)] = (counts[tonumber(assigned)] or 0) + 1
+  end
+  slot = tonumber(ARGV[2])
+  if slot >= workers then slot = 0 end
+  for other = 0, workers - 1 do
+    if (counts[other] or 0) < (counts[slot] or 0) then slot = other end
+  end
+  redis.call('HSET', KEYS[2], ARGV[1], text(slot))
+end
+local record = read(KEYS[1], text(slot))
+return {text(slot), live(record, now()) and record.connect or ''}
+"""
+)
+
+# KEYS leases, claims. ARGV 1 the lease, as JSON, 2 milliseconds it shall last, 3… the stream ids.
+# Returns {'held', {the ids that are the lease's now}}, or {'lost', the newer lease}.
+CLAIM = (
+    _COMMON
+    + _KEEP
+    + """
+local mine = cjson.decode(ARGV[1])
+local newer = keep(KEYS[1], mine, ARGV[2])
+if newer then return {'lost', cjson.encode(newer)} end
+return {'held', take(KEYS[1], KEYS[2], mine, 3)}
+"""
+)
+
+# KEYS claims. ARGV 1 slot:generation, 2… the stream ids.
+UNCLAIM = """
+for i = 2, #ARGV do
+  if redis.call('HGET', KEYS[1], ARGV[i]) == ARGV[1] then redis.call('HDEL', KEYS[1], ARGV[i]) end
+end
+"""
+
+# KEYS the lock. ARGV 1 owner, 2 milliseconds. Returns 1 when the owner has it now, else 0.
+LOCK = """
+local owner = redis.call('GET', KEYS[1])
+if owner and owner ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+
+# KEYS the lock. ARGV 1 owner.
+UNLOCK = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+"""
