@@ -29,7 +29,7 @@ class StreamSpan:
     """What one stream has in a run of messages, by index in the run.
 
     ``eos`` is the index of its first message with the EOS flag and ``after_eos`` that of the first one behind it;
-    ``first_ephemeral`` and ``first_lasting`` those of the first message with and without EPHEMERAL. None: there is none.
+    ``first_ephemeral`` and ``first_lasting`` those of its first message with and without EPHEMERAL. None: none is.
     """
 
     stream_id: int
