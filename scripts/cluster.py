@@ -316,6 +316,10 @@ def arguments() -> argparse.Namespace:
     chosen = parser.parse_args()
     if chosen.verb == "start" and (chosen.workers < 1 or chosen.cores < 1):
         parser.error("--workers and --cores must be at least 1")
+    if chosen.verb == "start" and not re.fullmatch(r"\d+[kmgt]", chosen.memory):
+        parser.error(
+            f"--memory {chosen.memory} cannot be read; expected a whole number with a unit, such as 512m or 1g"
+        )
     return chosen
 
 

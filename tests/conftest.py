@@ -1,0 +1,82 @@
+"""Fixtures for every room: one local Spark for the whole run, and one standalone cluster for the tests that need it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[1]
+CLUSTER = ROOT / "scripts" / "cluster.py"
+
+# Another Spark's settings would mix its jars with the installed ones.
+for _name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYTHONPATH", "PYSPARK_SUBMIT_ARGS", "PYSPARK_DRIVER_PYTHON"):
+    os.environ.pop(_name, None)
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+LOCAL_SPARK = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    # Four slots share small data: more shuffle partitions would only be more empty tasks.
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # A conversion that Arrow cannot do should fail in a test, not become slow in silence.
+    "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The run's one Spark session, in local mode with four task slots. Tests stop their queries, never the session."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[4]").appName("wallaroo-spark tests")
+    for name, value in LOCAL_SPARK.items():
+        builder = builder.config(name, value)
+    builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@dataclass(frozen=True)
+class StandaloneCluster:
+    """A running standalone cluster: its master's URL, and the directory with its logs and work files."""
+
+    url: str
+    state: Path
+
+
+def run_cluster(state: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run scripts/cluster.py on a state directory and hand back what it said."""
+    command = [sys.executable, str(CLUSTER), "--state", str(state), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
+
+
+@pytest.fixture(scope="session")
+def standalone_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """One master and two workers with two cores each, as processes of their own; submit to it with spark-submit."""
+    state = tmp_path_factory.mktemp("cluster")
+    started = run_cluster(state, "start", "--workers", "2", "--cores", "2", "--memory", "1g")
+    assert started.returncode == 0, started.stderr
+    try:
+        yield StandaloneCluster(started.stdout.strip(), state)
+    finally:
+        stopped = run_cluster(state, "stop")
+        assert stopped.returncode == 0, stopped.stderr
