@@ -1,0 +1,27 @@
+"""Bytes between two peers: over TCP, over TLS, and in memory for tests.
+
+Nothing here knows the protocol. A :class:`ByteStream` carries bytes in order with back-pressure both ways; whoever
+holds one reads, writes and closes it without asking what lies beneath.
+"""
+
+from __future__ import annotations
+
+from wallaroo_spark.transport.address import format_address, parse_address, parse_addresses
+from wallaroo_spark.transport.base import ByteStream, Handler, Listener
+from wallaroo_spark.transport.memory import pair
+from wallaroo_spark.transport.tcp import connect, serve
+from wallaroo_spark.transport.tls import client_context, server_context
+
+__all__ = [
+    "ByteStream",
+    "Handler",
+    "Listener",
+    "client_context",
+    "connect",
+    "format_address",
+    "pair",
+    "parse_address",
+    "parse_addresses",
+    "serve",
+    "server_context",
+]

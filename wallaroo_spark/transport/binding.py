@@ -1,0 +1,90 @@
+"""Listening sockets: one port for every address of a host, both address families for no host at all."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from wallaroo_spark.errors import TransportError
+from wallaroo_spark.transport.address import format_address
+from wallaroo_spark.transport.failures import check_port, describe
+
+_BIND_TRIES = 10
+
+
+async def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
+    """Sockets bound to every address of ``host``, all on one port; one dual-stack socket for an empty host.
+
+    Raises :class:`TransportError` naming the address and what is wrong with it.
+    """
+    shown = format_address(host or "*", port)
+    try:
+        check_port(port)
+        if not host:
+            return [_bind_everywhere(port, backlog)]
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        targets = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+        for _ in range(_BIND_TRIES - 1):
+            try:
+                return _bind_each(targets)
+            except OSError as error:
+                # The port that the system chose for one address may be taken on another.
+                if port or error.errno != errno.EADDRINUSE:
+                    raise
+        return _bind_each(targets)
+    except (OSError, OverflowError) as error:
+        raise TransportError(
+            f"cannot listen on {shown}: {describe(error)}; free the address, name another, or use port 0",
+            address=shown,
+            reason="bind",
+        ) from error
+
+
+def _bind_everywhere(port: int, backlog: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                raise
+    return socket.create_server(("", port), backlog=backlog)
+
+
+def _bind_each(targets: Sequence[tuple[int, Any]]) -> list[socket.socket]:
+    sockets: list[socket.socket] = []
+    missing: OSError | None = None
+    try:
+        for family, address in targets:
+            port = sockets[0].getsockname()[1] if sockets else address[1]
+            try:
+                sockets.append(_bound(family, (address[0], port, *address[2:])))
+            except OSError as error:
+                # "localhost" may name ::1 on a machine that has no IPv6; the other address will do.
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                missing = error
+    except OSError:
+        for bound in sockets:
+            bound.close()
+        raise
+    if not sockets:
+        raise missing or OSError(errno.EADDRNOTAVAIL, "the host has no address")
+    return sockets
+
+
+def _bound(family: int, address: Any) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+    except OSError:
+        made.close()
+        raise
+    return made

@@ -1,0 +1,65 @@
+"""What can go wrong with a connection, as sentences that name the peer, what happened and the way out."""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+import ssl
+
+from wallaroo_spark.errors import TransportError
+
+
+def cut(peer: str, detail: str) -> TransportError:
+    """The error of a connection that ended other than by the peer's own close."""
+    return TransportError(f"connection to {peer} was cut: {detail}; connect again and resume", peer=peer, reason="cut")
+
+
+def closed_here(peer: str) -> TransportError:
+    """The error of using a connection that this side has closed."""
+    return TransportError(
+        f"connection to {peer} is closed by this side; connect again to send more", peer=peer, reason="closed"
+    )
+
+
+def check_port(port: int) -> None:
+    """Raise OverflowError beyond 65535: name resolution would silently take the port modulo 65536."""
+    if not 0 <= port <= 0xFFFF:
+        raise OverflowError(f"port {port} is not in the range of 0 to 65535")
+
+
+def not_connected(peer: str, error: Exception, seconds: float) -> TransportError:
+    """The error of a connect that failed, or took longer than ``seconds``."""
+    if isinstance(error, ssl.SSLError | ssl.CertificateError):
+        what, reason = f"TLS failed: {describe(error)}", "tls"
+        way_out = "check the authority, the certificate's host name, and that both sides use TLS"
+    elif isinstance(error, TimeoutError):
+        what, reason = f"timed out after {seconds:g} s", "timeout"
+        way_out = "check the address and the firewalls in between"
+    elif isinstance(error, socket.gaierror):
+        what, reason, way_out = f"unknown host: {describe(error)}", "unknown host", "check the host name"
+    elif _error_numbers(error) == {errno.ECONNREFUSED}:
+        what, reason, way_out = "refused", "refused", "check that a worker listens there"
+    elif isinstance(error, ConnectionError):
+        what, reason = f"cut while connecting: {describe(error)}", "cut"
+        way_out = "check that both sides use TLS, or neither"
+    else:
+        what, reason, way_out = describe(error), "unreachable", "check the address and the network"
+    return TransportError(f"cannot connect to {peer}: {what}; {way_out}", peer=peer, reason=reason)
+
+
+def _error_numbers(error: Exception) -> set[int]:
+    """The error numbers behind a failed connect; asyncio joins those of several addresses into one text."""
+    number = getattr(error, "errno", None)
+    return {number} if number else {int(found) for found in re.findall(r"\[Errno (\d+)\]", str(error))}
+
+
+def describe(error: BaseException) -> str:
+    """The reason that an error of a socket or of TLS carries, in words and without its number."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate was not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return str(error.reason).replace("_", " ").lower()
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

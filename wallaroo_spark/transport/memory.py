@@ -1,0 +1,108 @@
+"""A linked pair of streams without a socket: what one writes the other reads. The test double of a connection."""
+
+from __future__ import annotations
+
+import asyncio
+
+from wallaroo_spark.errors import TransportError
+from wallaroo_spark.transport.base import HIGH_WATER, READ_AT_MOST, ByteStream
+from wallaroo_spark.transport.failures import closed_here, cut
+
+
+def pair(high_water: int = HIGH_WATER) -> tuple[ByteStream, ByteStream]:
+    """Two streams, each the other's peer; ``drain`` waits while the other side has ``high_water`` bytes unread."""
+    there, back = _Pipe(high_water), _Pipe(high_water)
+    return _MemoryStream(there, back), _MemoryStream(back, there)
+
+
+class _Pipe:
+    """One direction: bytes that were written and are not read yet, and how it ended."""
+
+    def __init__(self, high_water: int) -> None:
+        self.data = bytearray()
+        self.ended = False
+        self.failure: TransportError | None = None
+        self.high_water = high_water
+        self.readable = asyncio.Event()
+        self.writable = asyncio.Event()
+        self.writable.set()
+
+    def put(self, data: bytes) -> None:
+        if self.ended or self.failure:
+            return
+        self.data += data
+        self.settle()
+
+    def take(self, most: int) -> bytes:
+        taken = bytes(self.data[:most])
+        del self.data[:most]
+        self.settle()
+        return taken
+
+    def end(self) -> None:
+        self.ended = True
+        self.settle()
+
+    def fail(self, failure: TransportError) -> None:
+        self.failure = self.failure or failure
+        self.data.clear()
+        self.settle()
+
+    def settle(self) -> None:
+        """Let those go on who wait for what has just come about."""
+        over = self.ended or self.failure is not None
+        _turn(self.readable, over or bool(self.data))
+        _turn(self.writable, over or len(self.data) < self.high_water)
+
+
+class _MemoryStream:
+    peer = "memory"
+    certificate_names: tuple[str, ...] = ()
+
+    def __init__(self, outgoing: _Pipe, incoming: _Pipe) -> None:
+        self._outgoing = outgoing
+        self._incoming = incoming
+        self._closed = False
+
+    @property
+    def queued(self) -> int:
+        return len(self._outgoing.data)
+
+    async def read(self, most: int = READ_AT_MOST) -> bytes:
+        await self._incoming.readable.wait()
+        if self._closed:
+            return b""
+        if self._incoming.failure:
+            raise self._incoming.failure
+        return self._incoming.take(most)
+
+    def write(self, data: bytes) -> None:
+        self._outgoing.put(data)
+
+    async def drain(self) -> None:
+        await self._outgoing.writable.wait()
+        if self._closed:
+            raise closed_here(self.peer)
+        if self._outgoing.failure:
+            raise self._outgoing.failure
+
+    async def close(self) -> None:
+        aborted = self._incoming.failure is not None
+        if self._closed or aborted:
+            return
+        self._closed = True
+        self._outgoing.end()
+        # What the peer still writes is read by nobody; its drain says so, as a socket's reset would.
+        self._incoming.fail(cut(self.peer, "the other side has closed"))
+
+    def abort(self) -> None:
+        failure = cut(self.peer, "aborted")
+        self._outgoing.fail(failure)
+        self._incoming.fail(failure)
+
+
+def _turn(event: asyncio.Event, on: bool) -> None:
+    if on:
+        event.set()
+    else:
+        event.clear()

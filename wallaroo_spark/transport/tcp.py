@@ -1,0 +1,399 @@
+"""Streams over TCP and TLS, on asyncio.
+
+Both sides set TCP_NODELAY, because frames are small and answered at once, and keepalive, because a connector may be
+silent for hours and a peer that lost its power says nothing: it is noticed after about a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from wallaroo_spark.errors import TransportError
+from wallaroo_spark.transport.address import format_address
+from wallaroo_spark.transport.base import HIGH_WATER, READ_AT_MOST, ByteStream, Handler, Listener
+from wallaroo_spark.transport.binding import bind
+from wallaroo_spark.transport.failures import check_port, closed_here, cut, describe, not_connected
+
+_log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 5.0
+"""Longest that closing waits for queued bytes to leave, or for the TLS farewell."""
+
+LINGER_SECONDS = 1.0
+"""Longest that closing waits for the peer to close too, once everything is sent."""
+
+TLS_LINGER_SECONDS = 0.25
+"""The same under TLS, where the peer cannot be told meanwhile that this side has ended."""
+
+HANDSHAKE_SECONDS = 10.0
+"""Longest that an accepted connection may take over its TLS handshake."""
+
+# The socket is not read while this much waits for read(); one more chunk of 256 KiB may come on top.
+_READ_AHEAD = 64 * 1024
+# TLS moves a write at once into the socket's buffer while that is below its mark; small pieces keep to the mark.
+_TLS_PIECE = 64 * 1024
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+
+
+async def connect(
+    host: str,
+    port: int,
+    *,
+    tls: ssl.SSLContext | None = None,
+    timeout: float,  # noqa: ASYNC109 -- the limit is part of the errors' text, so it is passed in, not wrapped around
+) -> ByteStream:
+    """A stream to ``host:port``; ``timeout`` in seconds covers name resolution, TCP and the TLS handshake.
+
+    With ``tls`` the certificate must be for ``host``. Raises :class:`TransportError` naming the address, what
+    happened and the way out; its ``fields["reason"]`` is ``refused``, ``timeout``, ``unknown host``, ``tls``, ``cut``
+    or ``unreachable``.
+    """
+    peer = format_address(host, port)
+    loop = asyncio.get_running_loop()
+    try:
+        check_port(port)
+        async with asyncio.timeout(timeout):
+            _, stream = await loop.create_connection(
+                lambda: _TcpStream(peer), host, port, ssl=tls, happy_eyeballs_delay=0.25
+            )
+    except (OSError, OverflowError, ssl.CertificateError) as error:
+        raise not_connected(peer, error, timeout) from error
+    return stream
+
+
+async def serve(
+    handler: Handler,
+    host: str,
+    port: int,
+    *,
+    tls: ssl.SSLContext | None = None,
+    backlog: int = 128,
+    handshake_timeout: float = HANDSHAKE_SECONDS,
+) -> Listener:
+    """Listen on ``host:port`` and run ``handler`` in a task of its own for every connection.
+
+    Port 0 takes any free port, the same one for every address of ``host``; an empty ``host`` is every interface, IPv4
+    and IPv6. ``handshake_timeout`` in seconds bounds the TLS handshake alone. A handler that raises is logged and ends
+    its own connection only. Raises :class:`TransportError` when the address cannot be bound.
+    """
+    sockets = await bind(host, port, backlog)
+    listener = _TcpListener(handler, tls, handshake_timeout, _socket_address(sockets[0]))
+    loop = asyncio.get_running_loop()
+    for bound in sockets:
+        listener.servers.append(await loop.create_server(listener.accept, sock=bound, backlog=backlog))
+    return listener
+
+
+def tune(connection: Any) -> None:
+    """Set no-delay and keepalive (idle 30 s, then 3 probes 10 s apart) as far as the platform has them."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        option = getattr(socket, name, None)
+        if option is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class _TcpStream(asyncio.Protocol):
+    """A :class:`ByteStream` over an asyncio transport, plain or TLS.
+
+    Chunks go from the socket to the reader as they came, without a copy. ``on_connected`` is given by the listener,
+    which starts its own work there.
+    """
+
+    def __init__(self, peer: str = "", on_connected: Callable[[_TcpStream], None] | None = None) -> None:
+        self.peer = peer
+        self.certificate_names: tuple[str, ...] = ()
+        self._on_connected = on_connected
+        self._transport: Any = None
+        self._tls = False
+        self._chunks: deque[bytes] = deque()
+        self._taken = 0
+        self._held = 0
+        self._ended = False
+        self._closing = False
+        self._failure: TransportError | None = None
+        self._readable = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._lost = asyncio.Event()
+
+    # Called by asyncio.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._tls = transport.get_extra_info("ssl_object") is not None
+        self.certificate_names = _names(transport.get_extra_info("peercert"))
+        self.peer = self.peer or _peer_name(transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER)
+        with contextlib.suppress(OSError):
+            # A peer that is gone already is found out by the first read.
+            tune(transport.get_extra_info("socket"))
+        if self._on_connected:
+            callback, self._on_connected = self._on_connected, None
+            callback(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self._chunks.append(data)
+        self._held += len(data)
+        self._readable.set()
+        if self._held >= _READ_AHEAD:
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        if self._tls and not self._closing and not _said_goodbye(self._transport.get_extra_info("ssl_object")):
+            detail = "the peer ended without the TLS farewell; it may have refused our certificate"
+            self._failure = self._failure or cut(self.peer, detail)
+        self._ended = True
+        self._readable.set()
+        # Over plain TCP a peer may end its side and still listen to ours; TLS knows no such half.
+        return not self._tls
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None or not (self._ended or self._closing):
+            detail = describe(exc) if exc else "the connection ended without a close"
+            self._failure = self._failure or cut(self.peer, detail)
+        self._ended = True
+        self._readable.set()
+        self._writable.set()
+        self._lost.set()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    # The stream.
+
+    @property
+    def queued(self) -> int:
+        return 0 if self._lost.is_set() else int(self._transport.get_write_buffer_size())
+
+    async def read(self, most: int = READ_AT_MOST) -> bytes:
+        while not self._chunks and not self._ended and not self._closing:
+            self._readable.clear()
+            await self._readable.wait()
+        if self._chunks:
+            return self._take(most)
+        if self._failure and not self._closing:
+            raise self._failure
+        return b""
+
+    def write(self, data: bytes) -> None:
+        if self._closing or self._failure or self._lost.is_set():
+            return
+        if not self._tls or len(data) <= _TLS_PIECE:
+            self._transport.write(data)
+            return
+        view = memoryview(data)
+        for start in range(0, len(view), _TLS_PIECE):
+            self._transport.write(view[start : start + _TLS_PIECE])
+
+    async def drain(self) -> None:
+        await self._writable.wait()
+        if self._failure:
+            raise self._failure
+        if self._closing:
+            raise closed_here(self.peer)
+        if self._lost.is_set():
+            raise cut(self.peer, "the peer has closed")
+
+    async def close(self) -> None:
+        if not self._closing and not self._failure:
+            self._closing = True
+            self._drop_received()
+            sent = False
+            try:
+                sent = await self._farewell()
+            finally:
+                self._end(reset=not sent)
+        await self._lost.wait()
+
+    def abort(self) -> None:
+        self._failure = self._failure or cut(self.peer, "aborted by this side")
+        self._drop_received()
+        self._end(reset=True)
+
+    async def secure(self, context: ssl.SSLContext, seconds: float) -> None:
+        """Go over to TLS as the accepting side. Raises OSError when the handshake fails or takes too long."""
+        loop = asyncio.get_running_loop()
+        try:
+            upgraded = await loop.start_tls(
+                self._transport, self, context, server_side=True, ssl_handshake_timeout=seconds
+            )
+            if upgraded is None:
+                raise ConnectionAbortedError("the peer closed during the handshake")
+        except BaseException as error:
+            # asyncio does not always report the loss of a connection that never got through its handshake.
+            self._transport.abort()
+            self.connection_lost(error if isinstance(error, Exception) else None)
+            raise
+        self.connection_made(upgraded)
+
+    def pause(self) -> None:
+        """Leave the socket unread, for :meth:`secure` to find the handshake whole."""
+        self._transport.pause_reading()
+
+    def _take(self, most: int) -> bytes:
+        chunk = self._chunks[0]
+        if self._taken or len(chunk) > most:
+            piece = chunk[self._taken : self._taken + most]
+            self._taken += len(piece)
+        else:
+            piece, self._taken = chunk, len(chunk)
+        if self._taken == len(chunk):
+            self._chunks.popleft()
+            self._taken = 0
+        self._held -= len(piece)
+        if self._held < _READ_AHEAD and not self._lost.is_set():
+            self._transport.resume_reading()
+        return piece
+
+    def _drop_received(self) -> None:
+        self._chunks.clear()
+        self._taken = self._held = 0
+        self._readable.set()
+
+    async def _farewell(self) -> bool:
+        """Send what is queued and part so that the peer can read all of it; false when the peer did not take it.
+
+        Closing a socket that has unread bytes resets the connection, and the reset can overtake what was sent last:
+        an ERROR frame would never be seen. So this side ends its half, and reads on, into nothing, for a while.
+        """
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                if self.queued:
+                    # asyncio's TLS pauses at its mark, its TCP only beyond it.
+                    self._transport.set_write_buffer_limits(high=int(self._tls), low=0)
+                await self._writable.wait()
+        except TimeoutError:
+            _log.debug("%s does not take what is queued for it", self.peer)
+            return False
+        if not self._tls and not self._lost.is_set():
+            self._transport.write_eof()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TLS_LINGER_SECONDS if self._tls else LINGER_SECONDS):
+                await self._peer_end()
+        if self._tls:
+            self._transport.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TLS_LINGER_SECONDS):
+                    await self._lost.wait()
+        return True
+
+    async def _peer_end(self) -> None:
+        if not self._lost.is_set():
+            self._transport.resume_reading()
+        while not self._ended:
+            self._readable.clear()
+            await self._readable.wait()
+
+    def _end(self, *, reset: bool) -> None:
+        if self._lost.is_set():
+            return
+        if reset:
+            # An orderly end would let the peer take what it got for the whole.
+            with contextlib.suppress(OSError):
+                linger = self._transport.get_extra_info("socket")
+                linger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self._transport.abort()
+
+
+# l_onoff and l_linger of SO_LINGER: drop what is queued and send a reset.
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class _TcpListener:
+    """The bound sockets, and a task for every connection that is being served."""
+
+    def __init__(
+        self, handler: Handler, tls: ssl.SSLContext | None, handshake_timeout: float, address: tuple[str, int]
+    ) -> None:
+        self.address = address
+        self.servers: list[asyncio.Server] = []
+        self._handler = handler
+        self._tls = tls
+        self._handshake_timeout = handshake_timeout
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def accept(self) -> _TcpStream:
+        return _TcpStream(on_connected=self._start)
+
+    async def close(self, wait_seconds: float = 5.0) -> None:
+        for server in self.servers:
+            server.close()
+        # A handler may close the listener that it runs under; it cannot wait for itself.
+        waiting = self._tasks - {asyncio.current_task()}
+        if waiting:
+            await asyncio.wait(waiting, timeout=wait_seconds)
+
+    def _start(self, stream: _TcpStream) -> None:
+        if self._tls:
+            stream.pause()
+        task = asyncio.get_running_loop().create_task(self._run(stream))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, stream: _TcpStream) -> None:
+        if self._tls and not await self._secured(stream, self._tls):
+            return
+        try:
+            await self._handler(stream)
+        except asyncio.CancelledError:
+            stream.abort()
+            raise
+        except TransportError as error:
+            _log.info("%s", error)
+        except Exception:
+            _log.exception("serving %s failed; its connection is closed", stream.peer)
+        await stream.close()
+
+    async def _secured(self, stream: _TcpStream, tls: ssl.SSLContext) -> bool:
+        try:
+            await stream.secure(tls, self._handshake_timeout)
+        except OSError as error:
+            _log.warning("TLS handshake with %s failed: %s", stream.peer, describe(error))
+            return False
+        return True
+
+
+def _socket_address(bound: socket.socket) -> tuple[str, int]:
+    host, port = bound.getsockname()[:2]
+    return str(host), int(port)
+
+
+def _peer_name(transport: asyncio.BaseTransport) -> str:
+    address = transport.get_extra_info("peername")
+    if not address:
+        return "unknown"
+    return format_address(str(address[0]).removeprefix("::ffff:"), int(address[1]))
+
+
+def _said_goodbye(tls: ssl.SSLObject) -> bool:
+    """Whether the peer ended the TLS session, and not merely, or somebody else, the TCP connection below it."""
+    try:
+        return not tls.read(1)
+    except ssl.SSLZeroReturnError:
+        return True
+    except ssl.SSLError:
+        return False
+
+
+def _names(certificate: Any) -> tuple[str, ...]:
+    """Common name first, then the alternative names, each once."""
+    if not certificate:
+        return ()
+    subject = [value for group in certificate.get("subject", ()) for name, value in group if name == "commonName"]
+    alternatives = [value for _, value in certificate.get("subjectAltName", ())]
+    return tuple(dict.fromkeys([*subject, *alternatives]))

@@ -1,0 +1,84 @@
+"""TLS contexts from PEM files, TLS 1.2 at least, with certificates verified on whichever side has an authority."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from wallaroo_spark.errors import ConfigurationError
+
+
+def server_context(certificate: str, key: str, ca: str = "") -> ssl.SSLContext:
+    """A worker's context. With ``ca`` every peer must present a certificate of that authority.
+
+    All three are paths of PEM files; an empty ``key`` means that it is in the certificate's file. Raises
+    :class:`ConfigurationError` naming the file that cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_chain(context, certificate, key)
+    if ca:
+        _load_authority(context, ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(ca: str = "", certificate: str = "", key: str = "") -> ssl.SSLContext:
+    """A connector's context. It verifies the worker's certificate and host name, against ``ca`` or the system's store.
+
+    ``certificate`` and ``key`` are presented when the worker asks for them. All are paths of PEM files. Raises
+    :class:`ConfigurationError` naming the file that cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if ca:
+        _load_authority(context, ca)
+    else:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    if certificate:
+        _load_chain(context, certificate, key)
+    elif key:
+        raise ConfigurationError(f"TLS key {key} has no certificate; name the certificate's file too", path=key)
+    return context
+
+
+def _load_chain(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    _readable("certificate", certificate)
+    if key:
+        _readable("key", key)
+    try:
+        # An empty password keeps OpenSSL from asking for one on a terminal that nobody watches.
+        context.load_cert_chain(certificate, key or None, password="")
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigurationError(
+            f"TLS certificate {certificate} and key {key or certificate} cannot be used: {_why(error)}; "
+            "both must be PEM, belong together, and the key must not be encrypted",
+            path=certificate,
+        ) from error
+
+
+def _load_authority(context: ssl.SSLContext, ca: str) -> None:
+    _readable("authority", ca)
+    try:
+        context.load_verify_locations(cafile=ca)
+    except ssl.SSLError as error:
+        raise ConfigurationError(
+            f"TLS authority {ca} cannot be used: {_why(error)}; it must be a PEM file of certificates", path=ca
+        ) from error
+
+
+def _readable(what: str, path: str) -> None:
+    if not path:
+        raise ConfigurationError(f"TLS {what}: no file is named; give the path of a PEM file", path=path)
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as error:
+        raise ConfigurationError(
+            f"TLS {what} {path} cannot be read: {error.strerror}; check the path and its permissions", path=path
+        ) from error
+
+
+def _why(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return str(reason).replace("_", " ").lower() if reason else str(error)
