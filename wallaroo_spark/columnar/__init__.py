@@ -1,0 +1,20 @@
+"""Runs of MESSAGE frames as Arrow record batches, and the schema of the rows that Spark sees.
+
+Source: ``design.md``, section Rows; ``protocol.md``, section Frame bodies (MESSAGE); ``style.md`` on runs.
+"""
+
+from wallaroo_spark.columnar.decode import ROW_OVERHEAD, DecodedRun, decode_run
+from wallaroo_spark.columnar.group import StreamRows, by_stream
+from wallaroo_spark.columnar.schema import ROW_DDL, ROW_SCHEMA, STORED_SCHEMA, to_rows
+
+__all__ = [
+    "ROW_DDL",
+    "ROW_OVERHEAD",
+    "ROW_SCHEMA",
+    "STORED_SCHEMA",
+    "DecodedRun",
+    "StreamRows",
+    "by_stream",
+    "decode_run",
+    "to_rows",
+]
