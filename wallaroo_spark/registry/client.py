@@ -196,11 +196,11 @@ class Registry:
             ) from error
 
     def _lost(self, lease: Lease, newer: Lease) -> LeaseLostError:
+        ours = f"submission {lease.submission}" + (f", generation {lease.generation}," if lease.generation else "")
         by = f"held by {newer.holder}" if newer.holder else "given up since"
         return LeaseLostError(
-            f"slot {lease.slot} of receiver {self._receiver}: the lease of submission {lease.submission}, generation "
-            f"{lease.generation}, has given way to submission {newer.submission}, generation {newer.generation}, {by}; "
-            "stop serving the slot",
+            f"slot {lease.slot} of receiver {self._receiver}: the lease of {ours} has given way to submission "
+            f"{newer.submission}, generation {newer.generation}, {by}; stop serving the slot",
             slot=lease.slot,
             submission=newer.submission,
             generation=newer.generation,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
 
 from wallaroo_spark.errors import ConfigurationError, RegistryError
 from wallaroo_spark.options import resolve_secret
@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# redis-py's own retries are off: those of this package count the attempts and say them.
+NO_RETRY = Retry(NoBackoff(), 0)
 _REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
 
 
@@ -39,7 +41,7 @@ class Connection:
         self._attempts = attempts
         self._retrying = Retrying(
             stop=stop_after_attempt(attempts),
-            wait=wait_exponential_jitter(initial=0.05, max=1.0, jitter=0.1),
+            wait=wait_exponential(multiplier=0.05, max=1.0) + wait_random(0, 0.1),
             retry=retry_if_exception(_may_pass),
             before_sleep=self._log,
             reraise=True,
@@ -103,8 +105,10 @@ def _may_pass(error: BaseException) -> bool:
 def _pool(url: str, timeout: float) -> redis.ConnectionPool:
     settings: dict[str, Any] = {
         "decode_responses": True,
+        # The older dialect says all that is needed here, and every server and proxy speaks it.
+        "protocol": 2,
         "socket_timeout": timeout,
-        "retry": Retry(NoBackoff(), 0),
+        "retry": NO_RETRY,
     }
     if not url.startswith("unix:"):
         settings |= {"socket_connect_timeout": timeout, "socket_keepalive": True}

@@ -19,6 +19,7 @@ from typing import IO, Self
 import redis
 
 from wallaroo_spark.errors import ConfigurationError, RegistryError
+from wallaroo_spark.registry.connection import NO_RETRY
 
 # The shell is the server's parent and our child. Its standard input is a pipe of which we alone hold the other end, so
 # `read` returns when we close it, and also when we die of anything, SIGKILL included. PR_SET_PDEATHSIG would do the
@@ -154,7 +155,7 @@ class EmbeddedRedis:
 
     def _await_ready(self, deadline: float) -> None:
         assert self._guard is not None
-        with redis.Redis.from_url(self.url, socket_timeout=1.0) as client:
+        with redis.Redis.from_url(self.url, socket_timeout=1.0, retry=NO_RETRY) as client:
             while True:
                 try:
                     client.ping()

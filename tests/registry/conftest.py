@@ -1,0 +1,79 @@
+"""A real Redis for the tests of the registry; each test has a receiver of its own in it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
+
+_numbers = itertools.count()
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for what announces itself in no other way than by being so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"still not so after {seconds} s"
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as embedded:
+        yield embedded
+
+
+@pytest.fixture
+def receiver() -> str:
+    return f"orders-{next(_numbers)}"
+
+
+@pytest.fixture
+def registry(server: EmbeddedRedis, receiver: str) -> Iterator[Registry]:
+    with Registry(server.url, receiver, lease_seconds=60) as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(server: EmbeddedRedis) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(server.url, decode_responses=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def empty_redis(client: redis.Redis) -> Callable[[], None]:
+    def empty() -> None:
+        client.flushall()
+
+    return empty
+
+
+@pytest.fixture
+def acquire(registry: Registry) -> Callable[..., Lease]:
+    """Take a lease that is expected to be had."""
+
+    def take(slot: int = 0, submission: int = 1, holder: str = "w-1") -> Lease:
+        lease = registry.acquire(slot, submission, holder, f"{holder}:7100", f"{holder}:7200")
+        assert lease is not None
+        return lease
+
+    return take
+
+
+@pytest.fixture
+def acquire_expired(server: EmbeddedRedis, receiver: str, registry: Registry) -> Callable[..., Lease]:
+    """Take a lease and wait until it has expired."""
+
+    def take(slot: int = 0, submission: int = 1, holder: str = "w-1") -> Lease:
+        with Registry(server.url, receiver, lease_seconds=0.01) as brief:
+            lease = brief.acquire(slot, submission, holder, f"{holder}:7100", "")
+        assert lease is not None
+        eventually(lambda: slot not in registry.leases())
+        return lease
+
+    return take
