@@ -1,0 +1,70 @@
+"""The tree of errors: as drawn in its module's docstring, and whole after a journey between processes."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from wallaroo_spark import errors
+from wallaroo_spark.errors import WallarooError
+
+
+def classes(root: type[WallarooError] = WallarooError) -> Iterator[type[WallarooError]]:
+    yield root
+    for child in root.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield from classes(child)
+
+
+def drawn_tree() -> dict[str, str | None]:
+    """Each class that the docstring's drawing names, with the class it hangs from."""
+    parents: dict[str, str | None] = {}
+    path: list[tuple[int, str]] = []
+    assert errors.__doc__ is not None
+    for line in errors.__doc__.splitlines():
+        found = re.match(r"^    ([│ ]*(?:[├└]── )?)([A-Z]\w+Error)\b", line)
+        if not found:
+            continue
+        depth, name = len(found[1]), found[2]
+        while path and path[-1][0] >= depth:
+            path.pop()
+        parents[name] = path[-1][1] if path else None
+        path.append((depth, name))
+    return parents
+
+
+def test_the_drawn_tree_is_the_real_one() -> None:
+    real: dict[str, str | None] = {kind.__name__: kind.__mro__[1].__name__ for kind in classes()}
+    real["WallarooError"] = None
+
+    assert drawn_tree() == real
+
+
+@pytest.mark.parametrize("kind", list(classes()), ids=lambda kind: kind.__name__)
+def test_an_error_survives_pickling_with_its_fields(kind: type[WallarooError]) -> None:
+    error = kind("stream 7: nothing came within 5 s; raise replayTimeout", stream=7, seconds=5.0, names=("a", "b"))
+
+    copy = pickle.loads(pickle.dumps(error))
+
+    assert type(copy) is kind
+    assert copy.message == str(copy) == "stream 7: nothing came within 5 s; raise replayTimeout"
+    assert copy.fields == {"stream": 7, "seconds": 5.0, "names": ("a", "b")}
+
+
+@pytest.mark.parametrize("kind", list(classes()), ids=lambda kind: kind.__name__)
+def test_every_error_says_what_it_means(kind: type[WallarooError]) -> None:
+    assert kind.__doc__
+    assert kind.__doc__ != kind.__mro__[1].__doc__
+
+
+def test_only_what_may_heal_by_itself_is_retryable() -> None:
+    assert {kind.__name__ for kind in classes() if kind.retryable} == {"TransportError", "RegistryError"}
+
+
+def test_the_root_is_caught_with_every_error() -> None:
+    for kind in classes():
+        with pytest.raises(WallarooError):
+            raise kind("anything")

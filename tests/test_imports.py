@@ -1,0 +1,217 @@
+"""Who may import whom, how long a file may be, and that what is public is explained: read from the source itself."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "wallaroo_spark"
+SOURCE = Path(__file__).resolve().parents[1] / PACKAGE
+FILES = sorted(SOURCE.rglob("*.py"))
+LONGEST = 449
+
+# The table of the design: for each room what it may import, as patterns of room and module. A room's own modules
+# and what EVERYBODY may import go without saying; "" is the package's own __init__.
+EVERYBODY = ("errors", "options")
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "": ("connector*", "receiver*"),
+    "errors": (),
+    "options": (),
+    "protocol": (),
+    "columnar": ("protocol*",),
+    "transport": (),
+    "registry": (),
+    "checkpoint": (),
+    "worker": ("protocol*", "columnar*", "transport*"),
+    "source": ("columnar*", "registry*", "checkpoint*", "worker.*client*"),
+    "receiver": ("protocol*", "columnar*", "transport*", "registry*", "checkpoint*", "worker*", "source*"),
+    "connector": ("protocol*", "transport*", "registry*"),
+    "sinks": ("protocol*", "transport*", "source*", "checkpoint*"),
+    "pubsub": ("protocol*", "transport*", "source*", "checkpoint*"),
+    "pipelines": ("protocol*", "transport*", "source*", "checkpoint*"),
+    "cli": ("*",),
+}
+
+# These run where only the standard library, redis and tenacity may be counted on.
+LIGHT_ROOMS = ("connector", "protocol", "transport", "registry")
+HEAVY_PACKAGES = ("pyspark", "pyarrow", "numpy", "pandas")
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+def module_of(path: Path) -> str:
+    """A file's dotted name below the package; "" for the package's own __init__."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """Line and dotted name below the package of all that a file of the package imports from the package."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                package = [PACKAGE, *module.split(".")] if module else [PACKAGE]
+                up = node.level - 1 if is_package else node.level
+                base = ".".join([*package[: len(package) - up], *([node.module] if node.module else [])])
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            names = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        for name in names:
+            if name.split(".")[0] == PACKAGE:
+                yield getattr(node, "lineno", 0), name.removeprefix(PACKAGE).removeprefix(".")
+
+
+def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
+    """The arrows of one file that are not in the table, as sentences."""
+    room = module.split(".")[0]
+    if room not in MAY_IMPORT:
+        return [f"{module}: the room {room} is not in the table"]
+    found = []
+    for line, name in imported(ast.parse(source), module, is_package):
+        target = name.split(".")[0]
+        place = ".".join(name.split(".")[:2])
+        if target in (room, "", *EVERYBODY) or target not in MAY_IMPORT:
+            continue  # its own room, what all may import, or a plain name of the package's __init__ such as __version__
+        if target == "cli" or not any(fnmatchcase(place, pattern) for pattern in MAY_IMPORT[room]):
+            found.append(f"{module or PACKAGE}:{line} imports {name}, which {room or PACKAGE} may not")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_imports_point_the_way_the_design_says(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+
+    assert violations(source, module_of(path), is_package=path.name == "__init__.py") == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("protocol.frames", "import wallaroo_spark.transport.tcp"),
+        ("protocol.frames", "from wallaroo_spark.columnar import rows"),
+        ("protocol.frames", "from wallaroo_spark import columnar"),
+        ("protocol.frames", "from ..columnar import rows"),
+        ("protocol.frames", "from .. import columnar"),
+        ("registry.lease", "def late():\n    from wallaroo_spark.worker import state"),
+        ("registry.lease", "import importlib\nimportlib.import_module('wallaroo_spark.worker.state')"),
+        ("connector.client", "from wallaroo_spark.worker import state"),
+        ("worker.state", "from wallaroo_spark.connector import Connector"),
+        ("worker.run", "from wallaroo_spark.registry import slots"),
+        ("source.reader", "from wallaroo_spark.worker.state import WorkerState"),
+        ("source.reader", "from wallaroo_spark.worker.state import client_limits"),
+        ("receiver", "from wallaroo_spark.cli import main"),
+        ("newroom.thing", "import os"),
+    ],
+)
+def test_an_arrow_that_points_the_wrong_way_is_found(module: str, line: str) -> None:
+    assert len(violations(line, module)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("protocol.frames", "from .framing import split"),
+        ("protocol.frames", "from wallaroo_spark.errors import ProtocolError"),
+        ("protocol.frames", "from wallaroo_spark import errors, options"),
+        ("columnar.rows", "from wallaroo_spark.protocol.frames import Message"),
+        ("columnar.rows", "from wallaroo_spark import protocol"),
+        ("source.reader", "from wallaroo_spark.worker.client import WorkerClient"),
+        ("cli.demo", "from wallaroo_spark import Receiver, receiver"),
+        ("cli.demo", "from .table import show"),
+        ("connector.client", "import redis, asyncio"),
+    ],
+)
+def test_an_arrow_of_the_table_is_allowed(module: str, line: str) -> None:
+    assert violations(line, module) == []
+
+
+def test_a_package_resolves_one_dot_to_itself() -> None:
+    assert violations("from .frames import Message", "protocol", is_package=True) == []
+    assert len(violations("from ..columnar import rows", "protocol", is_package=True)) == 1
+
+
+WITHOUT_HEAVY = """
+import importlib, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in HEAVY:
+            raise ModuleNotFoundError(f"{name} is not installed here")
+
+HEAVY = set(sys.argv[1].split(","))
+sys.meta_path.insert(0, Refuse())
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+assert not HEAVY & {name.split(".")[0] for name in sys.modules}
+"""
+
+
+def test_the_light_rooms_import_without_spark_and_numbers() -> None:
+    modules = [PACKAGE, *(f"{PACKAGE}.{room}" for room in LIGHT_ROOMS)]
+    for path in FILES:
+        if module_of(path).split(".")[0] in LIGHT_ROOMS and path.name != "__main__.py":
+            modules.append(f"{PACKAGE}.{module_of(path)}")
+
+    finished = subprocess.run(
+        [sys.executable, "-c", WITHOUT_HEAVY, ",".join(HEAVY_PACKAGES), *modules],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_no_file_is_longer_than_one_idea(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+def undocumented(tree: ast.Module) -> Iterator[str]:
+    """The module, public classes, and public functions and methods outside functions that lack a docstring."""
+    if tree.body and not ast.get_docstring(tree):
+        yield "the module"
+    nodes: list[ast.AST] = [tree]
+    while nodes:
+        for node in ast.iter_child_nodes(nodes.pop()):
+            if isinstance(node, ast.If | ast.Try):
+                nodes.append(node)
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if node.name.startswith("_") or repeats_another(node):
+                continue
+            if not ast.get_docstring(node):
+                yield f"{node.name} (line {node.lineno})"
+            if isinstance(node, ast.ClassDef):
+                nodes.append(node)
+
+
+def repeats_another(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a decorator says that the docstring stands elsewhere: overloads, setters and overrides."""
+    decorators = [ast.unparse(decorator).split("(")[0] for decorator in node.decorator_list]
+    return any(name.split(".")[-1] in ("overload", "setter", "deleter", "override") for name in decorators)
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_what_is_public_is_explained(path: Path) -> None:
+    assert list(undocumented(ast.parse(path.read_text(encoding="utf-8")))) == []
+
+
+def test_a_missing_docstring_is_found() -> None:
+    source = '"""Module."""\nclass Shown:\n    """Doc."""\n    def bare(self): pass\n    def _own(self): pass\n'
+
+    assert list(undocumented(ast.parse(source))) == ["bare (line 4)"]
+    assert list(undocumented(ast.parse("x = 1\n"))) == ["the module"]

@@ -1,0 +1,62 @@
+"""The names that users import: exactly these, loaded only when asked for, each from the room it lives in."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wallaroo_spark
+
+SOURCE = Path(wallaroo_spark.__file__).parent
+
+HOMES = {
+    "BlockingConnector": "wallaroo_spark.connector",
+    "Connector": "wallaroo_spark.connector",
+    "Receiver": "wallaroo_spark.receiver",
+}
+
+
+def has_source(module: str) -> bool:
+    """Whether the module has been written, as a file or as a package with an __init__."""
+    place = SOURCE.joinpath(*module.split(".")[1:])
+    return place.with_suffix(".py").exists() or (place / "__init__.py").exists()
+
+
+def declares_names() -> list[str]:
+    """The package and those of its rooms that say which of their names are public."""
+    rooms = [path.parent.name for path in SOURCE.glob("*/__init__.py") if "__all__" in path.read_text(encoding="utf-8")]
+    return ["wallaroo_spark", *sorted(f"wallaroo_spark.{room}" for room in rooms)]
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(HOMES) == wallaroo_spark.__all__
+    assert wallaroo_spark._HOMES == HOMES
+    assert set(HOMES) <= set(dir(wallaroo_spark))
+
+
+@pytest.mark.parametrize("name", [name for name, home in HOMES.items() if has_source(home)])
+def test_a_public_name_comes_from_its_home(name: str) -> None:
+    assert getattr(wallaroo_spark, name) is getattr(importlib.import_module(HOMES[name]), name)
+
+
+@pytest.mark.parametrize("module", [module for module in declares_names() if module != "wallaroo_spark"])
+def test_a_room_has_every_name_it_declares(module: str) -> None:
+    room = importlib.import_module(module)
+
+    assert [name for name in room.__all__ if not hasattr(room, name)] == []
+
+
+def test_a_name_that_is_not_public_is_refused_by_name() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Reciever'"):
+        _ = wallaroo_spark.Reciever
+
+
+def test_importing_the_package_loads_none_of_its_rooms() -> None:
+    program = "import sys, wallaroo_spark; print(*(name for name in sys.modules if name.startswith('wallaroo_spark')))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+
+    assert loaded.stdout.split() == ["wallaroo_spark"]

@@ -1,0 +1,69 @@
+"""The reference page of the options, written from their table.
+
+Run ``python -m wallaroo_spark.cli.reference > docs/options.md`` after the table has changed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from wallaroo_spark.options import Kind, Row, table
+
+HEAD = """\
+# Options
+
+The DataSource, the YAML file of `wallaroo-spark receive` and the command line take the same options by the same
+names; upper and lower case are not told apart. This page is generated from the table in `wallaroo_spark/options.py`
+by `python -m wallaroo_spark.cli.reference > docs/options.md`.
+
+An option marked *secret* is never printed. In place of its value it takes `env:NAME`, the name of an environment
+variable, or `file:PATH`, a file that holds it; a newline at the file's end is not part of the secret.
+
+| option | value | default | meaning |
+|---|---|---|---|
+"""
+
+_MEBIBYTE = 1 << 20
+
+
+def options_page() -> str:
+    """The whole page as Markdown: a head, then one line of a table for each option, in the table's own order."""
+    return HEAD + "".join(f"{_line(row)}\n" for row in table())
+
+
+def _line(row: Row) -> str:
+    help_ = row.help.replace("|", "\\|")
+    meaning = f"{help_} *Secret.*" if row.secret else help_
+    return f"| `{row.name}` | {_value(row)} | {_default(row)} | {meaning} |"
+
+
+def _value(row: Row) -> str:
+    if row.choices:
+        return " or ".join(f"`{choice}`" for choice in row.choices)
+    if row.minimum is None:
+        return row.kind.value
+    return f"{row.kind.value}; at least {_number(row, row.minimum)}"
+
+
+def _default(row: Row) -> str:
+    if row.default is None or row.default in ("", ()):
+        return "none"
+    if isinstance(row.default, bool):
+        return f"`{str(row.default).lower()}`"
+    return f"`{_number(row, row.default)}`"
+
+
+def _number(row: Row, value: Any) -> str:
+    """A value in the unit a person would write it in."""
+    if row.kind is Kind.BYTES and value >= _MEBIBYTE and value % _MEBIBYTE == 0:
+        return f"{int(value) >> 20}m"
+    if row.kind is Kind.BYTES and value >= 1 << 10 and value % (1 << 10) == 0:
+        return f"{int(value) >> 10}k"
+    if row.kind is Kind.SECONDS:
+        return f"{value:g}s"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(options_page())
