@@ -1,0 +1,79 @@
+"""The samples in conf/ are right: options that exist, room for the workers, no secret written down."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from wallaroo_spark.options import Options, table
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+PROPERTIES = sorted(CONF.glob("*.conf"))
+
+
+def properties(path: Path) -> dict[str, str]:
+    """A properties file as spark-submit reads it: name, white space, value; # begins a comment line."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    return dict(line.split(maxsplit=1) for line in lines)
+
+
+def sample() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CONF / "receive.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_yaml_sample_holds_options_a_checkpoint_a_sink_and_a_trigger() -> None:
+    given = sample()
+    checkpoint, sink, trigger = (given.pop(name) for name in ("checkpoint", "sink", "trigger"))
+
+    options = Options.parse(given)
+
+    assert options.receiver == "orders"
+    assert isinstance(checkpoint, str)
+    assert set(sink) == {"format", "path", "options"}
+    assert set(trigger) <= {"processingTime", "availableNow"}
+
+
+def test_the_yaml_sample_writes_no_secret_down() -> None:
+    given = sample()
+    secrets = {row.name: given[row.name] for row in table() if row.secret and row.name in given}
+
+    assert secrets == {"registry": "embedded", "cookie": "env:WALLAROO_COOKIE"}
+
+
+@pytest.mark.parametrize("path", PROPERTIES, ids=lambda path: path.name)
+def test_a_properties_file_sets_names_of_spark_once_each(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    names = re.findall(r"^(\S+)\s+\S", re.sub(r"^#.*$", "", text, flags=re.MULTILINE), flags=re.MULTILINE)
+
+    assert names
+    assert [name for name in names if not name.startswith("spark.")] == []
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("path", PROPERTIES, ids=lambda path: path.name)
+def test_a_properties_file_leaves_a_task_slot_for_the_batches(path: Path) -> None:
+    given = properties(path)
+    local = re.fullmatch(r"local\[(\d+)\]", given.get("spark.master", ""))
+    if local:
+        slots = int(local[1])
+    elif "spark.cores.max" in given:
+        slots = int(given["spark.cores.max"])
+    else:
+        slots = int(given["spark.executor.instances"]) * int(given["spark.executor.cores"])
+
+    assert slots >= Options.parse({"workers": sample()["workers"]}).workers + 1
+
+
+def test_the_databricks_sample_is_json_without_autoscaling() -> None:
+    job = json.loads((CONF / "databricks.json").read_text(encoding="utf-8"))
+
+    cluster = job["job_clusters"][0]["new_cluster"]
+    assert "autoscale" not in cluster
+    assert cluster["num_workers"] >= 2
+    assert all(value.startswith("{{secrets/") for value in cluster["spark_env_vars"].values())
