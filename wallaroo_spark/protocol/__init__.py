@@ -3,6 +3,7 @@
 Nothing here opens a socket, starts a thread or reads a clock. Source: ``protocol.md`` and the seeds it rules on.
 """
 
+from wallaroo_spark.protocol import reasons
 from wallaroo_spark.protocol.connector_session import ConnectorSession
 from wallaroo_spark.protocol.credits import CreditWindow
 from wallaroo_spark.protocol.faults import Fault, broken
@@ -96,6 +97,7 @@ __all__ = [
     "broken",
     "frame_name",
     "named_revision",
+    "reasons",
     "recognise",
     "shorten",
 ]

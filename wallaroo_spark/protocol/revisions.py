@@ -62,6 +62,7 @@ class Revision:
 
     ``stream_scope`` is ``"instance"`` where a stream id belongs to its connector instance and ``"source"`` where it
     belongs to the whole source. ``end_of_stream(stream_id, last_id)`` is the frame that closes a stream.
+    ``restart_names_worker`` says whether RESTART can carry the address of another worker.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Revision:
     layout: MessageLayout
     stream_scope: str
     end_of_stream: Callable[[int, int], Frame]
+    restart_names_worker: bool = False
     by_tag: Mapping[int, Codec] = field(init=False)
     by_frame: Mapping[type[Any], Codec] = field(init=False)
 
@@ -175,6 +177,7 @@ V3 = Revision(
     layout=MessageLayout(known_flags=None, ephemeral_has_id=True),
     stream_scope="source",
     end_of_stream=_eos_message,
+    restart_names_worker=True,
 )
 
 REVISIONS: Mapping[str, Revision] = {revision.name: revision for revision in (DRAFT_LE, DRAFT_BE, V3)}

@@ -1,0 +1,52 @@
+"""A connection as the worker's state knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from wallaroo_spark.protocol import Notify, Revision, WorkerSession
+from wallaroo_spark.worker.ledger import StreamKey
+
+
+class Phase(StrEnum):
+    """How far a connection has come on the worker's side; the protocol's own state is in its session."""
+
+    GREETING = "greeting"
+    PARKED = "parked"
+    ASKING = "asking"
+    STREAMING = "streaming"
+    LEAVING = "leaving"
+
+
+@dataclass(slots=True)
+class Client:
+    """One connection. ``deadline`` (monotonic seconds) is when the current phase has lasted too long."""
+
+    session: int
+    peer: str
+    protocol: WorkerSession
+    deadline: float | None
+    phase: Phase = Phase.GREETING
+    paused: bool = False
+    streams: set[StreamKey] = field(default_factory=set)
+    asked: dict[int, Notify] = field(default_factory=dict)
+    to_ask: list[int] = field(default_factory=list)
+
+    @property
+    def instance(self) -> str:
+        """The connector instance, empty before HELLO."""
+        return self.protocol.hello.instance if self.protocol.hello else ""
+
+    @property
+    def revision(self) -> Revision:
+        """The revision that is spoken; HELLO has been received."""
+        assert self.protocol.revision is not None
+        return self.protocol.revision
+
+    def key(self, stream_id: int) -> StreamKey:
+        """The identity of one of its streams."""
+        return StreamKey(self.instance if self.revision.stream_scope == "instance" else "", stream_id)
+
+    def __str__(self) -> str:
+        return f"{self.instance or 'a connector'} at {self.peer}"

@@ -1,0 +1,324 @@
+"""What a worker holds of one stream that is not committed, by position and by reference.
+
+A *position* counts the rows accepted since the ledger was opened; a *reference* is what Spark's offset log holds: the
+message id, or ``e:<slot>:<generation>:<position>`` for an ephemeral stream, which nobody can ask for again.
+Source: ``protocol.md``, section What a point of reference promises here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from wallaroo_spark.columnar import StreamRows
+from wallaroo_spark.protocol import Flags
+from wallaroo_spark.worker.references import ReferenceRule, rule_for
+from wallaroo_spark.worker.segment import Chunk, Segment
+
+Reference = int | str
+
+
+class StreamKey(NamedTuple):
+    """A stream's identity: ``scope`` is its connector instance, or empty where ids belong to the whole source (v3)."""
+
+    scope: str
+    stream_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The buffer that ephemeral references are good for."""
+
+    slot: int
+    generation: int
+
+    def reference(self, position: int) -> str:
+        """The reference of an ephemeral stream at a position of this buffer."""
+        return f"e:{self.slot}:{self.generation}:{position}"
+
+    def position(self, reference: str) -> int | None:
+        """The position behind a reference, None when it is of another buffer."""
+        kind, slot, generation, position = reference.split(":")
+        return int(position) if (kind, int(slot), int(generation)) == ("e", self.slot, self.generation) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A part of a stream that a batch may take: it ends at ``end`` (a reference) and has so many rows and bytes."""
+
+    end: Reference
+    rows: int
+    bytes: int
+
+
+class Ledger:
+    """One stream's rows in ``[start, end)``, the rule that tells replays, and who sends it now."""
+
+    def __init__(self, key: StreamKey, origin: Origin, message_ids: str, committed: Reference | None) -> None:
+        self.key = key
+        self.name = ""
+        self.owner: int | None = None
+        self.ended = False
+        self.ephemeral: bool | None = None
+        self.increasing = message_ids != "opaque"
+        self.committed = committed
+        self.start = 0
+        self.end = 0
+        self.segments: deque[Segment] = deque()
+        self._origin = origin
+        self._message_ids = message_ids
+        self._rule: ReferenceRule = rule_for(message_ids, self._committed_id)
+        self._stable_end = 0
+        self._unstable_rows = 0
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.key.scope!r}/{self.key.stream_id}, {self.start}..{self.end}, committed={self.committed})"
+
+    @property
+    def _committed_id(self) -> int | None:
+        return self.committed if isinstance(self.committed, int) else None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is held."""
+        return self.start == self.end
+
+    @property
+    def stable_end(self) -> int:
+        """The last position at which a batch may end; an ended stream needs no reference to go on from."""
+        return self.end if self.ended or self.ephemeral else self._stable_end
+
+    def open(self, name: str, notified: int) -> list[Segment]:
+        """A NOTIFY. What was sent behind the last stable reference may come otherwise, so it is let go and returned."""
+        self.name, self.ended = name, False
+        dropped: list[Segment] = []
+        if not self.ephemeral and self._stable_end < self.end:
+            dropped = self._drop_tail(self._stable_end)
+            self._rule.rewind(self._id_before(self._stable_end))
+        if not self.ephemeral:
+            self._rule.resume(notified, self._committed_id)
+        self.ephemeral = self.ephemeral if not self.empty else None
+        return dropped
+
+    def append(self, rows: StreamRows, received_at: int, instance: str, chunk: Chunk) -> int:
+        """Take in what is new of these rows and say how many those are.
+
+        Raises :class:`RemoteProtocolError` when opaque ids are not repeated as they were sent.
+        """
+        if self.ephemeral is None:
+            self.ephemeral = bool(int(rows.flags[0]) & Flags.EPHEMERAL)
+        new = None if self.ephemeral else self._rule.select(rows.message_ids)
+        stored, ids, sizes, flags = rows.stored, rows.message_ids, rows.sizes, rows.flags
+        if new is not None:
+            kept = np.flatnonzero(new)
+            if not len(kept):
+                return 0
+            low, high = int(kept[0]), int(kept[-1]) + 1
+            if len(kept) == high - low:
+                stored, ids, sizes, flags = (
+                    stored.slice(low, high - low),
+                    ids[low:high],
+                    sizes[low:high],
+                    flags[low:high],
+                )
+            else:
+                stored, ids, sizes, flags = stored.take(kept), ids[kept], sizes[kept], flags[kept]
+        segment = Segment(self.end, stored, ids, sizes, flags, received_at, instance, chunk)
+        chunk.segments += 1
+        self.segments.append(segment)
+        self.end = segment.end
+        stable = segment.stable_ends()
+        self._unstable_rows += len(ids) - len(stable)
+        if len(stable):
+            self._stable_end = int(stable[-1])
+        return len(ids)
+
+    def position_after(self, reference: Reference | None) -> int | None:
+        """The position of the first row behind a reference; None when the ledger cannot tell."""
+        if reference is None or isinstance(reference, str) != bool(self.ephemeral):
+            return self.start
+        if isinstance(reference, str):
+            position = self._origin.position(reference)
+            return self.start if position is None else max(self.start, min(position, self.end))
+        if not self.increasing:
+            return self.start if reference == self.committed else self._find(reference)
+        for segment in self.segments:
+            if int(segment.ids[-1]) >= reference:
+                return segment.first + int(np.searchsorted(segment.ids, np.uint64(reference), side="right"))
+        return self.end
+
+    def _find(self, reference: int) -> int | None:
+        for segment in reversed(self.segments):
+            found = np.flatnonzero(segment.ids == np.uint64(reference))
+            if len(found):
+                return segment.first + int(found[-1]) + 1
+        return None
+
+    def reference_at(self, position: int) -> Reference | None:
+        """The reference that everything before a held position has been delivered to."""
+        if self.ephemeral:
+            return self._origin.reference(position)
+        return self._id_before(position)
+
+    def _id_before(self, position: int) -> int | None:
+        for segment in self.segments:
+            if segment.first < position <= segment.end:
+                return int(segment.ids[position - 1 - segment.first])
+        return self._committed_id
+
+    def extent(self, start: Reference | None, max_rows: int | None, max_bytes: int | None) -> Extent | None:
+        """What a batch that starts at ``start`` may take within the limits; None when that is nothing.
+
+        The first row always fits, and a batch ends at a stable id only, so it may exceed a limit to reach one.
+        """
+        begin = self.position_after(start)
+        if begin is None or begin >= self.stable_end:
+            return None
+        end = self.stable_end
+        if max_rows is not None or max_bytes is not None:
+            end = self._stable_cut(begin, self._cut(begin, end, max_rows, max_bytes))
+        reference = self.reference_at(end)
+        if reference is None or reference == start:
+            return None
+        return Extent(reference, end - begin, sum(int(s.sizes.sum()) for s in self.rows(begin, end)))
+
+    def _cut(self, begin: int, end: int, max_rows: int | None, max_bytes: int | None) -> int:
+        if max_rows is not None:
+            end = min(end, begin + max(1, max_rows))
+        if max_bytes is None:
+            return end
+        left = max_bytes
+        for segment in self.rows(begin, end):
+            ends = np.cumsum(segment.sizes)
+            fitting = int(np.searchsorted(ends, left, side="right"))
+            if fitting < len(ends):
+                return max(begin + 1, segment.first + fitting)
+            left -= int(ends[-1])
+        return end
+
+    def _stable_cut(self, begin: int, end: int) -> int:
+        if not self._unstable_rows or self.ephemeral or end >= self.stable_end:
+            return end
+        above = self.stable_end
+        best = None
+        for segment in self.rows(begin, self.stable_end):
+            for position in segment.stable_ends().tolist():
+                if position <= end:
+                    best = position
+                else:
+                    above = min(above, position)
+        return best if best is not None else above
+
+    def rows(self, begin: int, end: int) -> Iterator[Segment]:
+        """The held rows at positions ``begin`` to ``end``, piece by piece."""
+        for segment in self.segments:
+            low, high = max(begin, segment.first), min(end, segment.end)
+            if low < high:
+                yield segment if (low, high) == (segment.first, segment.end) else segment.slice(low, high)
+
+    def range(self, start: Reference | None, end: Reference) -> tuple[int, int] | None:
+        """The positions of a planned range (start, end] once all of it is here, None until then.
+
+        It is complete when ``end`` has arrived, or anything beyond it where ids increase, or the stream's end.
+        """
+        begin = self.position_after(start)
+        if begin is None:
+            return None
+        if isinstance(end, str):
+            return self._ephemeral_range(begin, end)
+        if self.ephemeral:
+            return None
+        if self.increasing:
+            last = self._id_before(self.end)
+            if self.ended or (last is not None and last >= end):
+                return begin, self.position_after(end) or begin
+            return None
+        stop = self.position_after(end)
+        if stop is None:
+            return (begin, self.end) if self.ended else None
+        return begin, stop
+
+    def _ephemeral_range(self, begin: int, end: str) -> tuple[int, int] | None:
+        position = self._origin.position(end)
+        if position is None:
+            return begin, begin
+        return (begin, max(begin, position)) if position <= self.end else None
+
+    def commit(self, reference: Reference) -> list[Segment] | None:
+        """Let go of what is committed; the segments that go, or None when this moves nothing forward."""
+        if reference == self.committed:
+            return None
+        behind = self.position_after(reference)
+        if isinstance(reference, int) and not self.ephemeral:
+            if self.increasing and self._committed_id is not None and reference < self._committed_id:
+                return None
+            self._rule.commit(reference)
+        self.committed = reference
+        return self._drop_head(self.start if behind is None else behind)
+
+    def rewind(self, reference: Reference | None) -> tuple[list[Segment], bool]:
+        """The query goes on from ``reference``: the segments that go, and whether the sender must send again."""
+        before = self.committed
+        if reference == before:
+            return [], False
+        joined = self._joins(reference)
+        if joined is not None:
+            self.committed = reference
+            if isinstance(reference, int):
+                self._rule.commit(reference)
+            return self._drop_head(joined), False
+        dropped = self._drop_tail(self.start)
+        self.committed = reference
+        self._rule = rule_for(self._message_ids, self._committed_id)
+        ahead = self.increasing and isinstance(reference, int) and (not isinstance(before, int) or reference > before)
+        return dropped, not ahead and not self.ephemeral
+
+    def _joins(self, reference: Reference | None) -> int | None:
+        """Where what is held goes on from ``reference`` without a gap, if it does."""
+        if self.ephemeral:
+            return self.position_after(reference)
+        if reference is None or isinstance(reference, str):
+            return self.start if self.committed is None or isinstance(self.committed, str) else None
+        if not self.increasing:
+            return self._find(reference)
+        last = self._id_before(self.end)
+        floor = self._committed_id
+        reachable = (floor is None or reference >= floor) and last is not None and reference <= last
+        return self.position_after(reference) if reachable else None
+
+    def _drop_head(self, position: int) -> list[Segment]:
+        dropped = []
+        while self.segments and self.segments[0].end <= position:
+            dropped.append(self.segments.popleft())
+        if self.segments and self.segments[0].first < position:
+            self.segments[0] = self.segments[0].slice(position, self.segments[0].end)
+        self.start = max(self.start, position)
+        self._stable_end = max(self._stable_end, self.start)
+        return dropped
+
+    def _drop_tail(self, position: int) -> list[Segment]:
+        dropped = []
+        while self.segments and self.segments[-1].first >= position:
+            dropped.append(self.segments.pop())
+        if self.segments and self.segments[-1].end > position:
+            self.segments[-1] = self.segments[-1].slice(self.segments[-1].first, position)
+        self.end = max(self.start, position)
+        self._stable_end = min(self._stable_end, self.end)
+        return dropped
+
+    def validate(self) -> None:
+        """Check what must always hold; for tests."""
+        at = self.start
+        for segment in self.segments:
+            assert segment.first == at, (self, segment.first, at)
+            at = segment.end
+        assert at == self.end, (self, at)
+        assert self.start <= self._stable_end <= self.end, self
+        if self.increasing and not self.ephemeral and self.segments:
+            ids = np.concatenate([segment.ids for segment in self.segments])
+            assert bool(np.all(ids[1:] > ids[:-1])), self
+            assert self._committed_id is None or int(ids[0]) > self._committed_id, self
