@@ -24,6 +24,7 @@ from wallaroo_spark.protocol import (
     Notify,
     Revision,
 )
+from wallaroo_spark.protocol.wire import structs
 
 revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
 units = st.sampled_from(("ns", "us", "ms", "s"))

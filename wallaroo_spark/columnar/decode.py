@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from wallaroo_spark.columnar.schema import STORED_SCHEMA
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Flags, Message, MessageRun, StreamSpan
+from wallaroo_spark.protocol.framing import HEADER_BYTES
 
 ROW_OVERHEAD = 64
 """Bytes counted for each message beside its key and value: fixed columns, offsets, and the arrays kept with them."""
@@ -82,10 +83,9 @@ class _Unsound(Exception):
 
 
 def _error_of(run: MessageRun, index: int) -> RemoteProtocolError:
-    start = run.starts[index]
-    end = run.starts[index + 1] - 5 if index + 1 < run.count else run.end
+    body = run.data[run.starts[index] : run.end_of(index)]
     try:
-        run.revision.decode(run.revision.by_frame[Message].tag, run.data[start:end])
+        run.revision.decode(run.revision.by_frame[Message].tag, body)
     except RemoteProtocolError as error:
         return error
     raise AssertionError(f"message {index} of a run is sound for {run.revision.name} but not for its columns")
@@ -113,7 +113,7 @@ def _locate(run: MessageRun) -> _Fields:
     """Check every message of a run and find its fields. Raises :class:`_Unsound`."""
     layout = run.revision.layout
     starts = np.array(run.starts, dtype=np.int64)
-    ends = np.append(starts[1:] - 5, run.end) if run.count else starts
+    ends = np.append(starts[1:] - HEADER_BYTES, run.end) if run.count else starts
     flags = np.zeros(run.count, dtype=np.uint16)
     at = starts
     if layout.known_flags is not None:

@@ -48,6 +48,10 @@ class MessageRun:
         """Bytes on the wire, headers included."""
         return self.end - self.starts[0] + HEADER_BYTES if self.starts else 0
 
+    def end_of(self, index: int) -> int:
+        """Where the body of a message ends in ``data``."""
+        return self.starts[index + 1] - HEADER_BYTES if index + 1 < self.count else self.end
+
     def head(self, count: int) -> MessageRun:
         """The first ``count`` messages of the run."""
         if count >= self.count:
@@ -58,9 +62,8 @@ class MessageRun:
     def bodies(self) -> Iterator[memoryview]:
         """Each message's body, for code that is not on the hot path."""
         view = memoryview(self.data)
-        ends = [start - HEADER_BYTES for start in self.starts[1:]] + [self.end]
-        for start, end in zip(self.starts, ends, strict=True):
-            yield view[start:end]
+        for index in range(self.count):
+            yield view[self.starts[index] : self.end_of(index)]
 
     def messages(self) -> Iterator[Message]:
         """Each message decoded by the revision's table, for code that is not on the hot path."""
