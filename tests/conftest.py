@@ -40,6 +40,17 @@ LOCAL_SPARK = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts Spark by the fixtures it uses and the folder it is in, so that nobody has to remember to."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "spark" in fixtures:
+            item.add_marker(pytest.mark.spark)
+        if "standalone_cluster" in fixtures or item.path.is_relative_to(ROOT / "tests" / "cluster"):
+            item.add_marker(pytest.mark.cluster)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The run's one Spark session, in local mode with four task slots. Tests stop their queries, never the session."""

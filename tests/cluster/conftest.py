@@ -17,13 +17,6 @@ SUBMIT_SECONDS = 240
 Submit = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder needs the cluster, so nobody has to remember to mark it."""
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.cluster)
-
-
 @pytest.fixture
 def submit(standalone_cluster: StandaloneCluster, tmp_path: Path) -> Submit:
     """Run a program with spark-submit on the cluster: ``submit(program, *arguments, conf={…}, properties=path)``.
@@ -37,7 +30,7 @@ def submit(standalone_cluster: StandaloneCluster, tmp_path: Path) -> Submit:
         options = ["--master", standalone_cluster.url]
         if properties is not None:
             options += ["--properties-file", str(properties)]
-        settings = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false", "spark.executor.memory": "512m"}
+        settings = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
         for name, value in (settings | (conf or {})).items():
             options += ["--conf", f"{name}={value}"]
         spark_submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"

@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 
 from tests.cluster.conftest import Submit
+from tests.conftest import ROOT
 
 PROGRAM = """
-import json, sys
+import json
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.getOrCreate()
 
 def where(frames):
-    import os, sys, time, wallaroo_spark
-    from pyspark import TaskContext
+    import os, sys, wallaroo_spark
     for frame in frames:
         yield frame.assign(python=sys.executable, directory=os.getcwd())
 
@@ -31,7 +31,7 @@ def test_tasks_run_in_the_projects_python_outside_the_driver(submit: Submit, tmp
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
 
-    finished = submit(program)
+    finished = submit(program, properties=ROOT / "conf" / "standalone.conf")
 
     assert finished.returncode == 0, finished.stderr
     found = [line.removeprefix("FOUND ") for line in finished.stdout.splitlines() if line.startswith("FOUND ")]

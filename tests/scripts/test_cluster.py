@@ -106,7 +106,6 @@ def test_a_memory_size_without_a_unit_is_refused(tmp_path: Path) -> None:
     assert "--memory plenty cannot be read" in refused.stderr
 
 
-@pytest.mark.cluster
 def test_status_and_url_tell_of_the_running_cluster(standalone_cluster: StandaloneCluster) -> None:
     status = run_cluster(standalone_cluster.state, "status")
 
