@@ -28,12 +28,19 @@ class PlannedRange:
 
 @dataclass(frozen=True, slots=True)
 class FoundRange:
-    """A planned range that is here, as the pieces to deliver."""
+    """A planned range that is here, as pieces to deliver, with the reference that each piece leads up to."""
 
     key: StreamKey
     name: str
-    begin: int
-    pieces: tuple[Segment, ...]
+    pieces: tuple[tuple[Segment, Reference], ...]
+
+
+def nest(references: Mapping[StreamKey, Reference]) -> dict[str, dict[str, Reference]]:
+    """The inverse of :func:`flatten`."""
+    nested: dict[str, dict[str, Reference]] = {}
+    for key, reference in references.items():
+        nested.setdefault(key.scope, {})[str(key.stream_id)] = reference
+    return nested
 
 
 def flatten(references: References) -> dict[StreamKey, Reference]:
@@ -176,12 +183,13 @@ class Buffer:
         if positions is None:
             return None
         begin, end = positions
-        return FoundRange(planned.key, ledger.name, begin, tuple(ledger.rows(begin, end)))
+        pieces = ((segment, ledger.reference_at(segment.end)) for segment in ledger.rows(begin, end))
+        return FoundRange(planned.key, ledger.name, tuple((s, r) for s, r in pieces if r is not None))
 
     def _lost(self, planned: PlannedRange) -> FoundRange | None:
         """An ephemeral range of this slot whose buffer is gone: it was delivered at most once, and not again."""
         if isinstance(planned.end, str):
-            return FoundRange(planned.key, "", 0, ())
+            return FoundRange(planned.key, "", ())
         return None
 
     def _free(self, segments: Iterable[Segment]) -> None:

@@ -21,7 +21,10 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Client:
-    """One connection. ``deadline`` (monotonic seconds) is when the current phase has lasted too long."""
+    """One connection. ``deadline`` (monotonic seconds) is when the current phase has lasted too long.
+
+    ``last_at`` is when it last sent anything, in microseconds since 1970 UTC.
+    """
 
     session: int
     peer: str
@@ -29,6 +32,7 @@ class Client:
     deadline: float | None
     phase: Phase = Phase.GREETING
     paused: bool = False
+    last_at: int = 0
     streams: set[StreamKey] = field(default_factory=set)
     asked: dict[int, Notify] = field(default_factory=dict)
     to_ask: list[int] = field(default_factory=list)

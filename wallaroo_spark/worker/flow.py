@@ -15,7 +15,7 @@ _SMOOTHING = 10_000
 
 
 class Pressure(IntEnum):
-    """How full the buffer is: past the soft limit only what a waiting read needs is let in, past the hard one nothing."""
+    """How full the buffer is: past soft only what a waiting read needs is let in, past hard nothing."""
 
     NONE = 0
     SOFT = 1

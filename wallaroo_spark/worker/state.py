@@ -109,6 +109,7 @@ class WorkerState:
         if client is None:
             return
         self.counts["bytes"] += len(event.data)
+        client.last_at = event.received_at
         try:
             client.protocol.receive(event.data)
             while (found := client.protocol.next_event()) is not None:
@@ -455,6 +456,18 @@ class WorkerState:
         """The connector instances that are connected, or of which something is held."""
         names = {client.instance for client in self._streaming()}
         return sorted(names | {key.scope for key in self.buffer.ledgers if key.scope})
+
+    def activity(self) -> list[dict[str, Any]]:
+        """Each connected instance: when it last sent anything (µs since 1970 UTC), and how many streams it has open."""
+        return [
+            {
+                "instance": client.instance,
+                "last_at": client.last_at,
+                "open": sum(not self.buffer.ledgers[key].ended for key in client.streams),
+                "streams": len(client.streams),
+            }
+            for client in self._streaming()
+        ]
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to know, as JSON-ready values; bytes and counts."""

@@ -1,0 +1,170 @@
+"""The worker's inner port: an Arrow Flight server for the reading tasks and the driver.
+
+Actions take and give JSON. Every call must carry the fleet's token. ``available`` waits until something changes,
+``plan`` says how far a batch may go, ``rewind`` and ``committed`` tell where the query stands, ``status`` and ``stop``
+are what they say; ``do_get`` streams planned ranges. Source: ``design.md``, The picture.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from wallaroo_spark.columnar import ROW_SCHEMA, to_rows
+from wallaroo_spark.worker import events as e
+from wallaroo_spark.worker.buffer import FoundRange, PlannedRange, flatten, nest
+from wallaroo_spark.worker.ledger import Reference, StreamKey
+
+if TYPE_CHECKING:
+    from wallaroo_spark.worker.service import WorkerService
+
+log = logging.getLogger("wallaroo_spark.worker.flight")
+
+ROWS_A_BATCH = 10_000
+"""Rows to gather before a batch leaves, so that a stream of small pieces does not become a stream of small batches."""
+BYTES_A_BATCH = 4 << 20
+_CALL_SECONDS = 30.0
+_PATIENCE = 1.0
+
+
+class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no type information
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._expected = f"Bearer {token}".encode()
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
+        """Refuse a call without the token."""
+        given = headers.get("authorization", [""])[0]
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), self._expected):
+            raise flight.FlightUnauthenticatedError("the fleet's token is missing or wrong")
+
+
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no type information
+    """Serves one worker's buffer; listens from the moment it is made until ``shutdown``."""
+
+    def __init__(self, service: WorkerService, host: str, token: str) -> None:
+        location = f"grpc://{host or '0.0.0.0'}:0"
+        super().__init__(location, middleware={"token": _TokenCheck(token)})
+        self._service = service
+        self._actions: dict[str, Callable[[Any], Any]] = {
+            "available": self._available,
+            "plan": self._plan,
+            "committed": self._committed,
+            "rewind": self._rewind,
+            "status": lambda _: self._ask(lambda state: service.status()),
+            "stop": self._stop,
+        }
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+        """The actions there are."""
+        return [(name, "") for name in self._actions]
+
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
+        """Run one action; its result is one JSON text."""
+        run = self._actions.get(action.type)
+        if run is None:
+            raise flight.FlightServerError(f"there is no action {action.type!r}; there are {', '.join(self._actions)}")
+        body = action.body.to_pybytes()
+        return iter([json.dumps(run(json.loads(body) if body else {})).encode()])
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """Stream planned ranges as they become complete; what is missing when time is over is simply not there."""
+        request = json.loads(ticket.ticket)
+        ranges = {
+            index: PlannedRange(StreamKey(scope, int(stream_id)), start, end)
+            for index, (scope, stream_id, start, end) in enumerate(request["ranges"])
+        }
+        rows = self._rows(context, ranges, request["boundaries"], request["wait"])
+        return flight.GeneratorStream(ROW_SCHEMA, rows)
+
+    def _rows(
+        self, context: Any, ranges: dict[int, PlannedRange], boundaries: bool, wait: float
+    ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        until = time.monotonic() + wait
+        while ranges and not context.is_cancelled():
+            patience = min(_PATIENCE, until - time.monotonic())
+            found = self._service.call(self._service.find(ranges, patience), _CALL_SECONDS)
+            if not found and time.monotonic() >= until:
+                return
+            ranges = {index: planned for index, planned in ranges.items() if index not in found}
+            yield from gather(found, boundaries)
+
+    def _ask(self, work: Callable[[Any], Any]) -> Any:
+        return self._service.call(self._service.on_loop(work), _CALL_SECONDS)
+
+    def _tell(self, event: e.Event) -> dict[str, Any]:
+        self._service.call(self._service.apply(event), _CALL_SECONDS)
+        return {}
+
+    def _available(self, body: dict[str, Any]) -> Any:
+        wait = float(body["wait"])
+        version = self._service.call(self._service.changed_since(int(body["version"]), wait), wait + _CALL_SECONDS)
+        return self._ask(
+            lambda state: {
+                "version": version,
+                "ready": state.ready,
+                "epoch": state.epoch,
+                "now": time.time_ns() // 1000,
+                "connectors": state.activity(),
+                "buffered_bytes": state.buffer.used,
+            }
+        )
+
+    def _plan(self, body: dict[str, Any]) -> Any:
+        start: dict[StreamKey, Reference] = flatten(body["start"])
+
+        def plan(state: Any) -> dict[str, Any]:
+            extents = state.buffer.extents(start, body["rows"], body["bytes"])
+            return {
+                "epoch": state.epoch,
+                "ends": nest({key: extent.end for key, extent in extents.items()}),
+                "rows": sum(extent.rows for extent in extents.values()),
+                "bytes": sum(extent.bytes for extent in extents.values()),
+            }
+
+        return self._ask(plan)
+
+    def _committed(self, body: dict[str, Any]) -> Any:
+        return self._tell(e.Committed(body["epoch"], body["batch"], flatten(body["references"])))
+
+    def _rewind(self, body: dict[str, Any]) -> Any:
+        return self._tell(e.Rewound(body["epoch"], body["batch"], flatten(body["references"])))
+
+    def _stop(self, body: dict[str, Any]) -> Any:
+        self._service.call(self._service.request_stop(body["reason"]), _CALL_SECONDS)
+        return {}
+
+
+def gather(found: dict[int, FoundRange], boundaries: bool) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+    """Batches of a sensible size, each with ``[[range index, reference it leads up to, range is done], …]`` as JSON."""
+    batches: list[pa.RecordBatch] = []
+    marks: dict[int, list[Any]] = {}
+    rows = size = 0
+    for index, planned in found.items():
+        for segment, reference in planned.pieces:
+            batches.append(
+                to_rows(
+                    segment.rows,
+                    instance=segment.instance,
+                    stream=planned.name,
+                    stream_id=planned.key.stream_id,
+                    received_at=segment.received_at,
+                    include_boundaries=boundaries,
+                )
+            )
+            marks[index] = [index, reference, False]
+            rows, size = rows + batches[-1].num_rows, size + int(segment.sizes.sum())
+            if rows >= ROWS_A_BATCH or size >= BYTES_A_BATCH:
+                yield pa.concat_batches(batches), json.dumps(list(marks.values())).encode()
+                batches, marks, rows, size = [], {}, 0, 0
+        marks[index] = [index, marks[index][1] if index in marks else None, True]
+    if marks:
+        whole = pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=ROW_SCHEMA)
+        yield whole, json.dumps(list(marks.values())).encode()

@@ -1,0 +1,411 @@
+"""The worker's shell: listener, registry and clock around the pure state, on one event loop.
+
+Only the loop's thread touches the state; the Flight server's threads come in through :meth:`WorkerService.call`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from wallaroo_spark import transport
+from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError, WallarooError
+from wallaroo_spark.options import Options, resolve_secret
+from wallaroo_spark.protocol import Fault
+from wallaroo_spark.transport import ByteStream, Listener
+from wallaroo_spark.worker import events as e
+from wallaroo_spark.worker.buffer import FoundRange, PlannedRange
+from wallaroo_spark.worker.flight_server import FlightServer
+from wallaroo_spark.worker.ledger import Origin, StreamKey
+from wallaroo_spark.worker.state import WorkerState
+
+log = logging.getLogger("wallaroo_spark.worker")
+
+T = TypeVar("T")
+UNSENT_LIMIT = 4 << 20
+"""Bytes that may wait for a peer that does not read; one past it is cut off."""
+TICK_SECONDS = 0.25
+BIND_SECONDS = 15.0
+"""How long a port may still be held by a predecessor: a cancelled task's process lives on for some seconds."""
+STOP_SECONDS = 3.0
+
+
+class Lease(Protocol):
+    """What the service needs to know of a slot's lease."""
+
+    @property
+    def generation(self) -> int:
+        """Grows with every lease of the slot."""
+
+
+class Registry(Protocol):
+    """What the service asks of the registry it is handed; see ``wallaroo_spark.registry.Registry``."""
+
+    def acquire(self, slot: int, submission: int, holder: str, connect: str, flight: str) -> Any:
+        """The slot's lease, None while another copy of this submission holds it."""
+
+    def renew(self, lease: Any, *, instances: Any = (), claims: Any = ()) -> None:
+        """Keep the lease."""
+
+    def release(self, lease: Any) -> None:
+        """Give the lease back."""
+
+    def assign(self, instance: str, knocked: int, workers: int) -> Any:
+        """The slot an instance belongs to."""
+
+    def claim(self, lease: Any, streams: Any) -> set[int]:
+        """Stream ids for this slot."""
+
+    def unclaim(self, lease: Any, streams: Any) -> None:
+        """Give stream ids back."""
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """What the driver ships to a worker. It is pickled; ``token`` is the fleet's secret for the Flight port."""
+
+    options: Options
+    slot: int
+    submission: int
+    token: str = field(repr=False)
+
+
+@dataclass(slots=True)
+class _Peer:
+    stream: ByteStream
+    readable: asyncio.Event
+
+
+class WorkerService:
+    """One worker, from taking the slot's lease to giving it back."""
+
+    def __init__(self, setup: WorkerSetup, registry: Registry, holder: str) -> None:
+        self.setup = setup
+        self.options = setup.options
+        self.state: WorkerState | None = None
+        self._registry = registry
+        self._holder = holder
+        self._lease: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._peers: dict[int, _Peer] = {}
+        self._next_session = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = asyncio.Event()
+        self._alone = asyncio.Event()
+        self._stop_reason = ""
+        self._changed = asyncio.Event()
+        self._wanted: Counter[StreamKey] = Counter()
+        self._registry_away = False
+
+    async def run(self) -> None:
+        """Serve the slot until :meth:`stop`, or until a newer submission takes it over."""
+        self._loop = asyncio.get_running_loop()
+        if not await self._take_lease():
+            return
+        origin = Origin(self.setup.slot, self._lease.generation)
+        self.state = WorkerState(self.options, origin, resolve_secret(self.options.cookie))
+        listener = await self._listen()
+        flight = FlightServer(self, self.options.host, self.setup.token)
+        try:
+            await self._publish(listener, flight)
+            self._spawn(self._renew())
+            self._spawn(self._tick())
+            await self._stopped.wait()
+            await self._farewell(listener)
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.to_thread(flight.shutdown)
+            with contextlib.suppress(RegistryError):
+                await asyncio.to_thread(self._registry.release, self._lease)
+
+    def stop(self, reason: str) -> None:
+        """Leave in good order; the sessions are told to connect again."""
+        self._stop_reason = self._stop_reason or reason
+        self._stopped.set()
+
+    def call(self, coroutine: Coroutine[Any, Any, T], timeout: float) -> T:
+        """Run something on the loop from another thread, and wait for it."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)
+
+    async def _take_lease(self) -> bool:
+        """Take the slot's lease; False when this copy was told to stop while it waited as a standby."""
+        setup = self.setup
+        while not self._stopped.is_set():
+            try:
+                self._lease = await asyncio.to_thread(
+                    self._registry.acquire, setup.slot, setup.submission, self._holder, "", ""
+                )
+            except LeaseLostError as error:
+                log.warning("slot %d: %s", setup.slot, error)
+                return False
+            except RegistryError as error:
+                log.warning("slot %d waits for the registry: %s", setup.slot, error)
+            if self._lease is not None:
+                return True
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), self.options.lease_seconds / 3)
+        return False
+
+    async def _listen(self) -> Listener:
+        options = self.options
+        port = options.port + self.setup.slot if options.port else 0
+        tls = None
+        if options.tls_certificate:
+            tls = transport.server_context(options.tls_certificate, options.tls_key, options.tls_ca)
+        until = time.monotonic() + BIND_SECONDS
+        while True:
+            try:
+                return await transport.serve(self._serve, options.host, port, tls=tls)
+            except (TransportError, OSError) as error:
+                taken = getattr(error, "errno", None) == errno.EADDRINUSE or isinstance(error, TransportError)
+                if not taken or time.monotonic() > until:
+                    raise
+                await asyncio.sleep(0.2)
+
+    async def _publish(self, listener: Listener, flight: FlightServer) -> None:
+        setup, options = self.setup, self.options
+        host = options.advertise or reachable_host(listener.address[0], resolve_secret(options.registry))
+        connect = transport.format_address(host, listener.address[1])
+        inner = transport.format_address(host, flight.port)
+        self._lease = await asyncio.to_thread(
+            self._registry.acquire, setup.slot, setup.submission, self._holder, connect, inner
+        )
+        if self._lease is None:
+            raise LeaseLostError(f"slot {setup.slot}: another copy of this submission took the lease meanwhile")
+        log.info("slot %d listens at %s, generation %d", setup.slot, connect, self._lease.generation)
+
+    async def _farewell(self, listener: Listener) -> None:
+        """Tell the sessions to go, and give them a moment to do so."""
+        closing = asyncio.ensure_future(listener.close(STOP_SECONDS))
+        self.handle(e.Stopping(self._stop_reason))
+        if self._peers:
+            self._alone.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._alone.wait(), STOP_SECONDS)
+        for peer in self._peers.values():
+            peer.stream.abort()
+        await closing
+
+    async def _serve(self, stream: ByteStream) -> None:
+        session = self._next_session
+        self._next_session += 1
+        peer = _Peer(stream, asyncio.Event())
+        peer.readable.set()
+        self._peers[session] = peer
+        reason = ""
+        try:
+            self.handle(e.Connected(session, stream.peer, time.monotonic()))
+            while True:
+                await peer.readable.wait()
+                data = await stream.read()
+                if not data:
+                    break
+                self.handle(e.Received(session, data, time.time_ns() // 1000))
+        except TransportError as error:
+            reason = error.message
+        finally:
+            del self._peers[session]
+            self.handle(e.Disconnected(session, reason))
+            if not self._peers:
+                self._alone.set()
+
+    def handle(self, event: e.Event) -> None:
+        """Give the state an event and carry out what it asks; on the loop's thread."""
+        assert self.state is not None
+        woken = False
+        for instruction in self.state.handle(event):
+            match instruction:
+                case e.Send():
+                    self._send(instruction)
+                case e.Close():
+                    self._close(instruction)
+                case e.PauseReading():
+                    self._set_readable(instruction.session, False)
+                case e.ResumeReading():
+                    self._set_readable(instruction.session, True)
+                case e.AskAssignment():
+                    self._spawn(self._ask_assignment(instruction))
+                case e.AskClaims():
+                    self._spawn(self._ask_claims(instruction))
+                case e.ReleaseClaims():
+                    self._spawn(self._release_claims(instruction))
+                case e.Log():
+                    level = logging.INFO if instruction.fault in (None, Fault.PEER_ERROR) else logging.WARNING
+                    log.log(level, "slot %d: %s", self.setup.slot, instruction.text)
+                case e.WakeReaders():
+                    woken = True
+        if woken:
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    def _send(self, instruction: e.Send) -> None:
+        peer = self._peers.get(instruction.session)
+        if peer is None:
+            return
+        peer.stream.write(instruction.data)
+        if peer.stream.queued > UNSENT_LIMIT:
+            assert self._loop is not None
+            self._loop.call_soon(self.handle, e.Stuck(instruction.session, peer.stream.queued))
+
+    def _close(self, instruction: e.Close) -> None:
+        peer = self._peers.get(instruction.session)
+        if peer is None:
+            return
+        if instruction.at_once:
+            peer.stream.abort()
+        else:
+            self._spawn(peer.stream.close())
+
+    def _set_readable(self, session: int, readable: bool) -> None:
+        peer = self._peers.get(session)
+        if peer is not None:
+            (peer.readable.set if readable else peer.readable.clear)()
+
+    async def _ask_assignment(self, ask: e.AskAssignment) -> None:
+        try:
+            answer = await asyncio.to_thread(self._registry.assign, ask.instance, self.setup.slot, self.options.workers)
+        except RegistryError as error:
+            self.handle(e.RegistryFailed(ask.session, error.message))
+        else:
+            self.handle(e.Assigned(ask.session, answer.slot, answer.connect))
+
+    async def _ask_claims(self, ask: e.AskClaims) -> None:
+        try:
+            granted = await asyncio.to_thread(self._registry.claim, self._lease, ask.streams)
+        except LeaseLostError as error:
+            self.handle(e.RegistryFailed(ask.session, error.message, ask.streams))
+            self.stop(error.message)
+        except RegistryError as error:
+            self.handle(e.RegistryFailed(ask.session, error.message, ask.streams))
+        else:
+            self.handle(e.Claimed(ask.session, ask.streams, frozenset(granted)))
+
+    async def _release_claims(self, release: e.ReleaseClaims) -> None:
+        with contextlib.suppress(RegistryError):
+            await asyncio.to_thread(self._registry.unclaim, self._lease, release.streams)
+
+    async def _renew(self) -> None:
+        assert self.state is not None
+        while True:
+            await asyncio.sleep(self.options.lease_seconds / 3)
+            try:
+                await asyncio.to_thread(
+                    self._registry.renew,
+                    self._lease,
+                    instances=self.state.instances(),
+                    claims=sorted(self.state.claims),
+                )
+                self._registry_away = False
+            except LeaseLostError as error:
+                log.warning("slot %d ends: %s", self.setup.slot, error)
+                self.stop(error.message)
+                return
+            except RegistryError as error:
+                if not self._registry_away:
+                    log.warning("slot %d goes on without the registry: %s", self.setup.slot, error)
+                self._registry_away = True
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self.handle(e.Tick(time.monotonic()))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("slot %d: %r", self.setup.slot, error, exc_info=error)
+            if not isinstance(error, WallarooError):
+                self.stop(f"an error in the worker: {error!r}")
+
+    async def on_loop(self, work: Callable[[WorkerState], T]) -> T:
+        """Ask the state something from the Flight server."""
+        assert self.state is not None
+        return work(self.state)
+
+    async def apply(self, event: e.Event) -> None:
+        """Give the state an event from the Flight server."""
+        self.handle(event)
+
+    async def request_stop(self, reason: str) -> None:
+        """:meth:`stop` for the Flight server's threads."""
+        self.stop(reason)
+
+    async def changed_since(self, version: int, seconds: float) -> int:
+        """Wait until the buffer's version is another than ``version``; what it is then."""
+        assert self.state is not None
+        until = time.monotonic() + seconds
+        while self.state.buffer.version == version and (left := until - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left)
+        return self.state.buffer.version
+
+    async def find(self, ranges: Mapping[int, PlannedRange], seconds: float) -> dict[int, FoundRange]:
+        """The ranges that are here; waits until at least one is, or the time is over."""
+        assert self.state is not None
+        until = time.monotonic() + seconds
+        found = self._find(ranges)
+        if found or seconds <= 0:
+            return found
+        keys = [planned.key for planned in ranges.values()]
+        self._want(keys, +1)
+        try:
+            while not found and (left := until - time.monotonic()) > 0:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), left)
+                found = self._find(ranges)
+            return found
+        finally:
+            self._want(keys, -1)
+
+    def _find(self, ranges: Mapping[int, PlannedRange]) -> dict[int, FoundRange]:
+        assert self.state is not None
+        answers = ((index, self.state.buffer.find(planned)) for index, planned in ranges.items())
+        return {index: found for index, found in answers if found is not None}
+
+    def _want(self, keys: list[StreamKey], change: int) -> None:
+        for key in keys:
+            self._wanted[key] += change
+        self._wanted = +self._wanted
+        self.handle(e.Wanted(frozenset(self._wanted)))
+
+    def status(self) -> dict[str, Any]:
+        """The state's status with what the shell knows; on the loop's thread."""
+        assert self.state is not None
+        return {
+            **self.state.status(),
+            "generation": self._lease.generation,
+            "connect": self._lease.connect,
+            "registry_away": self._registry_away,
+            "stopping": self._stop_reason,
+        }
+
+
+def reachable_host(bound: str, registry: str) -> str:
+    """The address others reach this machine at: the bound one, or, of a wildcard, the one that faces the registry."""
+    if bound not in ("", "0.0.0.0", "::"):
+        return bound
+    target = urlsplit(registry).hostname or "192.0.2.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Connecting a datagram socket sends nothing; it only picks the route.
+            probe.connect((target, 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()
