@@ -1,0 +1,279 @@
+"""Checkpoints on disk and behind URIs, while Spark is at work in them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wallaroo_spark.checkpoint import CheckpointFiles, PlannedBatch, Progress
+from wallaroo_spark.errors import CheckpointError, ConfigurationError
+
+from .conftest import DATA, Checkpoint, offset, offsets_text
+
+
+def plan(batch: int) -> PlannedBatch:
+    return PlannedBatch(batch, {"shop-1": {"7": 100 * (batch + 1)}})
+
+
+def sampled(batch: int) -> PlannedBatch:
+    end = 100 * (batch + 1)
+    return PlannedBatch(batch, {"shop-1": {"7": end, "9": f"e:1700000000000:{end}"}})
+
+
+class Counting:
+    """A file system that counts what is opened, and lets a test step in before it."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.opened: list[str] = []
+        self.before_open: Any = lambda path: None
+
+    def get_file_info(self, selector: Any) -> Any:
+        return self.inner.get_file_info(selector)
+
+    def open_input_stream(self, path: str) -> Any:
+        self.opened.append(path)
+        self.before_open(path)
+        return self.inner.open_input_stream(path)
+
+
+def counted(checkpoint: Checkpoint) -> tuple[CheckpointFiles, Counting]:
+    files = CheckpointFiles(str(checkpoint.folder))
+    files.filesystem = Counting(files.filesystem)
+    return files, files.filesystem
+
+
+@pytest.mark.parametrize(
+    ("sample", "committed", "planned"),
+    [
+        ("v1", 1, 2),
+        ("v1-with-rate", 1, None),
+        ("v1-with-silent-source", 1, None),
+        ("v2-with-silent-source", 1, 2),
+        ("v2-two-receivers", 1, None),
+        ("v2-named", 1, None),
+        ("async", 11, None),
+    ],
+)
+def test_what_spark_left_behind_is_read(sample: str, committed: int, planned: int | None) -> None:
+    progress = CheckpointFiles(str(DATA / sample)).progress("orders")
+    assert progress == Progress(sampled(committed), sampled(planned) if planned is not None else None)
+
+
+def test_asynchronous_progress_tracking_shows_as_holes() -> None:
+    assert CheckpointFiles(str(DATA / "async")).holes() == (1, 2, 3, 4, 5, 7, 8, 9, 10)
+    assert CheckpointFiles(str(DATA / "v1")).holes() == ()
+
+
+def test_nothing_yet_is_no_progress(tmp_path: Path) -> None:
+    files = CheckpointFiles(str(tmp_path / "not made yet"))
+    assert files.progress("orders") == Progress(None, None)
+    assert not files.exists()
+    assert files.query_id() is None
+    assert files.holes() == ()
+
+
+def test_a_checkpoint_exists_once_a_batch_is_planned(checkpoint: Checkpoint) -> None:
+    files = CheckpointFiles(str(checkpoint.folder))
+    assert not files.exists()
+    checkpoint.plan(0)
+    assert files.exists()
+    assert files.query_id() == "query-1"
+
+
+def test_batches_move_from_planned_to_committed(checkpoint: Checkpoint) -> None:
+    files = CheckpointFiles(str(checkpoint.folder))
+    checkpoint.plan(0)
+    assert files.progress("orders") == Progress(None, plan(0))
+    checkpoint.commit(0)
+    assert files.progress("orders") == Progress(plan(0), None)
+    checkpoint.plan(1)
+    assert files.progress("orders") == Progress(plan(0), plan(1))
+
+
+def test_batches_are_ordered_as_numbers(checkpoint: Checkpoint) -> None:
+    for batch in (8, 9, 10):
+        checkpoint.run(batch)
+    assert CheckpointFiles(str(checkpoint.folder)).progress("orders") == Progress(plan(10), None)
+
+
+def test_a_commit_whose_plan_was_cleaned_up_speaks_for_those_before_it(checkpoint: Checkpoint) -> None:
+    checkpoint.run(3)
+    checkpoint.commit(4)
+    assert CheckpointFiles(str(checkpoint.folder)).progress("orders") == Progress(plan(3), None)
+
+
+def test_what_is_no_batch_is_skipped(checkpoint: Checkpoint) -> None:
+    checkpoint.run(0)
+    for log in ("offsets", "commits"):
+        for name in (".9.crc", ".9.0f3a.tmp", "9.tmp", "nine", "٩"):
+            (checkpoint.folder / log / name).write_text("anything")
+        (checkpoint.folder / log / "9").mkdir()
+        (checkpoint.folder / log / "8").touch()
+    assert CheckpointFiles(str(checkpoint.folder)).progress("orders") == Progress(plan(0), None)
+
+
+def test_a_commit_file_that_is_half_written_commits_nothing(checkpoint: Checkpoint) -> None:
+    checkpoint.run(0)
+    checkpoint.plan(1)
+    (checkpoint.folder / "commits/1").write_text('v1\n{"nextBatch')
+    files = CheckpointFiles(str(checkpoint.folder))
+    assert files.progress("orders") == Progress(plan(0), plan(1))
+    checkpoint.commit(1)
+    assert files.progress("orders") == Progress(plan(1), None)
+
+
+def test_another_receivers_checkpoint_has_no_progress_of_ours(checkpoint: Checkpoint) -> None:
+    checkpoint.run(0)
+    assert CheckpointFiles(str(checkpoint.folder)).progress("returns") == Progress(None, None)
+
+
+def test_nothing_is_read_again_while_nothing_changes(checkpoint: Checkpoint) -> None:
+    files, filesystem = counted(checkpoint)
+    checkpoint.run(0)
+    checkpoint.plan(1)
+    first = files.progress("orders")
+    opened = len(filesystem.opened)
+    assert opened == 3
+    assert files.progress("orders") == first
+    assert len(filesystem.opened) == opened
+    checkpoint.commit(1)
+    assert files.progress("orders") == Progress(plan(1), None)
+    assert len(filesystem.opened) == opened + 1
+
+
+def test_a_plan_that_vanishes_between_list_and_read_is_looked_for_again(checkpoint: Checkpoint) -> None:
+    files, filesystem = counted(checkpoint)
+    checkpoint.run(0)
+
+    def clean_up(path: str) -> None:
+        if path.endswith("offsets/0") and not (checkpoint.folder / "offsets/1").exists():
+            checkpoint.run(1)
+            checkpoint.remove("offsets/0")
+            checkpoint.remove("commits/0")
+
+    filesystem.before_open = clean_up
+    assert files.progress("orders") == Progress(plan(1), None)
+
+
+def test_a_plan_that_is_not_whole_yet_is_read_again(checkpoint: Checkpoint) -> None:
+    files, filesystem = counted(checkpoint)
+    whole = offsets_text(offset({"shop-1": {"7": 100}}))
+    (checkpoint.folder / "offsets/0").write_text(whole[:-5])
+
+    def finish(path: str) -> None:
+        if filesystem.opened.count(path) == 2:
+            checkpoint.plan(0)
+
+    filesystem.before_open = finish
+    assert files.progress("orders") == Progress(None, plan(0))
+
+
+def test_a_plan_that_stays_damaged_is_an_error(checkpoint: Checkpoint) -> None:
+    (checkpoint.folder / "offsets/0").write_text("v1\n{}")
+    with pytest.raises(CheckpointError, match="offsets/0 is cut short"):
+        CheckpointFiles(str(checkpoint.folder)).progress("orders")
+
+
+def test_bytes_that_are_no_text_are_an_error_that_names_the_place(checkpoint: Checkpoint) -> None:
+    (checkpoint.folder / "offsets/0").write_bytes(b"v1\n\xff\xfe\n-")
+    with pytest.raises(CheckpointError, match=r"checkpoint file://.*checkpoint cannot be read"):
+        CheckpointFiles(str(checkpoint.folder)).progress("orders")
+
+
+def test_a_file_in_place_of_the_log_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "commits").write_text("not a directory")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        CheckpointFiles(str(tmp_path)).progress("orders")
+
+
+def test_metadata_without_an_id_names_no_query(checkpoint: Checkpoint) -> None:
+    files = CheckpointFiles(str(checkpoint.folder))
+    for text in ("{}", "[]", "{half"):
+        checkpoint.put("metadata", text)
+        assert files.query_id() is None
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file://localhost{}", "FILE://{}", "{}/", "{}/./"])
+def test_every_way_to_write_a_local_path_is_one_place(checkpoint: Checkpoint, form: str) -> None:
+    checkpoint.run(0)
+    files = CheckpointFiles(form.format(checkpoint.folder))
+    assert files.progress("orders") == Progress(plan(0), None)
+    assert files.identity == CheckpointFiles(str(checkpoint.folder)).identity == f"file://{checkpoint.folder}"
+    assert repr(files) == f"CheckpointFiles('file://{checkpoint.folder}')"
+
+
+def test_relative_paths_and_links_lead_to_the_same_place(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkpoint.folder.parent)
+    Path("link").symlink_to(checkpoint.folder)
+    assert CheckpointFiles("checkpoint").identity == CheckpointFiles("link").identity
+
+
+def test_blanks_and_percent_signs_are_taken_as_they_stand(tmp_path: Path) -> None:
+    made = Checkpoint(tmp_path / "a b%20c#d")
+    made.run(0)
+    for location in (str(made.folder), f"file://{made.folder}"):
+        assert CheckpointFiles(location).progress("orders") == Progress(plan(0), None)
+
+
+def test_any_file_system_that_pyarrow_opens_will_do() -> None:
+    files = CheckpointFiles("mock:///bucket/a b%20c/")
+    assert files.identity == "mock:///bucket/a b%20c"
+    for source in sorted((DATA / "v1").rglob("[0-9]*")):
+        name = f"bucket/a b%20c/{source.relative_to(DATA / 'v1')}"
+        files.filesystem.create_dir(name.rpartition("/")[0])
+        with files.filesystem.open_output_stream(name) as stream:
+            stream.write(source.read_bytes())
+    assert files.progress("orders") == Progress(sampled(1), sampled(2))
+
+
+def test_the_root_of_a_file_system_will_do() -> None:
+    files = CheckpointFiles("mock:///")
+    assert not files.exists()
+
+
+def test_a_scheme_that_nothing_opens_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigurationError, match=r"ftp://host/a: no file system is known for it.*hdfs.*s3"):
+        CheckpointFiles("ftp://host/a")
+
+
+def test_no_location_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no location"):
+        CheckpointFiles(" ")
+
+
+@pytest.mark.parametrize(
+    ("location", "identity"),
+    [
+        ("gs://bucket/a//b/", "gs://bucket/a/b"),
+        ("gcs://bucket/a", "gs://bucket/a"),
+        ("abfss://box@account.dfs.core.windows.net/a", "abfss://box@account.dfs.core.windows.net/a"),
+        ("abfss://box:c2VzYW1l@account.dfs.core.windows.net/a", "abfss://box@account.dfs.core.windows.net/a"),
+        ("dbfs:/mnt/a", "file:///dbfs/mnt/a"),
+    ],
+)
+def test_a_places_identity_is_plain_and_says_no_secret(location: str, identity: str) -> None:
+    assert CheckpointFiles(location).identity == identity
+
+
+@pytest.mark.parametrize("scheme", ["ftp", "gs"])
+def test_no_error_repeats_credentials(scheme: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        CheckpointFiles(f"{scheme}://me:sesame@host/a?secret_key=mellon")
+    assert f"checkpoint {scheme}://host/a: " in str(caught.value)
+    shown = f"{caught.value} {caught.value.fields} {caught.value.__cause__}"
+    assert "sesame" not in shown
+    assert "mellon" not in shown
+
+
+def test_a_copy_of_a_running_checkpoint_is_read_as_it_is(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    checkpoint.run(0)
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint.folder, copy)
+    checkpoint.run(1)
+    assert CheckpointFiles(str(copy)).progress("orders") == Progress(plan(0), None)

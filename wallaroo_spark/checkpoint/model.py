@@ -1,0 +1,173 @@
+"""The contents of a checkpoint as values, without files: offset logs, commit logs, and what follows from both.
+
+Formats as PySpark 4.3 writes them. A file of ``offsets/`` has a line with its version, a line of JSON with the batch's
+metadata, and then, in version 1, a line per source in the plan's order, ``-`` for one that has no offset yet; in
+version 2, a line ``id:offset`` per source that has one, in any order, ids being numbers or the sources' names. A file
+of ``commits/`` has a line with its version and a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from wallaroo_spark.errors import CheckpointError
+
+Reference = int | str
+"""A point of reference; text where it marks something that cannot be asked for again."""
+
+References = Mapping[str, Mapping[str, Reference]]
+"""Per scope (an instance's name, or ``""`` for ids of the whole source) and decimal stream id, the last message."""
+
+OFFSET_LOG_VERSIONS = ("v1", "v2")
+SOURCE_OFFSET_VERSION = 1
+_NO_OFFSET = "-"
+_GREATEST_ID = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """What one batch reads up to, in the streams of one receiver."""
+
+    batch: int
+    references: References
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a query is. ``planned`` is the newest batch in the offset log while no commit has caught up with it."""
+
+    committed: PlannedBatch | None
+    planned: PlannedBatch | None
+
+
+def parse_offsets(batch: int, text: str, receiver: str) -> PlannedBatch | None:
+    """The part of ``offsets/<batch>`` that belongs to ``receiver``, or None when it has none there.
+
+    Raises :class:`CheckpointError` for a format that is not known, a file that is cut short or damaged, and two
+    sources of one receiver in the same query.
+    """
+    where = f"offsets/{batch}"
+    version, _, rest = text.partition("\n")
+    if version.strip() not in OFFSET_LOG_VERSIONS:
+        raise CheckpointError(
+            f"{where} starts with {version[:20]!r}, and only the offset log formats "
+            f"{' and '.join(OFFSET_LOG_VERSIONS)} are known; use a Spark release that writes one of these",
+            batch=batch,
+        )
+    metadata, _, body = rest.partition("\n")
+    lines = [line for line in body.split("\n") if line.strip()]
+    # Spark 2 left the metadata line empty; JSON that does not end says that the file does not either.
+    if (not lines and version.strip() == "v1") or (metadata.strip() and not isinstance(_json(metadata), dict)):
+        raise _damaged(where, "is cut short")
+    if version.strip() == "v2":
+        lines = [line.partition(":")[2] for line in lines]
+    ours = [offset for line in lines if (offset := _source_offset(where, line, receiver)) is not None]
+    if len(ours) > 1:
+        raise CheckpointError(
+            f"{where} has {len(ours)} sources of receiver {receiver!r}, and a receiver feeds one query once; "
+            "call stream() once and use its DataFrame several times",
+            batch=batch,
+            receiver=receiver,
+        )
+    return PlannedBatch(batch, _references(where, ours[0])) if ours else None
+
+
+def is_commit(text: str) -> bool:
+    """Whether ``text`` is the whole of a commit file: its version, then a JSON object."""
+    version, _, body = text.partition("\n")
+    return re.fullmatch(r"v\d+", version.strip()) is not None and isinstance(_json(body), dict)
+
+
+def newest_committed(offset_batches: Collection[int], commit_batches: Collection[int]) -> int | None:
+    """The newest batch that has its plan in ``offsets/`` and for which a commit of it, or of a later one, exists.
+
+    Batches commit in order, so a commit speaks for those before it; it need not have a plan of its own, which Spark's
+    log clean-up may have taken, or asynchronous progress tracking never written.
+    """
+    if not commit_batches:
+        return None
+    last = max(commit_batches)
+    return max((batch for batch in offset_batches if batch <= last), default=None)
+
+
+def newest_planned(offset_batches: Collection[int], commit_batches: Collection[int]) -> int | None:
+    """The newest batch in ``offsets/`` when it is beyond every commit, else None."""
+    newest = max(offset_batches, default=None)
+    return newest if newest is not None and newest > max(commit_batches, default=-1) else None
+
+
+def holes(batches: Collection[int]) -> tuple[int, ...]:
+    """The batches that are missing between the oldest and the newest of a log.
+
+    Clean-up takes the oldest only, so a hole means asynchronous progress tracking, under which a range that is planned
+    may change.
+    """
+    present = sorted(batches)
+    return tuple(missing for before, after in pairwise(present) for missing in range(before + 1, after))
+
+
+def changed(before: References | None, after: References) -> References:
+    """The references of ``after`` that ``before`` does not have, or has otherwise."""
+    known = before or {}
+    differing = {
+        scope: {
+            stream: reference for stream, reference in streams.items() if known.get(scope, {}).get(stream) != reference
+        }
+        for scope, streams in after.items()
+    }
+    return {scope: streams for scope, streams in differing.items() if streams}
+
+
+def _source_offset(where: str, line: str, receiver: str) -> dict[str, Any] | None:
+    """The offset in ``line`` when it is one of ``receiver``; lines of other kinds of sources may hold anything."""
+    if line.strip() == _NO_OFFSET:
+        return None
+    value = _json(line)
+    if value is None and '"wallaroo"' in line:
+        raise _damaged(where, "has an offset of ours that is not JSON")
+    if not isinstance(value, dict) or "wallaroo" not in value or value.get("receiver") != receiver:
+        return None
+    if value["wallaroo"] != SOURCE_OFFSET_VERSION:
+        raise CheckpointError(
+            f"{where} has an offset of version {value['wallaroo']!r}, and this release reads version "
+            f"{SOURCE_OFFSET_VERSION}; use the release that wrote it, or a new checkpoint",
+            receiver=receiver,
+        )
+    return value
+
+
+def _references(where: str, offset: Mapping[str, Any]) -> References:
+    scopes = offset.get("streams")
+    if not isinstance(scopes, dict):
+        raise _damaged(where, "has an offset without streams")
+    return {scope: _streams(where, scope, streams) for scope, streams in scopes.items()}
+
+
+def _streams(where: str, scope: str, streams: Any) -> Mapping[str, Reference]:
+    if not isinstance(streams, dict):
+        raise _damaged(where, f"has no streams in the scope {scope!r}")
+    for stream, reference in streams.items():
+        number = isinstance(reference, int) and not isinstance(reference, bool)
+        if not (stream.isascii() and stream.isdigit()):
+            raise _damaged(where, f"has the stream id {stream!r}, which is not a decimal number")
+        if not (isinstance(reference, str) or (number and 0 <= reference <= _GREATEST_ID)):
+            raise _damaged(where, f"has the reference {reference!r} in stream {stream}")
+    return streams
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _damaged(where: str, problem: str) -> CheckpointError:
+    return CheckpointError(
+        f"{where} {problem}; if it stays so, restore the checkpoint or start with a new one", file=where
+    )
