@@ -52,7 +52,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def __init__(self, service: WorkerService, host: str, token: str) -> None:
         location = f"grpc://{host or '0.0.0.0'}:0"
         super().__init__(location, middleware={"token": _TokenCheck(token)})
+        assert service.reads is not None
         self._service = service
+        self._reads = service.reads
         self._actions: dict[str, Callable[[Any], Any]] = {
             "available": self._available,
             "plan": self._plan,
@@ -90,7 +92,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         until = time.monotonic() + wait
         while ranges and not context.is_cancelled():
             patience = min(_PATIENCE, until - time.monotonic())
-            found = self._service.call(self._service.find(ranges, patience), _CALL_SECONDS)
+            found = self._service.call(self._reads.find(ranges, patience), _CALL_SECONDS)
             if not found and time.monotonic() >= until:
                 return
             ranges = {index: planned for index, planned in ranges.items() if index not in found}
@@ -105,7 +107,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def _available(self, body: dict[str, Any]) -> Any:
         wait = float(body["wait"])
-        version = self._service.call(self._service.changed_since(int(body["version"]), wait), wait + _CALL_SECONDS)
+        version = self._service.call(self._reads.changed_since(int(body["version"]), wait), wait + _CALL_SECONDS)
         return self._ask(
             lambda state: {
                 "version": version,

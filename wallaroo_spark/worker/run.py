@@ -16,7 +16,8 @@ from types import TracebackType
 import pandas as pd
 import pyarrow as pa
 
-from wallaroo_spark.worker.service import Registry, WorkerService, WorkerSetup
+from wallaroo_spark.worker.leasing import Registry
+from wallaroo_spark.worker.service import WorkerService, WorkerSetup
 
 HEARTBEAT_SECONDS = 1.0
 """Spark may take a silent Python task for idle, so an empty frame leaves this often."""

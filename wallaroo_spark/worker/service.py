@@ -9,13 +9,10 @@ import asyncio
 import contextlib
 import errno
 import logging
-import socket
 import time
-from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
 
 from wallaroo_spark import transport
 from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError, WallarooError
@@ -23,9 +20,10 @@ from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.protocol import Fault
 from wallaroo_spark.transport import ByteStream, Listener
 from wallaroo_spark.worker import events as e
-from wallaroo_spark.worker.buffer import FoundRange, PlannedRange
 from wallaroo_spark.worker.flight_server import FlightServer
-from wallaroo_spark.worker.ledger import Origin, StreamKey
+from wallaroo_spark.worker.leasing import Registry, reachable_host
+from wallaroo_spark.worker.ledger import Origin
+from wallaroo_spark.worker.reads import Reads
 from wallaroo_spark.worker.state import WorkerState
 
 log = logging.getLogger("wallaroo_spark.worker")
@@ -37,36 +35,6 @@ TICK_SECONDS = 0.25
 BIND_SECONDS = 15.0
 """How long a port may still be held by a predecessor: a cancelled task's process lives on for some seconds."""
 STOP_SECONDS = 3.0
-
-
-class Lease(Protocol):
-    """What the service needs to know of a slot's lease."""
-
-    @property
-    def generation(self) -> int:
-        """Grows with every lease of the slot."""
-
-
-class Registry(Protocol):
-    """What the service asks of the registry it is handed; see ``wallaroo_spark.registry.Registry``."""
-
-    def acquire(self, slot: int, submission: int, holder: str, connect: str, flight: str) -> Any:
-        """The slot's lease, None while another copy of this submission holds it."""
-
-    def renew(self, lease: Any, *, instances: Any = (), claims: Any = ()) -> None:
-        """Keep the lease."""
-
-    def release(self, lease: Any) -> None:
-        """Give the lease back."""
-
-    def assign(self, instance: str, knocked: int, workers: int) -> Any:
-        """The slot an instance belongs to."""
-
-    def claim(self, lease: Any, streams: Any) -> set[int]:
-        """Stream ids for this slot."""
-
-    def unclaim(self, lease: Any, streams: Any) -> None:
-        """Give stream ids back."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +70,7 @@ class WorkerService:
         self._stopped = asyncio.Event()
         self._alone = asyncio.Event()
         self._stop_reason = ""
-        self._changed = asyncio.Event()
-        self._wanted: Counter[StreamKey] = Counter()
+        self.reads: Reads | None = None
         self._registry_away = False
 
     async def run(self) -> None:
@@ -113,6 +80,7 @@ class WorkerService:
             return
         origin = Origin(self.setup.slot, self._lease.generation)
         self.state = WorkerState(self.options, origin, resolve_secret(self.options.cookie))
+        self.reads = Reads(self.state.buffer, lambda streams: self.handle(e.Wanted(streams)))
         listener = await self._listen()
         flight = FlightServer(self, self.options.host, self.setup.token)
         try:
@@ -245,9 +213,8 @@ class WorkerService:
                     log.log(level, "slot %d: %s", self.setup.slot, instruction.text)
                 case e.WakeReaders():
                     woken = True
-        if woken:
-            self._changed.set()
-            self._changed = asyncio.Event()
+        if woken and self.reads is not None:
+            self.reads.wake()
 
     def _send(self, instruction: e.Send) -> None:
         peer = self._peers.get(instruction.session)
@@ -347,44 +314,6 @@ class WorkerService:
         """:meth:`stop` for the Flight server's threads."""
         self.stop(reason)
 
-    async def changed_since(self, version: int, seconds: float) -> int:
-        """Wait until the buffer's version is another than ``version``; what it is then."""
-        assert self.state is not None
-        until = time.monotonic() + seconds
-        while self.state.buffer.version == version and (left := until - time.monotonic()) > 0:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
-        return self.state.buffer.version
-
-    async def find(self, ranges: Mapping[int, PlannedRange], seconds: float) -> dict[int, FoundRange]:
-        """The ranges that are here; waits until at least one is, or the time is over."""
-        assert self.state is not None
-        until = time.monotonic() + seconds
-        found = self._find(ranges)
-        if found or seconds <= 0:
-            return found
-        keys = [planned.key for planned in ranges.values()]
-        self._want(keys, +1)
-        try:
-            while not found and (left := until - time.monotonic()) > 0:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), left)
-                found = self._find(ranges)
-            return found
-        finally:
-            self._want(keys, -1)
-
-    def _find(self, ranges: Mapping[int, PlannedRange]) -> dict[int, FoundRange]:
-        assert self.state is not None
-        answers = ((index, self.state.buffer.find(planned)) for index, planned in ranges.items())
-        return {index: found for index, found in answers if found is not None}
-
-    def _want(self, keys: list[StreamKey], change: int) -> None:
-        for key in keys:
-            self._wanted[key] += change
-        self._wanted = +self._wanted
-        self.handle(e.Wanted(frozenset(self._wanted)))
-
     def status(self) -> dict[str, Any]:
         """The state's status with what the shell knows; on the loop's thread."""
         assert self.state is not None
@@ -395,17 +324,3 @@ class WorkerService:
             "registry_away": self._registry_away,
             "stopping": self._stop_reason,
         }
-
-
-def reachable_host(bound: str, registry: str) -> str:
-    """The address others reach this machine at: the bound one, or, of a wildcard, the one that faces the registry."""
-    if bound not in ("", "0.0.0.0", "::"):
-        return bound
-    target = urlsplit(registry).hostname or "192.0.2.1"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            # Connecting a datagram socket sends nothing; it only picks the route.
-            probe.connect((target, 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return socket.gethostname()

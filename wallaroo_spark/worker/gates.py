@@ -1,0 +1,61 @@
+"""What is let in: ACK frames with credits that are due, and the sockets that are not read for now.
+
+Source: ``protocol.md``, rulings on credits; ``design.md``, rules 1 and 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from wallaroo_spark.worker import events as e
+from wallaroo_spark.worker.connection import Client, Phase
+from wallaroo_spark.worker.ledger import StreamKey
+from wallaroo_spark.worker.sessions import Sessions
+
+
+class Gates:
+    """Applies :class:`~.flow.FlowControl` to the sessions of a worker."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._wanted: frozenset[StreamKey] = frozenset()
+
+    def want(self, streams: frozenset[StreamKey]) -> None:
+        """The streams that reads are waiting for now."""
+        self._wanted = streams
+        self.regulate_all()
+
+    def acknowledge(self, client: Client, references: Iterable[tuple[int, int]] = ()) -> None:
+        """One ACK with these committed references and the credits that are due; none when there is neither."""
+        if client.phase is not Phase.STREAMING:
+            return
+        sessions = self._sessions
+        pairs = tuple(references)
+        credits = sessions.flow.top_up(
+            client.protocol.credits.available,
+            sessions.buffer.used,
+            len(sessions.streaming()),
+            needed=self._needed(client),
+        )
+        if pairs or credits:
+            sessions.send(client, client.protocol.ack(credits, pairs))
+
+    def regulate(self, client: Client) -> None:
+        """Read from a session's socket, or do not."""
+        streaming = client.phase is Phase.STREAMING
+        used = self._sessions.buffer.used
+        paused = not self._sessions.flow.may_read(used, streaming=streaming, needed=self._needed(client))
+        if paused != client.paused:
+            client.paused = paused
+            self._sessions.out.append(e.PauseReading(client.session) if paused else e.ResumeReading(client.session))
+            if not paused:
+                self.acknowledge(client)
+
+    def regulate_all(self) -> None:
+        """:meth:`regulate` for every session."""
+        for client in self._sessions.clients.values():
+            self.regulate(client)
+
+    def _needed(self, client: Client) -> bool:
+        """Whether a waiting read may need this session; one that has opened no stream yet may."""
+        return not client.streams or not self._wanted.isdisjoint(client.streams)

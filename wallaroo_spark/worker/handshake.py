@@ -1,0 +1,86 @@
+"""From HELLO to OK: whether a connector is served here, elsewhere, later or not at all.
+
+Source: ``protocol.md``, section Session states.
+"""
+
+from __future__ import annotations
+
+from wallaroo_spark.protocol import Fault, StreamReference, broken, reasons
+from wallaroo_spark.worker import events as e
+from wallaroo_spark.worker.connection import Client, Phase
+from wallaroo_spark.worker.gates import Gates
+from wallaroo_spark.worker.sessions import Sessions
+
+
+class Handshake:
+    """Takes HELLOs, asks the registry whose they are, and answers; parks them until the query's place is known."""
+
+    def __init__(self, sessions: Sessions, gates: Gates) -> None:
+        self.ready = False
+        self._sessions = sessions
+        self._gates = gates
+
+    def hello(self, client: Client) -> None:
+        """A sound HELLO has come."""
+        sessions, options = self._sessions, self._sessions.options
+        sessions.log(client, f"says HELLO in {client.revision.name}")
+        client.deadline = None
+        serving = sum(c.phase in (Phase.PARKED, Phase.ASKING, Phase.STREAMING) for c in sessions.clients.values())
+        if sessions.stopping:
+            sessions.refuse(client, reasons.later(sessions.stopping))
+        elif serving >= options.max_sessions:
+            why = f"the worker of slot {sessions.slot} has {serving} sessions and takes no more (maxSessions)"
+            sessions.fault(client, broken(Fault.WORKER_FULL, reasons.later(why)))
+        elif self.ready:
+            self._ask(client)
+        else:
+            client.phase = Phase.PARKED
+
+    def begin(self) -> None:
+        """The query's place is known: OK can say what is committed, so those who wait may go on."""
+        self.ready = True
+        for client in [c for c in self._sessions.clients.values() if c.phase is Phase.PARKED]:
+            self._ask(client)
+
+    def _ask(self, client: Client) -> None:
+        client.phase = Phase.ASKING
+        self._sessions.out.append(e.AskAssignment(client.session, client.instance))
+
+    def assigned(self, event: e.Assigned) -> None:
+        """The registry says which slot an instance belongs to."""
+        sessions, client = self._sessions, self._sessions.clients.get(event.session)
+        if client is None or client.phase is not Phase.ASKING:
+            return
+        if event.slot == sessions.slot:
+            self._accept(client)
+            return
+        why = f"instance {client.instance!r} belongs to slot {event.slot}"
+        if event.address is None:
+            sessions.refuse(client, reasons.later(f"{why}, which has no worker right now"))
+        elif client.revision.restart_names_worker:
+            sessions.log(client, f"goes to {event.address}: {why}")
+            sessions.send(client, client.protocol.restart(event.address))
+            sessions.leave(client, wait=True)
+        else:
+            sessions.refuse(client, reasons.redirect(event.address, why))
+
+    def _accept(self, client: Client) -> None:
+        sessions, buffer = self._sessions, self._sessions.buffer
+        by_instance = client.revision.stream_scope == "instance"
+        if by_instance:
+            self._supersede(client)
+        client.phase = Phase.STREAMING
+        references = []
+        for key, reference in buffer.resumable(client.instance) if by_instance else ():
+            ledger = buffer.ledgers.get(key)
+            references.append(StreamReference(key.stream_id, reference, ledger.name if ledger else ""))
+        window = sessions.flow.window(buffer.used, len(sessions.streaming()))
+        sessions.send(client, client.protocol.ok(window, references))
+        self._gates.regulate(client)
+
+    def _supersede(self, client: Client) -> None:
+        """An instance's streams have one sender: the session that came last."""
+        for other in self._sessions.streaming():
+            if other.instance == client.instance and other.revision.stream_scope == "instance":
+                why = f"a newer session of instance {client.instance!r}, from {client.peer}, takes its place"
+                self._sessions.fault(other, broken(Fault.SUPERSEDED, why))

@@ -1,0 +1,81 @@
+"""Where the query stands, as the driver says: what Spark has committed, and that it went back.
+
+Source: ``design.md``, rules 1 and 2; ``protocol.md``, section Rewinding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from wallaroo_spark.protocol import Nack
+from wallaroo_spark.worker import events as e
+from wallaroo_spark.worker.connection import Phase
+from wallaroo_spark.worker.gates import Gates
+from wallaroo_spark.worker.ledger import Ledger
+from wallaroo_spark.worker.sessions import Sessions
+
+
+class Progress:
+    """The newest epoch and batch that the driver has told of; what is older is counted and passed over."""
+
+    def __init__(self, sessions: Sessions, gates: Gates) -> None:
+        self.epoch = 0
+        self.batch = -1
+        self._sessions = sessions
+        self._gates = gates
+
+    def committed(self, event: e.Committed) -> None:
+        """Spark has committed a batch."""
+        if event.epoch != self.epoch or event.batch <= self.batch:
+            self._sessions.counts["stale-commits"] += 1
+            return
+        self.batch = event.batch
+        self._moved(self._sessions.buffer.commit(event.references))
+
+    def rewound(self, event: e.Rewound) -> bool:
+        """A query goes on from exactly these references; False when that is no news."""
+        if event.epoch < self.epoch or (event.epoch == self.epoch and event.batch < self.batch):
+            self._sessions.counts["stale-commits"] += 1
+            return False
+        buffer = self._sessions.buffer
+        before = {ledger.key: ledger.committed for ledger in buffer.ledgers.values()}
+        rewound = buffer.rewind(event.references)
+        self.epoch, self.batch = event.epoch, event.batch
+        self._ask_again(rewound)
+        behind = {ledger.key for ledger in rewound}
+        ledgers = [ledger for ledger in buffer.ledgers.values() if ledger.key not in behind]
+        self._moved([ledger for ledger in ledgers if ledger.committed != before[ledger.key]])
+        return True
+
+    def _ask_again(self, ledgers: Iterable[Ledger]) -> None:
+        """Make the senders of these go back: NACK where the revision has it, else RESTART of their session."""
+        sessions = self._sessions
+        restarted = set()
+        for ledger in ledgers:
+            client = sessions.clients.get(ledger.owner) if ledger.owner is not None else None
+            if client is None or client.phase is not Phase.STREAMING:
+                continue
+            stream_id, reference = ledger.key.stream_id, sessions.buffer.reference(ledger.key)
+            if client.revision.has(Nack):
+                sessions.log(client, f"must send stream {stream_id} again behind {reference}")
+                sessions.send(client, client.protocol.nack(stream_id, reference))
+            elif client.session not in restarted:
+                restarted.add(client.session)
+                sessions.log(client, "must connect again: the query went back")
+                sessions.send(client, client.protocol.restart())
+                sessions.leave(client, wait=True)
+
+    def _moved(self, ledgers: Iterable[Ledger]) -> None:
+        """Tell the senders what is committed, forget what nobody needs, and let more in."""
+        sessions = self._sessions
+        references: dict[int, list[tuple[int, int]]] = {}
+        for ledger in ledgers:
+            reference = sessions.buffer.reference(ledger.key)
+            if ledger.owner is not None and reference is not None:
+                references.setdefault(ledger.owner, []).append((ledger.key.stream_id, reference))
+            elif ledger.owner is None:
+                sessions.tidy(ledger)
+        for client in sessions.streaming():
+            self._gates.acknowledge(client, references.get(client.session, ()))
+        self._gates.regulate_all()
+        sessions.out.append(e.WakeReaders())

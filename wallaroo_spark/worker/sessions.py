@@ -1,0 +1,157 @@
+"""The connections of a worker: how they come, what they are told, and how they go.
+
+The other parts of the worker's state (:mod:`.gates`, :mod:`.handshake`, :mod:`.streams`, :mod:`.progress`) stand on
+this one. What they ask of the world is gathered in ``out``.
+Source: ``protocol.md``, sections Session states and Rewinding.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from wallaroo_spark.errors import RemoteProtocolError
+from wallaroo_spark.options import Options
+from wallaroo_spark.protocol import Fault, Restart, WorkerSession, broken, reasons
+from wallaroo_spark.worker import events as e
+from wallaroo_spark.worker.buffer import Buffer
+from wallaroo_spark.worker.connection import Client, Phase
+from wallaroo_spark.worker.flow import FlowControl
+from wallaroo_spark.worker.ledger import Ledger, Origin, StreamKey
+
+LEAVING_SECONDS = 5.0
+"""How long a peer has to close after RESTART or ERROR."""
+
+
+class Sessions:
+    """Who is connected, and what all parts of the state share: buffer, claims, counts and instructions."""
+
+    def __init__(self, options: Options, origin: Origin, cookie: str) -> None:
+        self.options = options
+        self.slot = origin.slot
+        self.buffer = Buffer(options.memory_budget, origin, options.message_ids)
+        self.flow = FlowControl(options.memory_budget)
+        self.clients: dict[int, Client] = {}
+        self.claims: set[int] = set()
+        self.counts: Counter[str] = Counter()
+        self.stopping = ""
+        self.out: list[e.Instruction] = []
+        self._cookie = cookie.encode("utf-8")
+        self._now = 0.0
+
+    def streaming(self) -> list[Client]:
+        """The sessions that have been told OK and have not ended."""
+        return [client for client in self.clients.values() if client.phase is Phase.STREAMING]
+
+    def connected(self, event: e.Connected) -> None:
+        """A peer has connected; it has the handshake timeout to say HELLO."""
+        self._now = event.now
+        protocol = WorkerSession(
+            version=self.options.version, cookie=self._cookie, max_frame_bytes=self.options.max_frame_bytes
+        )
+        deadline = event.now + self.options.handshake_timeout
+        self.clients[event.session] = Client(event.session, event.peer, protocol, deadline)
+        self.counts["connections"] += 1
+        if len(self.clients) > 2 * self.options.max_sessions:
+            self.fault(self.clients[event.session], broken(Fault.WORKER_FULL, "too many connections"), at_once=True)
+
+    def disconnected(self, event: e.Disconnected) -> None:
+        """The connection is gone, whoever ended it."""
+        client = self.clients.get(event.session)
+        if client is None:
+            return
+        reason = event.reason
+        try:
+            client.protocol.receive_end()
+        except RemoteProtocolError as error:
+            reason = reason or error.message
+            self.counts[f"fault:{Fault.TRUNCATED_FRAME}"] += 1
+        self.log(client, f"is gone{': ' + reason if reason else ''}")
+        self._let_go(client)
+        del self.clients[event.session]
+
+    def stuck(self, event: e.Stuck) -> None:
+        """A peer does not read what it is sent."""
+        client = self.clients.get(event.session)
+        if client is not None:
+            reason = f"does not read: {event.queued} bytes wait for it"
+            self.fault(client, broken(Fault.PEER_NEVER_READS, reason), at_once=True)
+
+    def tick(self, now: float) -> None:
+        """Time has passed; end what has lasted too long."""
+        self._now = now
+        for client in [c for c in self.clients.values() if c.deadline is not None and c.deadline <= now]:
+            if client.phase is Phase.LEAVING:
+                self.out.append(e.Close(client.session, at_once=True))
+                client.deadline = None
+            else:
+                seconds = self.options.handshake_timeout
+                reason = f"no HELLO came within {seconds:g} seconds (handshakeTimeout)"
+                self.fault(client, broken(Fault.HANDSHAKE_TIMEOUT, reason))
+
+    def stop(self, reason: str) -> None:
+        """The worker is about to leave; every session is told to connect again."""
+        self.stopping = reason
+        for client in list(self.clients.values()):
+            if client.phase is Phase.STREAMING and client.revision.has(Restart):
+                self.send(client, client.protocol.restart())
+                self.leave(client, wait=True)
+            elif client.phase is not Phase.LEAVING:
+                self.refuse(client, reasons.later(reason))
+
+    def fault(self, client: Client, error: RemoteProtocolError, *, at_once: bool = False) -> None:
+        """A peer broke a rule: tell it why where it can be told, close, and count."""
+        fault = error.fields["fault"]
+        self.counts[f"fault:{fault}"] += 1
+        self.log(client, f"is sent away: {error.message}", fault)
+        data = client.protocol.fail(error.message)
+        if data is not None and not at_once:
+            self.send(client, data)
+        self.leave(client, at_once=at_once)
+
+    def refuse(self, client: Client, reason: str) -> None:
+        """End a session that did nothing wrong."""
+        self.log(client, f"is refused: {reason}")
+        data = client.protocol.error(reason)
+        if data is not None:
+            self.send(client, data)
+        self.leave(client)
+
+    def leave(self, client: Client, *, wait: bool = False, at_once: bool = False) -> None:
+        """The session is over: close now, or after the peer did (``wait``)."""
+        self._let_go(client)
+        client.phase = Phase.LEAVING
+        client.deadline = self._now + LEAVING_SECONDS
+        if client.paused:
+            client.paused = False
+            self.out.append(e.ResumeReading(client.session))
+        if not wait:
+            self.out.append(e.Close(client.session, at_once))
+
+    def _let_go(self, client: Client) -> None:
+        keys, client.streams = client.streams, set()
+        client.asked.clear()
+        for key in keys:
+            ledger = self.buffer.ledgers.get(key)
+            if ledger is not None and ledger.owner == client.session:
+                ledger.owner = None
+                self.tidy(ledger)
+
+    def tidy(self, ledger: Ledger) -> None:
+        """Forget a stream that nobody sends and of which nothing is held; another worker may have it now."""
+        if ledger.owner is None and ledger.empty and ledger.key in self.buffer.ledgers:
+            self.buffer.forget(ledger)
+            self.release(ledger.key.stream_id if not ledger.key.scope else None)
+
+    def release(self, stream_id: int | None) -> None:
+        """Give a claimed stream id back, unless its stream is in use."""
+        if stream_id in self.claims and StreamKey("", stream_id) not in self.buffer.ledgers:
+            self.claims.discard(stream_id)
+            self.out.append(e.ReleaseClaims((stream_id,)))
+
+    def send(self, client: Client, data: bytes) -> None:
+        """Have bytes written to a peer."""
+        self.out.append(e.Send(client.session, data))
+
+    def log(self, client: Client, text: str, fault: Fault | None = None) -> None:
+        """Have a line logged about a peer."""
+        self.out.append(e.Log(client.session, f"{client} {text}", fault))
