@@ -97,8 +97,9 @@ def decode_error(read: Reader) -> Error:
 
 
 def encode_error(write: Writer, frame: Error) -> None:
-    """ERROR, its reason cut to what fits."""
-    write.short_bytes(frame.reason.encode("utf-8")[:0xFFFF], "the reason")
+    """ERROR, its reason cut to what fits, between characters."""
+    cut = frame.reason.encode("utf-8", errors="replace")[:0xFFFF]
+    write.short_text(cut.decode("utf-8", errors="ignore"), "the reason")
 
 
 def decode_notify(read: Reader) -> Notify:

@@ -89,12 +89,6 @@ class ConnectorSession(Session):
         """Whether closing a stream takes a credit in this revision."""
         return isinstance(self._revision.end_of_stream(0, 0), Message)
 
-    def _apply(self, stream_id: int, event: StreamEvent) -> None:
-        try:
-            self.streams.apply(stream_id, event)
-        except RemoteProtocolError as error:
-            raise LocalProtocolError(error.message) from None
-
     def next_event(self) -> Frame | None:
         """The worker's next frame, already applied to credits and streams; None when more bytes are needed."""
         raw = self._next(_NOT_A_TAG)

@@ -128,9 +128,10 @@ class FrameBuffer:
         starts: list[int] = []
         while True:
             if size - at < HEADER_BYTES:
-                self._wanted = HEADER_BYTES
-                if size - at >= LENGTH_BYTES and not starts:
+                self._wanted = LENGTH_BYTES
+                if size - at == LENGTH_BYTES and not starts:
                     self._check_length(unpack(data, at)[0])
+                    self._wanted = HEADER_BYTES
                 break
             length: int = unpack(data, at)[0]
             if not 0 < length <= most:
@@ -151,6 +152,9 @@ class FrameBuffer:
             starts.append(at + HEADER_BYTES)
             at = end
         self._at = at
+        if self._wanted:
+            # What is left is part of one frame; holding on to all of data for it would cost an idle session megabytes.
+            self._data, self._at = data[at:], 0
         return MessageRun(revision, data, starts, at) if starts else None
 
     def _check_length(self, length: int) -> None:

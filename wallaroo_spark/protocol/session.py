@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from wallaroo_spark.errors import LocalProtocolError
+from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 from wallaroo_spark.protocol.credits import CreditWindow
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.frames import Error, Frame, Message
 from wallaroo_spark.protocol.framing import FrameBuffer, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import REVISIONS, Revision, frame_name
-from wallaroo_spark.protocol.states import SESSION, Role, SessionState
+from wallaroo_spark.protocol.states import SESSION, Role, SessionState, StreamEvent
 from wallaroo_spark.protocol.streams import StreamTable
 
 DEFAULT_MAX_FRAME_BYTES = 4 << 20
@@ -27,7 +27,7 @@ class Session:
     """One side of one connection.
 
     ``receive`` what arrives, then ask ``next_event`` until it returns None. After a :class:`RemoteProtocolError` the
-    session is in state ERROR: send ``error(...)`` if it is not None, and close.
+    session is in state ERROR: send ``fail(...)`` if it is not None, and close.
     """
 
     role: Role
@@ -96,6 +96,13 @@ class Session:
         if state in _DEAF:
             self._buffer.clear()
         return data
+
+    def _apply(self, stream_id: int, event: StreamEvent) -> None:
+        """Something that we do to a stream. Raises :class:`LocalProtocolError` where its state does not allow it."""
+        try:
+            self.streams.apply(stream_id, event)
+        except RemoteProtocolError as error:
+            raise LocalProtocolError(error.message) from None
 
     def _next(self, message_tag: int) -> RawFrame | MessageRun | None:
         if self.state in _DEAF or self.revision is None:

@@ -148,7 +148,10 @@ class Writer:
 
     def short_text(self, text: str, what: str) -> Writer:
         """``short_bytes`` of the text in UTF-8."""
-        return self.short_bytes(text.encode("utf-8"), what)
+        try:
+            return self.short_bytes(text.encode("utf-8"), what)
+        except UnicodeEncodeError as error:
+            raise LocalProtocolError(f"{what} cannot be written as UTF-8 from character {error.start} on") from None
 
     def done(self) -> bytes:
         """The body."""

@@ -231,13 +231,13 @@ class WorkerSession(Session):
     def notify_ack(self, stream_id: int, ref: int | None, *, success: bool) -> bytes:
         """v3's answer to NOTIFY; ``ref`` is the last committed reference, None when there is none."""
         data = self._send(NotifyAck(success, stream_id, NOTHING_PROCESSED if ref is None else ref))
-        self.streams.apply(stream_id, StreamEvent.ACCEPTED if success else StreamEvent.REFUSED)
+        self._apply(stream_id, StreamEvent.ACCEPTED if success else StreamEvent.REFUSED)
         return data
 
     def nack(self, stream_id: int, ref: int | None, credits: int = 0) -> bytes:
         """draft-le: send this stream again from ``ref``; 0 when nothing of it is committed."""
         data = self._send(Nack(credits, stream_id, ref or 0))
-        self.streams.apply(stream_id, StreamEvent.NACK)
+        self._apply(stream_id, StreamEvent.NACK)
         self.credits.grant(credits)
         return data
 
