@@ -138,7 +138,9 @@ class Ledger:
         return len(ids)
 
     def position_after(self, reference: Reference | None) -> int | None:
-        """The position of the first row behind a reference; None when the ledger cannot tell."""
+        """The position of the first row behind a reference; None when what is held does not go on from there."""
+        if reference is None and not self.ephemeral:
+            return self.start if self._committed_id is None else None
         if reference is None or isinstance(reference, str) != bool(self.ephemeral):
             return self.start
         if isinstance(reference, str):
@@ -146,6 +148,8 @@ class Ledger:
             return self.start if position is None else max(self.start, min(position, self.end))
         if not self.increasing:
             return self.start if reference == self.committed else self._find(reference)
+        if self._committed_id is not None and reference < self._committed_id:
+            return None
         for segment in self.segments:
             if int(segment.ids[-1]) >= reference:
                 return segment.first + int(np.searchsorted(segment.ids, np.uint64(reference), side="right"))

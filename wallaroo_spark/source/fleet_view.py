@@ -1,0 +1,149 @@
+"""What the driver's reader process knows of the workers, kept fresh by threads of its own.
+
+``latestOffset`` is asked some 80 times a second, so it is answered from here. The registry is only needed to find a
+worker for the first time; one that is known goes on being asked while the registry is away.
+Source: ``design.md``, What Spark does that shapes the code; rule 4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from wallaroo_spark.errors import RegistryError, TransportError
+from wallaroo_spark.registry import Lease, Registry
+from wallaroo_spark.worker.flight_client import WorkerClient
+
+log = logging.getLogger("wallaroo_spark.source")
+
+POLL_SECONDS = 1.0
+RETRY_SECONDS = 0.2
+STANDSTILL_SECONDS = 0.02
+"""Shortest time between two looks at a busy worker."""
+
+
+@dataclass
+class SlotView:
+    """One worker as last seen. ``answer`` is what ``available`` said, empty while it does not answer."""
+
+    lease: Lease
+    client: WorkerClient
+    answer: dict[str, Any] = field(default_factory=dict)
+    closed: bool = False
+
+
+class FleetView:
+    """The workers of one receiver. ``stamp`` grows whenever anything may have changed."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._slots: dict[int, SlotView] = {}
+        self._changed = threading.Condition()
+        self._stamp = 0
+        self._stopping = threading.Event()
+        self._started = False
+        self._away = False
+        self.token = ""
+        self.workers = 0
+        self.seen: dict[str, dict[str, Any]] = {}
+
+    def start(self) -> None:
+        """Begin to look; does nothing when it has begun."""
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._follow_registry, name="wallaroo-fleet", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopping.set()
+
+    @property
+    def stamp(self) -> int:
+        """Grows whenever anything may have changed."""
+        return self._stamp
+
+    def wait(self, stamp: int, seconds: float) -> int:
+        """Wait until the stamp is another than ``stamp``; what it is then."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stamp != stamp, seconds)
+            return self._stamp
+
+    def slots(self) -> dict[int, SlotView]:
+        """The workers that answer now, by slot."""
+        with self._changed:
+            return {slot: view for slot, view in self._slots.items() if view.answer}
+
+    def addresses(self) -> dict[int, str]:
+        """The inner address of every worker that is known, by slot."""
+        with self._changed:
+            return {slot: view.lease.flight for slot, view in self._slots.items()}
+
+    def connectors(self) -> list[dict[str, Any]]:
+        """What the workers say of the connectors that are connected, each with its age in seconds as ``idle``."""
+        found = []
+        for view in self.slots().values():
+            for connector in view.answer["connectors"]:
+                idle = (view.answer["now"] - connector["last_at"]) / 1e6 + (time.monotonic() - view.answer["at"])
+                found.append({**connector, "idle": idle})
+        return found
+
+    def _bump(self) -> None:
+        with self._changed:
+            self._stamp += 1
+            self._changed.notify_all()
+
+    def _follow_registry(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                fleet, leases = self._registry.fleet(), self._registry.leases()
+                self._away = False
+            except RegistryError as error:
+                if not self._away:
+                    log.warning("the source goes on with the workers it knows: %s", error)
+                self._away = True
+            else:
+                self._take(fleet, leases)
+            self._stopping.wait(POLL_SECONDS if self._slots else RETRY_SECONDS)
+
+    def _take(self, fleet: dict[str, str], leases: dict[int, Lease]) -> None:
+        self.token = fleet.get("token", self.token)
+        self.workers = int(fleet.get("workers", self.workers))
+        if not self.token:
+            return
+        for slot, lease in leases.items():
+            known = self._slots.get(slot)
+            if not lease.flight or (known and known.lease.generation >= lease.generation):
+                continue
+            view = SlotView(lease, WorkerClient(lease.flight, self.token))
+            with self._changed:
+                if known:
+                    known.closed = True
+                self._slots[slot] = view
+            self._bump()
+            threading.Thread(target=self._follow, args=(view,), name=f"wallaroo-slot-{slot}", daemon=True).start()
+
+    def _follow(self, view: SlotView) -> None:
+        version = -1
+        while not self._stopping.is_set() and not view.closed:
+            try:
+                answer = view.client.available(version, POLL_SECONDS)
+            except TransportError as error:
+                if view.answer:
+                    log.warning("slot %d: %s", view.lease.slot, error)
+                view.answer = {}
+                self._stopping.wait(RETRY_SECONDS)
+                continue
+            answer["at"] = time.monotonic()
+            for connector in answer["connectors"]:
+                self.seen[connector["instance"]] = {**connector, "at": answer["at"]}
+            changed = answer["version"] != version or not view.answer
+            view.answer, version = answer, answer["version"]
+            if changed:
+                self._bump()
+                self._stopping.wait(STANDSTILL_SECONDS)
+        with contextlib.suppress(Exception):
+            view.client.close()

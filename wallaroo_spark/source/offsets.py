@@ -1,0 +1,39 @@
+"""The source's offset: what Spark's offset log holds of it.
+
+A dictionary of JSON values: ``wallaroo`` is the format's version, ``receiver`` whose it is, ``streams`` the end
+reference of each stream by scope and decimal stream id. Two offsets that say the same are the same text, because Spark
+compares them as text. Source: ``design.md``, The picture (Source).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wallaroo_spark.checkpoint import Reference, References
+
+OFFSET_VERSION = 1
+
+
+def offset(receiver: str, references: References) -> dict[str, Any]:
+    """The offset that says exactly these references."""
+    streams = {
+        scope: {stream_id: references[scope][stream_id] for stream_id in sorted(references[scope], key=int)}
+        for scope in sorted(references)
+        if references[scope]
+    }
+    return {"wallaroo": OFFSET_VERSION, "receiver": receiver, "streams": streams}
+
+
+def references_of(value: Mapping[str, Any]) -> dict[str, dict[str, Reference]]:
+    """The references that an offset says; none for an empty offset."""
+    streams: dict[str, dict[str, Reference]] = value.get("streams", {})
+    return streams
+
+
+def merge(references: References, newer: References) -> dict[str, dict[str, Reference]]:
+    """All of both, ``newer`` where both say something."""
+    merged = {scope: dict(streams) for scope, streams in references.items()}
+    for scope, streams in newer.items():
+        merged.setdefault(scope, {}).update(streams)
+    return merged

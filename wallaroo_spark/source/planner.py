@@ -1,0 +1,103 @@
+"""How far a batch may go: the ends of all slots together, within Spark's limits.
+
+Pure: the answers of the slots come in as values. Source: ``design.md``, Options (admission control).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wallaroo_spark.checkpoint import Reference, References
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one batch may have: at most, and what it should wait for. None: no such limit."""
+
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    min_rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where a batch would end, what it would read, and which slot has which stream."""
+
+    ends: dict[str, dict[str, Reference]]
+    rows: int
+    bytes: int
+    holders: dict[tuple[str, str], int]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to read."""
+        return not self.ends
+
+
+def combine(answers: Mapping[int, Mapping[str, Any]]) -> Plan:
+    """The slots' answers as one plan. Where two have the same stream the further end counts.
+
+    That happens while a stream moves; ids say which messages are meant, so either slot reads them rightly.
+    """
+    ends: dict[str, dict[str, Reference]] = {}
+    holders: dict[tuple[str, str], int] = {}
+    for slot in sorted(answers):
+        for scope, streams in answers[slot]["ends"].items():
+            for stream_id, end in streams.items():
+                other = ends.get(scope, {}).get(stream_id)
+                if other is not None and not _further(end, other):
+                    continue
+                ends.setdefault(scope, {})[stream_id] = end
+                holders[(scope, stream_id)] = slot
+    rows, size = (sum(answer[key] for answer in answers.values()) for key in ("rows", "bytes"))
+    return Plan(ends, rows, size, holders)
+
+
+def _further(end: Reference, other: Reference) -> bool:
+    return isinstance(end, int) and isinstance(other, int) and end > other
+
+
+def shares(answers: Mapping[int, Mapping[str, Any]], limits: Limits) -> dict[int, tuple[int | None, int | None]]:
+    """What each slot may give, in rows and bytes, in proportion to what it has; empty when all of it fits."""
+    rows, size = (sum(answer[key] for answer in answers.values()) for key in ("rows", "bytes"))
+    rows_over = limits.max_rows is not None and rows > limits.max_rows
+    bytes_over = limits.max_bytes is not None and size > limits.max_bytes
+    if not rows_over and not bytes_over:
+        return {}
+    return {
+        slot: (
+            _share(limits.max_rows, answer["rows"], rows) if rows_over else None,
+            _share(limits.max_bytes, answer["bytes"], size) if bytes_over else None,
+        )
+        for slot, answer in answers.items()
+        if answer["rows"]
+    }
+
+
+def _share(limit: int | None, part: int, whole: int) -> int:
+    assert limit is not None
+    return max(1, limit * part // max(1, whole))
+
+
+def ranges(start: References, end: References) -> list[tuple[str, str, Reference | None, Reference]]:
+    """What lies between two offsets: scope, stream id, and the references (from, to]."""
+    return [
+        (scope, stream_id, start.get(scope, {}).get(stream_id), to)
+        for scope, streams in end.items()
+        for stream_id, to in streams.items()
+        if start.get(scope, {}).get(stream_id) != to
+    ]
+
+
+def slot_of(
+    scope: str, stream_id: str, to: Reference, holders: Mapping[tuple[str, str], int], assigned: Mapping[str, int]
+) -> int:
+    """The slot to ask first for a range: who has the stream, else where its messages can only be, else a guess."""
+    known = holders.get((scope, stream_id))
+    if known is not None:
+        return known
+    if isinstance(to, str):
+        return int(to.split(":")[1])
+    return assigned.get(scope, 0)

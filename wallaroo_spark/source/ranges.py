@@ -1,0 +1,149 @@
+"""Reading planned ranges, in an executor: from whichever worker has them, waiting while they are sent again.
+
+Source: ``design.md``, The picture (Workers keep what is not committed).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from wallaroo_spark.checkpoint import Reference
+from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
+from wallaroo_spark.registry import Registry
+from wallaroo_spark.worker.flight_client import WorkerClient
+
+log = logging.getLogger("wallaroo_spark.source")
+
+PATIENCE_SECONDS = 0.5
+"""How long one worker is waited for before the others are asked again."""
+REFRESH_SECONDS = 1.0
+_SHOWN = 5
+
+Planned = tuple[str, str, Reference | None, Reference]
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """The ranges that one task reads, and all it needs for that; shipped to an executor."""
+
+    slot: int
+    ranges: list[Planned]
+    addresses: dict[int, str]
+    receiver: str
+    registry: str = field(repr=False)
+    token: str = field(repr=False)
+    replay_timeout: float = 120.0
+    fail_on_data_loss: bool = True
+    include_boundaries: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__(self.slot)
+
+
+class Workers:
+    """The workers a task may ask, by slot; looked up again when one does not answer or does not have the ranges."""
+
+    def __init__(self, partition: RangePartition, registry: Callable[[], Registry]) -> None:
+        self._partition = partition
+        self._registry = registry
+        self._addresses = dict(partition.addresses)
+        self._clients: dict[str, WorkerClient] = {}
+        self._refreshed = time.monotonic()
+
+    def in_turn(self) -> list[tuple[int, WorkerClient]]:
+        """The likeliest worker first."""
+        slots = sorted(self._addresses, key=lambda slot: (slot != self._partition.slot, slot))
+        return [(slot, self._client(self._addresses[slot])) for slot in slots]
+
+    def _client(self, address: str) -> WorkerClient:
+        if address not in self._clients:
+            self._clients[address] = WorkerClient(address, self._partition.token)
+        return self._clients[address]
+
+    def refresh(self) -> None:
+        """Ask the registry where the workers are now, at most once a second; what is known stays when it is away."""
+        if time.monotonic() - self._refreshed < REFRESH_SECONDS:
+            return
+        self._refreshed = time.monotonic()
+        try:
+            leases = self._registry().leases()
+        except RegistryError as error:
+            log.warning("reading goes on with the workers that are known: %s", error)
+            return
+        self._addresses.update({slot: lease.flight for slot, lease in leases.items() if lease.flight})
+
+    def close(self) -> None:
+        """Give the connections up."""
+        for client in self._clients.values():
+            client.close()
+
+
+def read_ranges(partition: RangePartition, registry: Callable[[], Registry]) -> Iterator[pa.RecordBatch]:
+    """The partition's rows. A worker that dies half-way is followed by whoever has the rest.
+
+    Raises :class:`ReplayError` when a range does not come within ``replay_timeout`` seconds without progress, unless
+    data loss is allowed: then it is logged and left out.
+    """
+    missing = dict(enumerate(partition.ranges))
+    workers = Workers(partition, registry)
+    until = time.monotonic() + partition.replay_timeout
+    try:
+        while missing:
+            before = dict(missing)
+            for number, (_, client) in enumerate(workers.in_turn()):
+                if missing:
+                    yield from _read_from(client, missing, partition, PATIENCE_SECONDS if number == 0 else 0.0)
+            if missing != before:
+                until = time.monotonic() + partition.replay_timeout
+            elif time.monotonic() > until:
+                _give_up(partition, list(missing.values()))
+                return
+            if missing:
+                if not partition.addresses:
+                    time.sleep(PATIENCE_SECONDS)
+                workers.refresh()
+    finally:
+        workers.close()
+
+
+def _read_from(
+    client: WorkerClient, missing: dict[int, Planned], partition: RangePartition, wait: float
+) -> Iterator[pa.RecordBatch]:
+    """What one worker has of the missing ranges; ``missing`` is brought up to date as rows are handed on."""
+    indexes = list(missing)
+    asked = [missing[index] for index in indexes]
+    try:
+        for batch, marks in client.read(asked, boundaries=partition.include_boundaries, wait=wait):
+            for number, reference, done in marks:
+                index = indexes[number]
+                if done:
+                    missing.pop(index, None)
+                elif reference is not None:
+                    scope, stream_id, _, to = missing[index]
+                    missing[index] = (scope, stream_id, reference, to)
+            if batch.num_rows:
+                yield batch
+    except TransportError as error:
+        log.warning("%s; looking for the rest elsewhere", error)
+        time.sleep(min(PATIENCE_SECONDS, partition.replay_timeout))
+
+
+def _give_up(partition: RangePartition, missing: list[Planned]) -> None:
+    shown = ", ".join(
+        f"{'instance ' + repr(scope) + ' ' if scope else ''}stream {stream_id} ({start}, {to}]"
+        for scope, stream_id, start, to in missing[:_SHOWN]
+    )
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    message = (
+        f"planned messages of {shown}{more} were not sent again within {partition.replay_timeout:g} seconds "
+        f"(replayTimeout); start the connectors that own them, or set failOnDataLoss=false to go on without"
+    )
+    if partition.fail_on_data_loss:
+        raise ReplayError(message, ranges=missing, receiver=partition.receiver)
+    log.error("%s: going on without, as failOnDataLoss is false", message)

@@ -1,0 +1,268 @@
+"""The stream reader: plans batches in a process of its own beside the driver, reads them in executors.
+
+Source: ``design.md``, The picture (Source) and What Spark does that shapes the code.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from wallaroo_spark.errors import TransportError
+from wallaroo_spark.options import Options, resolve_secret
+from wallaroo_spark.registry import Registry
+from wallaroo_spark.source.fleet_view import FleetView
+from wallaroo_spark.source.offsets import merge, offset, references_of
+from wallaroo_spark.source.planner import Limits, Plan, combine, ranges, shares, slot_of
+from wallaroo_spark.source.ranges import RangePartition, read_ranges
+
+log = logging.getLogger("wallaroo_spark.source")
+
+_LOOK_SECONDS = 0.1
+
+
+class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads the batches of one receiver. Only ``options`` is pickled into executors."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._planned: tuple[int, dict[str, Any]] | None = None
+        self._held_since: float | None = None
+        self._holders: dict[tuple[str, str], int] = {}
+        self._waiting_until: float | None = None
+        self._began = 0.0
+        self._target: dict[str, Any] | None = None
+        self._last: dict[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        WallarooStreamReader.__init__(self, state["options"])
+
+    @cached_property
+    def _registry(self) -> Registry:
+        return Registry(resolve_secret(self.options.registry), self.options.receiver)
+
+    @cached_property
+    def _fleet(self) -> FleetView:
+        fleet = FleetView(self._registry)
+        fleet.start()
+        return fleet
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint starts: ``startingOffsets``, or at nothing. May be called again."""
+        return offset(self.options.receiver, self.options.starting_offsets or {})
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The limit that the options set; Spark hands it back to :meth:`latestOffset`."""
+        options = self.options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next batch ends: ``start`` itself when there is nothing to read. Never raises what may pass."""
+        limits = self._limits(limit)
+        if self._waiting_until is not None:
+            return self._latest_of_available_now(start, limits)
+        stamp = self._fleet.stamp
+        if self._planned == (stamp, start) and self._held_since is None:
+            return start
+        plan = self._plan(start, limits)
+        if plan is None or plan.empty or self._too_few(plan, limits):
+            self._planned = (stamp, start) if plan is not None and plan.empty else None
+            return start
+        return self._ends(start, plan)
+
+    def _limits(self, limit: ReadLimit) -> Limits:
+        """What Spark asks for; when it asks for what the options set, all of them count, for it can name but one."""
+        options = self.options
+        match limit:
+            case ReadAllAvailable():
+                return Limits()
+            case ReadMaxRows():
+                return Limits(limit.max_rows, options.max_bytes_per_trigger, options.min_offsets_per_trigger)
+            case ReadMaxBytes():
+                return Limits(None, limit.max_bytes, options.min_offsets_per_trigger)
+            case ReadMinRows():
+                return Limits(min_rows=limit.min_rows)
+        return Limits()
+
+    def _too_few(self, plan: Plan, limits: Limits) -> bool:
+        """Whether to wait for more messages; not for longer than ``maxTriggerDelay``."""
+        if limits.min_rows is None or plan.rows >= limits.min_rows:
+            self._held_since = None
+            return False
+        now = time.monotonic()
+        self._held_since = self._held_since or now
+        if now - self._held_since < self.options.max_trigger_delay:
+            return True
+        self._held_since = None
+        return False
+
+    def _plan(self, start: dict[str, Any], limits: Limits) -> Plan | None:
+        """What the workers that answer have behind ``start``; None when a worker did not answer."""
+        references = references_of(start)
+        slots = self._fleet.slots()
+        try:
+            answers = {slot: view.client.plan(references) for slot, view in slots.items()}
+            limited = shares(answers, limits)
+            if limited:
+                answers = {slot: slots[slot].client.plan(references, *share) for slot, share in limited.items()}
+        except TransportError as error:
+            log.warning("planning goes on without it: %s", error)
+            return None
+        plan = combine(answers)
+        self._holders.update(plan.holders)
+        return plan
+
+    def _ends(self, start: dict[str, Any], plan: Plan) -> dict[str, Any]:
+        self._planned = None
+        self._last = offset(self.options.receiver, merge(references_of(start), plan.ends))
+        return self._last
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """An AvailableNow run begins: it ends with what connectors sent until all have fallen quiet."""
+        self._began = time.monotonic()
+        self._waiting_until = self._began + self.options.available_now_timeout
+        self._target = None
+        _ = self._fleet
+
+    def _latest_of_available_now(self, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
+        """As :meth:`latestOffset`, but says "nothing more" only once all connectors are quiet, or time is over."""
+        limits = Limits(limits.max_rows, limits.max_bytes)
+        while True:
+            assert self._waiting_until is not None
+            over = self._quiet() or time.monotonic() > self._waiting_until
+            if over and self._target is None:
+                everything = self._plan(start, Limits())
+                if everything is not None:
+                    self._target = offset(self.options.receiver, merge(references_of(start), everything.ends))
+            plan = self._plan(start, limits)
+            if plan is not None and not plan.empty:
+                ends = self._within_target(references_of(start), plan)
+                if ends != references_of(start):
+                    self._last = offset(self.options.receiver, ends)
+                    return self._last
+            if self._target is not None:
+                return start
+            time.sleep(_LOOK_SECONDS)
+
+    def _within_target(self, start: dict[str, Any], plan: Plan) -> dict[str, Any]:
+        """The plan's ends, without streams that have reached the frozen target or began behind it."""
+        if self._target is None:
+            return merge(start, plan.ends)
+        target = references_of(self._target)
+        ends = {
+            scope: {
+                stream_id: _nearer(end, target[scope][stream_id])
+                for stream_id, end in streams.items()
+                if stream_id in target.get(scope, {})
+                and start.get(scope, {}).get(stream_id) != target[scope][stream_id]
+            }
+            for scope, streams in plan.ends.items()
+        }
+        return merge(start, {scope: streams for scope, streams in ends.items() if streams})
+
+    def _quiet(self) -> bool:
+        """Whether every connector that is connected, or is named, has sent nothing for a while or has ended all."""
+        options, now = self.options, time.monotonic()
+        if now - self._began < options.quiet_seconds:
+            return False
+        connected = {connector["instance"]: connector for connector in self._fleet.connectors()}
+        for name in options.instances:
+            gone = self._fleet.seen.get(name)
+            if name not in connected and (gone is None or now - gone["at"] < options.quiet_seconds):
+                return False
+        return all(
+            (connector["streams"] and not connector["open"]) or connector["idle"] >= options.quiet_seconds
+            for connector in connected.values()
+        )
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The end of what is buffered, with how much that lies behind what was planned last, as ``lag``."""
+        plan = self._plan(self._last, Limits()) if self._last else None
+        if plan is None:
+            return None
+        latest = offset(self.options.receiver, merge(references_of(self._last), plan.ends))
+        return {**latest, "lag": {"rows": plan.rows, "bytes": plan.bytes}}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One partition a slot that has something. May be the first call of a process, with no plan before it."""
+        planned = ranges(references_of(start), references_of(end))
+        if not planned:
+            return []
+        self._await_fleet()
+        by_slot: dict[int, list[Any]] = {}
+        assigned = self._assigned({scope for scope, *_ in planned if scope})
+        for one in planned:
+            slot = slot_of(one[0], one[1], one[3], self._holders, assigned)
+            by_slot.setdefault(slot, []).append(one)
+        return [self._partition(slot, by_slot[slot]) for slot in sorted(by_slot)]
+
+    def _await_fleet(self) -> None:
+        """Give the workers of a restarted query a moment to be found; the tasks look again by themselves."""
+        until = time.monotonic() + min(10.0, self.options.replay_timeout)
+        while not self._fleet.addresses() and time.monotonic() < until:
+            self._fleet.wait(self._fleet.stamp, _LOOK_SECONDS)
+
+    def _assigned(self, instances: set[str]) -> dict[str, int]:
+        """The slots where instances are connected now; a guess for a task to begin with, so no matter if it is old."""
+        return {
+            connector["instance"]: slot
+            for slot, view in self._fleet.slots().items()
+            for connector in view.answer["connectors"]
+            if connector["instance"] in instances
+        }
+
+    def _partition(self, slot: int, planned: list[Any]) -> RangePartition:
+        options = self.options
+        return RangePartition(
+            slot=slot,
+            ranges=planned,
+            addresses=self._fleet.addresses(),
+            receiver=options.receiver,
+            registry=options.registry,
+            token=self._fleet.token,
+            replay_timeout=options.replay_timeout,
+            fail_on_data_loss=options.fail_on_data_loss,
+            include_boundaries=options.include_boundaries,
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The partition's rows as Arrow record batches, in an executor."""
+        assert isinstance(partition, RangePartition)
+        return read_ranges(
+            partition, lambda: Registry(resolve_secret(partition.registry), partition.receiver, attempts=1)
+        )
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: the commit log speaks, and the receiver's watcher reads it."""
+
+    def stop(self) -> None:
+        """The query has ended."""
+        if "_fleet" in self.__dict__:
+            self._fleet.stop()
+
+
+def _nearer(end: Any, target: Any) -> Any:
+    return min(end, target) if isinstance(end, int) and isinstance(target, int) else target
