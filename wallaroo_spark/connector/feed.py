@@ -1,0 +1,142 @@
+"""Feeding a source: read it, send it, and read it again from the committed reference when the session changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from dataclasses import dataclass
+
+from wallaroo_spark.connector.hub import Hub
+from wallaroo_spark.connector.outbox import Trail
+from wallaroo_spark.connector.sources import Record, Source
+from wallaroo_spark.connector.stream import Stream
+
+_REPORT_EVERY = 256
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a feed is. ``messages`` and ``bytes`` count each record once, however often it was sent.
+
+    ``sent`` is the id of the last record sent, ``acknowledged`` the last committed reference; None means nothing yet.
+    """
+
+    name: str
+    messages: int
+    bytes: int
+    sent: int | None
+    acknowledged: int | None
+
+
+@dataclass(frozen=True)
+class FeedResult:
+    """What a feed has sent, each record counted once, and the reference that is committed at its end."""
+
+    messages: int
+    bytes: int
+    acknowledged: int | None
+
+
+class Feed:
+    """One source being pumped into one stream."""
+
+    def __init__(
+        self, hub: Hub, stream: Stream, source: Source, progress: Callable[[Progress], None] | None, *, end: bool
+    ) -> None:
+        self._hub = hub
+        self._stream = stream
+        self._source = source
+        self._progress = progress
+        self._end = end
+        self._messages = 0
+        self._bytes = 0
+        self._counted: int | None = None
+        self._recount = False
+
+    async def run(self) -> FeedResult:
+        """Until everything is acknowledged. Raises what the source raises and what ends the connector."""
+        trail = self._stream.ledger
+        while True:
+            reference = self._stream.reference
+            if isinstance(trail, Trail):
+                await self._hub.until(lambda: trail.behind or self._stream.failure is not None)
+                if self._stream.failure is not None:
+                    raise self._stream.failure
+                reference = trail.take_rewind()
+                self._recount = self._counted is not None and self._counted != reference
+                # Writers that wait behind this stream's rewind may have their turn now.
+                self._hub.turnstile.turn()
+            if await self._pumped(reference):
+                self._report()
+                return FeedResult(self._messages, self._bytes, self._stream.acknowledged)
+
+    async def _pumped(self, reference: int | None) -> bool:
+        """Whether the source came to its end, and all of it is acknowledged, before a rewind was asked for."""
+        pump = asyncio.create_task(self._pump(reference))
+        watch = asyncio.create_task(self._watch())
+        try:
+            await asyncio.wait({pump, watch}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (pump, watch):
+                task.cancel()
+            await asyncio.wait({pump, watch})
+        for task in (watch, pump):
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+        return not pump.cancelled()
+
+    async def _pump(self, reference: int | None) -> None:
+        records = self._source.read(reference)
+        if isinstance(records, AsyncIterator):
+            try:
+                async for record in records:
+                    await self._send(record)
+            finally:
+                if isinstance(records, AsyncGenerator):
+                    await records.aclose()
+        else:
+            with contextlib.closing(records) if isinstance(records, Generator) else contextlib.nullcontext():
+                await self._send_all(records)
+        if self._end:
+            await self._stream.end()
+        await self._stream.flushed()
+
+    async def _send_all(self, records: Iterator[Record]) -> None:
+        for record in records:
+            await self._send(record)
+
+    async def _send(self, record: Record) -> None:
+        sent = await self._stream.send(record.payload, id=record.id, event_time=record.event_time, key=record.key)
+        if self._recount and not self._is_new(sent):
+            return
+        self._counted = sent
+        self._messages += 1
+        self._bytes += len(record.payload)
+        if self._messages % _REPORT_EVERY == 0:
+            self._report()
+
+    def _is_new(self, sent: int) -> bool:
+        """Whether a record that was read after a rewind was not counted before it."""
+        if self._hub.increasing and self._counted is not None:
+            self._recount = sent < self._counted
+            return sent > self._counted
+        self._recount = sent != self._counted
+        return False
+
+    async def _watch(self) -> None:
+        """Report acknowledgements; return when the source has to be read again."""
+        ledger = self._stream.ledger
+        seen = ledger.reference
+        while not (isinstance(ledger, Trail) and ledger.behind):
+            await self._hub.changed.wait()
+            self._hub.check()
+            if ledger.reference != seen:
+                seen = ledger.reference
+                self._report()
+
+    def _report(self) -> None:
+        if self._progress is not None:
+            ledger = self._stream.ledger
+            name, sent = self._stream.name, self._counted
+            self._progress(Progress(name, self._messages, self._bytes, sent, ledger.reference))

@@ -1,0 +1,209 @@
+"""Files as sources: lines, and records framed by their length. A reference is the byte offset behind a record."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from wallaroo_spark.connector.sources import Record
+from wallaroo_spark.errors import ConfigurationError, ReplayError
+
+CHUNK_BYTES = 1 << 20
+LONGEST_RECORD = 64 << 20
+"""Bytes of a record that a file source reads before it gives up on it; the frame limit of a session is lower."""
+
+_LENGTH = struct.Struct(">I")
+
+# Cuts a piece of the file into records: (records, bytes they took) for (piece, its offset).
+_Cut = Callable[[bytes, int], tuple[list[Record], int]]
+
+
+class _FileSource:
+    """A file that is read in order from any of its references, once or for as long as it grows.
+
+    ``follow`` waits for growth, looking every ``poll`` seconds. The name is the path as it was given.
+    """
+
+    replayable = True
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, follow: bool = False, name: str = "", poll: float = 0.2
+    ) -> None:
+        self.path = Path(path)
+        self.name = name or os.fspath(path)
+        self.follow = follow
+        self._poll = poll
+
+    def read(self, after: int | None) -> Iterator[Record] | AsyncIterator[Record]:
+        """The records behind byte offset ``after``.
+
+        Raises :class:`ConfigurationError` when the file cannot be read, and :class:`ReplayError` when it is not the
+        file that ``after`` is a reference of.
+        """
+        return self._following(after or 0) if self.follow else self._once(after or 0)
+
+    def _cut(self, piece: bytes, at: int) -> tuple[list[Record], int]:
+        raise NotImplementedError
+
+    def _last(self, rest: bytes, at: int) -> list[Record]:
+        """What an incomplete record at the end of the file is."""
+        raise NotImplementedError
+
+    def _check_boundary(self, file: BinaryIO, at: int) -> None:
+        """Raise :class:`ReplayError` when ``at`` is not where a record ends, as far as that can be seen."""
+
+    def _open(self, at: int) -> BinaryIO:
+        try:
+            file = self.path.open("rb")
+        except OSError as error:
+            raise ConfigurationError(
+                f"file {self.path} cannot be read: {error.strerror}; check the path and its permissions",
+                path=str(self.path),
+            ) from error
+        size = os.fstat(file.fileno()).st_size
+        try:
+            if size < at:
+                raise self._shorter(size, at)
+            self._check_boundary(file, at)
+            file.seek(at)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _once(self, at: int) -> Iterator[Record]:
+        rest = b""
+        with self._open(at) as file:
+            while piece := file.read(CHUNK_BYTES):
+                records, rest, at = self._records(rest + piece, at)
+                yield from records
+        if rest:
+            yield from self._last(rest, at)
+
+    async def _following(self, at: int) -> AsyncIterator[Record]:
+        rest = b""
+        with self._open(at) as file:
+            replaced = False
+            while True:
+                piece = file.read(CHUNK_BYTES)
+                if piece:
+                    records, rest, at = self._records(rest + piece, at)
+                    for record in records:
+                        yield record
+                elif replaced:
+                    raise self._replaced(at)
+                else:
+                    # What was written between the last read and the replacement is still read.
+                    replaced = self._is_replaced(file, at + len(rest))
+                    if not replaced:
+                        await asyncio.sleep(self._poll)
+
+    def _records(self, piece: bytes, at: int) -> tuple[list[Record], bytes, int]:
+        records, taken = self._cut(piece, at)
+        rest = piece[taken:]
+        if len(rest) > LONGEST_RECORD + _LENGTH.size:
+            raise ConfigurationError(
+                f"file {self.path} has a record of more than {LONGEST_RECORD} bytes at offset {at + taken}; "
+                "is it a file of this kind?",
+                path=str(self.path),
+                offset=at + taken,
+            )
+        return records, rest, at + taken
+
+    def _is_replaced(self, file: BinaryIO, at: int) -> bool:
+        ours = os.fstat(file.fileno())
+        if ours.st_size < at:
+            raise self._shorter(ours.st_size, at)
+        try:
+            there = self.path.stat()
+        except FileNotFoundError:
+            return True
+        return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
+
+    def _shorter(self, size: int, at: int) -> ReplayError:
+        return ReplayError(
+            f"file {self.path} has {size} bytes, and was read to offset {at}: it was truncated or replaced; "
+            "restore it, or send the new file as a stream of its own name",
+            path=str(self.path),
+            size=size,
+            reference=at,
+        )
+
+    def _replaced(self, at: int) -> ReplayError:
+        return ReplayError(
+            f"file {self.path} was moved, deleted or replaced while it was followed, and read to offset {at}; "
+            "feed the new file as a stream of its own name",
+            path=str(self.path),
+            reference=at,
+        )
+
+
+class Lines(_FileSource):
+    """The lines of a file, byte for byte and without their newline (a carriage return stays).
+
+    A line's reference is the byte offset just behind it, its newline included, so that resuming is a seek. What stands
+    behind the last newline is a line too, unless the file is followed: then it is one once its newline has come.
+    """
+
+    def _cut(self, piece: bytes, at: int) -> tuple[list[Record], int]:
+        lines = piece.split(b"\n")
+        rest = lines.pop()
+        records = []
+        for line in lines:
+            at += len(line) + 1
+            records.append(Record(at, line))
+        return records, len(piece) - len(rest)
+
+    def _last(self, rest: bytes, at: int) -> list[Record]:
+        return [Record(at + len(rest), rest)]
+
+    def _check_boundary(self, file: BinaryIO, at: int) -> None:
+        if at == 0:
+            return
+        file.seek(at - 1)
+        before, behind = file.read(1), file.read(1)
+        if before != b"\n" and (behind or self.follow):
+            raise ReplayError(
+                f"file {self.path}: the committed reference {at} is not the end of a line; the file was changed, or "
+                "its last line was sent before it was complete (a file that still grows is read with follow=True); "
+                "send it as a stream of another name",
+                path=str(self.path),
+                reference=at,
+            )
+
+
+class Framed(_FileSource):
+    """Records that are each a big-endian u32 length and so many bytes; a reference is the offset of a record's end.
+
+    A record that the end of the file cuts short is an error, unless the file is followed: then it is waited for.
+    """
+
+    def _cut(self, piece: bytes, at: int) -> tuple[list[Record], int]:
+        records, taken = [], 0
+        while taken + _LENGTH.size <= len(piece):
+            (length,) = _LENGTH.unpack_from(piece, taken)
+            if length > LONGEST_RECORD:
+                raise ConfigurationError(
+                    f"file {self.path} announces a record of {length} bytes at offset {at + taken}, and at most "
+                    f"{LONGEST_RECORD} are read; is it a file of u32-length-framed records?",
+                    path=str(self.path),
+                    offset=at + taken,
+                )
+            end = taken + _LENGTH.size + length
+            if end > len(piece):
+                break
+            records.append(Record(at + end, piece[taken + _LENGTH.size : end]))
+            taken = end
+        return records, taken
+
+    def _last(self, rest: bytes, at: int) -> list[Record]:
+        raise ReplayError(
+            f"file {self.path} ends within the record at offset {at}: {len(rest)} bytes of it are there; "
+            "complete the file, or read it with follow=True while it is being written",
+            path=str(self.path),
+            offset=at,
+        )

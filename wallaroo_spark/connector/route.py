@@ -1,0 +1,106 @@
+"""Which address to try next, and after how long. Pure: the clock and the dice are arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from wallaroo_spark.connector.backoff import Backoff
+from wallaroo_spark.errors import TransportError
+
+Address = tuple[str, int]
+
+REDIRECTS_IN_A_ROW = 5
+"""Redirections followed at once; a further one without progress in between counts as a failed attempt."""
+
+
+class Route:
+    """The order of attempts: a redirection first, then the address of the last session, then round-robin.
+
+    ``random`` returns a number in [0, 1). Times are seconds of any steady clock.
+    """
+
+    def __init__(self, backoff: Backoff, random: Callable[[], float], now: float) -> None:
+        self._backoff = backoff
+        self._random = random
+        self._addresses: list[Address] = []
+        self._turn = 0
+        self._first_choice: Address | None = None
+        self._failures = 0
+        self._attempts = 0
+        self._redirects = 0
+        self._down_since = now
+        self._tried: dict[str, int] = {}
+        self._last_reason = "no attempt was made"
+
+    @property
+    def failures(self) -> int:
+        """Failed attempts in a row."""
+        return self._failures
+
+    def replace(self, addresses: Sequence[Address]) -> None:
+        """The addresses there are now; their order is kept."""
+        self._addresses = list(addresses)
+
+    def next(self) -> Address | None:
+        """The address to try now; None when none is known."""
+        if self._first_choice is not None:
+            address, self._first_choice = self._first_choice, None
+            return address
+        if not self._addresses:
+            return None
+        address = self._addresses[self._turn % len(self._addresses)]
+        self._turn += 1
+        return address
+
+    def failed(self, where: str, reason: str) -> None:
+        """An attempt at ``where`` came to nothing."""
+        self._failures += 1
+        self._attempts += 1
+        self._redirects = 0
+        self._tried[where] = self._tried.get(where, 0) + 1
+        self._last_reason = reason
+
+    def redirected(self, where: str, address: Address) -> None:
+        """The worker at ``where`` sends us to another one."""
+        if self._redirects >= REDIRECTS_IN_A_ROW:
+            self.failed(where, f"redirected {self._redirects + 1} times in a row without being let in")
+            return
+        self._redirects += 1
+        self._tried[where] = self._tried.get(where, 0) + 1
+        self._first_choice = address
+
+    def connected(self) -> None:
+        """A session has begun."""
+        self._attempts = 0
+        self._tried.clear()
+
+    def ended(self, address: Address, reason: str, now: float, *, progressed: bool) -> None:
+        """A session has ended; one that made progress starts the back-off anew."""
+        if progressed:
+            self._failures = self._redirects = 0
+        else:
+            self._failures += 1
+        self._down_since = now
+        self._first_choice = address
+        self._last_reason = reason
+
+    def delay(self, now: float) -> float:
+        """Seconds to wait before the next attempt; 0 for the first one and for a redirection."""
+        if not self._failures or self._redirects:
+            return 0.0
+        left = max(0.0, self._down_since + self._backoff.give_up_after - now)
+        return min(left, self._backoff.delay(self._failures, self._random()))
+
+    def given_up(self, now: float) -> TransportError | None:
+        """The error to raise once the limits of the back-off are reached."""
+        seconds = now - self._down_since
+        if not self._attempts or not self._backoff.exhausted(self._attempts, seconds):
+            return None
+        tried = ", ".join(f"{where} ({count} times)" for where, count in self._tried.items()) or "no address"
+        return TransportError(
+            f"no session with a worker for {seconds:.1f} seconds; tried {tried}; the last reason was: "
+            f"{self._last_reason}; check that the receiver runs and that these are its workers' addresses",
+            tried=dict(self._tried),
+            seconds=seconds,
+            reason=self._last_reason,
+        )

@@ -1,0 +1,195 @@
+"""What a connector can be fed from: the protocol of a source, and sources that are not files.
+
+A source gives records with a point of reference each and, if it is replayable, gives them again from any of these.
+Source: ``seeds/000``, Points of Reference and Ephemeral Messaging.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import BinaryIO, Protocol
+
+from wallaroo_spark.errors import ReplayError
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One message to be: its point of reference, its bytes, and what else a message can carry.
+
+    ``id`` None lets the stream number it, which only a source that is not replayable may do. ``event_time`` is an
+    integer in the receiver's unit, or an aware datetime.
+    """
+
+    id: int | None
+    payload: bytes
+    event_time: int | datetime | None = None
+    key: bytes | None = None
+
+
+class Source(Protocol):
+    """Records in an order that is the same each time they are read."""
+
+    @property
+    def name(self) -> str:
+        """The name of its stream, unless :meth:`Connector.feed` is given another."""
+
+    @property
+    def replayable(self) -> bool:
+        """Whether the records can be read again. Those of a source that cannot are sent as EPHEMERAL messages."""
+
+    def read(self, after: int | None) -> Iterator[Record] | AsyncIterator[Record]:
+        """The records behind reference ``after``; from the beginning for None.
+
+        May be called any number of times; the iterator of the last call is closed before. A plain iterator should not
+        block for long, since everything else on the connection waits for it. Raises :class:`ReplayError` when the
+        source no longer has what lies behind ``after``.
+        """
+
+
+Item = Record | tuple[int, bytes]
+
+
+class Records:
+    """Any iterable of :class:`Record` or (reference, payload) that can be made again.
+
+    ``make`` is called for each reading and returns an iterable, plain or asynchronous, that starts at the beginning;
+    what is committed is passed over. With ``opaque`` references are compared for equality alone, else they increase.
+    """
+
+    replayable = True
+
+    def __init__(
+        self, name: str, make: Callable[[], Iterable[Item] | AsyncIterable[Item]], *, opaque: bool = False
+    ) -> None:
+        self.name = name
+        self._make = make
+        self._opaque = opaque
+
+    def read(self, after: int | None) -> Iterator[Record] | AsyncIterator[Record]:
+        """The records behind reference ``after``."""
+        items = self._make()
+        if isinstance(items, AsyncIterable):
+            return self._asynchronous(items, after)
+        return self._plain(items, after)
+
+    def _plain(self, items: Iterable[Item], after: int | None) -> Iterator[Record]:
+        passing = _Passing(self, after)
+        for item in items:
+            record = item if isinstance(item, Record) else Record(*item)
+            if passing.is_behind(record.id):
+                yield record
+        passing.finish()
+
+    async def _asynchronous(self, items: AsyncIterable[Item], after: int | None) -> AsyncIterator[Record]:
+        passing = _Passing(self, after)
+        async for item in items:
+            record = item if isinstance(item, Record) else Record(*item)
+            if passing.is_behind(record.id):
+                yield record
+        passing.finish()
+
+    @property
+    def opaque(self) -> bool:
+        """Whether references are compared for equality alone."""
+        return self._opaque
+
+
+class _Passing:
+    """Passes over what is committed."""
+
+    def __init__(self, source: Records, after: int | None) -> None:
+        self._source = source
+        self._after = after
+        self._found = after is None
+
+    def is_behind(self, reference: int | None) -> bool:
+        if reference is None:
+            raise ReplayError(
+                f"source {self._source.name!r} has a record without a reference; a source that is read again needs one "
+                "in each record",
+                source=self._source.name,
+            )
+        if self._found:
+            return True
+        assert self._after is not None
+        if self._source.opaque:
+            self._found = reference == self._after
+            return False
+        self._found = reference > self._after
+        return self._found
+
+    def finish(self) -> None:
+        if self._source.opaque and not self._found:
+            raise ReplayError(
+                f"source {self._source.name!r} has no record with reference {self._after}, which is the last one "
+                "committed; it is not the source it was",
+                source=self._source.name,
+                reference=self._after,
+            )
+
+
+class Stdin:
+    """The lines of standard input (or another binary file that cannot be read again), without their newlines.
+
+    They are EPHEMERAL messages, delivered at most once; in a revision without flags they are numbered and kept in
+    memory until they are acknowledged. ``most_waiting`` lines are read ahead.
+    """
+
+    replayable = False
+
+    def __init__(self, file: BinaryIO | None = None, *, name: str = "stdin", most_waiting: int = 1024) -> None:
+        self.name = name
+        self._file = file
+        self._most_waiting = most_waiting
+
+    async def read(self, after: int | None) -> AsyncIterator[Record]:
+        """The lines from here on; ``after`` is of no use to what cannot be read again."""
+        lines: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+        room = threading.Semaphore(self._most_waiting)
+        reader = _LineReader(self._file or sys.stdin.buffer, lines, room)
+        reader.start()
+        try:
+            while (line := await lines.get()) is not None:
+                if isinstance(line, Exception):
+                    raise line
+                room.release()
+                yield Record(None, line.removesuffix(b"\n"))
+        finally:
+            reader.stopped = True
+            room.release()
+
+
+class _LineReader(threading.Thread):
+    """Reads in a thread of its own, and one that nobody waits for: a read of a terminal may never return."""
+
+    def __init__(
+        self, file: BinaryIO, lines: asyncio.Queue[bytes | Exception | None], room: threading.Semaphore
+    ) -> None:
+        super().__init__(name="wallaroo-stdin", daemon=True)
+        self._file = file
+        self._lines = lines
+        self._room = room
+        self._loop = asyncio.get_running_loop()
+        self.stopped = False
+
+    def run(self) -> None:
+        last: Exception | None = None
+        try:
+            while not self.stopped and (line := self._file.readline()):
+                self._room.acquire()
+                self._put(line)
+        except (OSError, ValueError) as error:
+            last = error
+        self._put(last)
+
+    def _put(self, item: bytes | Exception | None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._lines.put_nowait, item)
+        except RuntimeError:
+            # The event loop is closed: nobody reads any more.
+            self.stopped = True

@@ -1,0 +1,216 @@
+"""One stream, as the program that sends it holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from wallaroo_spark.connector.hub import Hub, Obstacle
+from wallaroo_spark.connector.link import Link
+from wallaroo_spark.connector.outbox import Fleeting, Ledger, Outbox, cost
+from wallaroo_spark.errors import LocalProtocolError
+from wallaroo_spark.protocol import Flags, Message
+
+QUANTUM = 64
+"""Messages a stream may send in one turn while others wait."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Stream:
+    """A stream of messages; made by :meth:`Connector.open`.
+
+    ``reference`` is the last committed reference when the stream was opened, as the worker said it (or the one the
+    caller gave, where the worker has none); None means from the beginning. Source: ``protocol.md``, Stream states.
+    """
+
+    def __init__(self, hub: Hub, name: str, stream_id: int, ledger: Ledger) -> None:
+        self.name = name
+        self.id = stream_id
+        self.ledger = ledger
+        self.opened = False
+        self.reference: int | None = None
+        self.failure: Exception | None = None
+        self.refusals = 0
+        self.refused_since = 0.0
+        self._hub = hub
+        self._turn_left = 0
+        self._resender: Link | None = None
+        self._always = Flags.EPHEMERAL if isinstance(ledger, Fleeting) else Flags.NONE
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name!r} id={self.id}: {self.ledger.state()}>"
+
+    @property
+    def acknowledged(self) -> int | None:
+        """The last committed reference now; None when there is none."""
+        return self.ledger.reference
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages sent and not acknowledged yet; 0 for an ephemeral stream."""
+        return self.ledger.kept
+
+    @property
+    def done(self) -> bool:
+        """Whether everything sent is acknowledged, or, for an ephemeral stream, handed to the connection."""
+        link = self._hub.link
+        return self.ledger.done and (not self._always or link is None or link.idle)
+
+    async def send(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        id: int | None = None,
+        event_time: int | datetime | None = None,
+        key: bytes | None = None,
+        unstable: bool = False,
+    ) -> int:
+        """Send one message, as soon as there are a connection, a credit and memory to keep it; its id.
+
+        Without ``id`` it is one more than the last one (or than ``reference``; 1 at the very beginning). ``event_time``
+        is an integer in the unit the receiver was given (``eventTimeUnit``), or an aware datetime, sent as nanoseconds.
+        ``unstable`` says that the stream cannot be resumed from this id. A call that is cancelled has sent nothing.
+
+        Raises :class:`LocalProtocolError` for an id that does not increase and for what does not fit a frame, and
+        whatever has ended the connector.
+        """
+        if not isinstance(payload, bytes):
+            payload = _bytes(payload)
+        return await self._put(payload, id, Flags.UNSTABLE_REFERENCE if unstable else Flags.NONE, event_time, key)
+
+    async def send_boundary(self, id: int | None = None, *, unstable: bool = False) -> int:
+        """Send a BOUNDARY: a marker without payload, from whose id the stream can be resumed; its id.
+
+        Raises :class:`LocalProtocolError` where the revision has none.
+        """
+        flags = Flags.BOUNDARY | Flags.UNSTABLE_REFERENCE if unstable else Flags.BOUNDARY
+        return await self._put(None, id, flags, None, None)
+
+    async def end(self) -> None:
+        """Close the stream, in whatever way the revision has; nothing can be sent on it afterwards."""
+        if self.ledger.ended:
+            return
+        await self._admitted(self._end_obstacle)
+        link = self._hub.link
+        assert link is not None
+        self.ledger.ended = True
+        self._write_end(link)
+
+    async def flushed(self) -> None:
+        """Wait until everything sent is acknowledged. Raises what ends the connector or the stream before that."""
+        await self._hub.until(lambda: self.done or self.failure is not None)
+        if self.failure is not None and not self.done:
+            raise self.failure
+
+    # What the hub and the feed call.
+
+    def resume(self, ref: int | None) -> None:
+        """The stream is open in a session, behind ``ref``. Raises :class:`ReplayError`."""
+        self.ledger.resume(ref)
+        if not self.opened:
+            self.opened = True
+            self.reference = self.ledger.start if ref is None else ref
+
+    def obstacle(self, size: int) -> Obstacle | None:
+        """What keeps a message of ``size`` counted bytes from being sent now."""
+        hub = self._hub
+        if hub.link is None:
+            return Obstacle.CONNECTION
+        if not hub.link.session.is_open(self.id):
+            return Obstacle.NOTIFY
+        if self.ledger.behind or self._resender is not None:
+            return Obstacle.RESEND
+        if isinstance(self.ledger, Outbox) and not hub.budget.admits(size):
+            return Obstacle.MEMORY
+        return hub.obstacle()
+
+    async def send_again(self, link: Link) -> None:
+        """Send what an earlier session left unacknowledged, then the end if there was one."""
+        if self._resender is link:
+            return
+        self._resender = link
+        ledger = self.ledger
+        try:
+            while isinstance(ledger, Outbox) and ledger.behind:
+                await self._admitted(lambda: self._again_obstacle(self._hub.obstacle))
+                # An ACK may have come meanwhile for what was to be sent.
+                message = ledger.next_again()
+                if message is not None:
+                    link.message(message)
+                    ledger.sent_again()
+            if ledger.ended and not ledger.end_written:
+                await self._admitted(lambda: self._again_obstacle(self._hub.end_obstacle))
+                self._write_end(link)
+        finally:
+            if self._resender is link:
+                self._resender = None
+            self._hub.wake()
+
+    async def _put(
+        self, payload: bytes | None, id: int | None, flags: Flags, event_time: int | datetime | None, key: bytes | None
+    ) -> int:
+        ledger = self.ledger
+        if ledger.ended:
+            raise LocalProtocolError(f"stream {self.name!r} has ended; open it again to send more", stream=self.name)
+        ledger.next_id(id)
+        if event_time is not None and isinstance(event_time, datetime):
+            event_time = _nanoseconds(event_time)
+        size = cost(payload, key)
+        await self._admitted(lambda: self.obstacle(size))
+        message_id = ledger.next_id(id)
+        message = Message(self.id, message_id, payload, self._always | flags, event_time, key)
+        link = self._hub.link
+        assert link is not None
+        link.message(message)
+        ledger.append(message)
+        return message_id
+
+    async def _admitted(self, obstacle: Callable[[], Obstacle | None]) -> None:
+        """Wait until nothing is in the way; until the caller awaits something, nothing can come into it."""
+        hub = self._hub
+        while True:
+            hub.check()
+            if self.failure is not None:
+                raise self.failure
+            if (self._turn_left > 0 or not hub.turnstile.crowded) and obstacle() is None:
+                self._turn_left -= 1
+                return
+            await hub.turn(obstacle, lambda: hub.over or self.failure is not None or obstacle() is None)
+            self._turn_left = QUANTUM
+
+    def _end_obstacle(self) -> Obstacle | None:
+        found = self.obstacle(0)
+        return self._hub.end_obstacle() if found in (Obstacle.CREDIT, Obstacle.MEMORY, None) else found
+
+    def _again_obstacle(self, obstacle: Callable[[], Obstacle | None]) -> Obstacle | None:
+        link = self._hub.link
+        if link is not None and not link.session.is_open(self.id):
+            return Obstacle.NOTIFY
+        return obstacle()
+
+    def _write_end(self, link: Link) -> None:
+        last = self.ledger.last or 0
+        if self._always:
+            # The usual closing boundary is not ephemeral, and a stream may not mix the two.
+            link.message(Message(self.id, last, None, Flags.BOUNDARY | Flags.EOS | self._always))
+        else:
+            link.end(self.id, last)
+        self.ledger.end_written = True
+        self._hub.wake()
+
+
+def _nanoseconds(moment: datetime) -> int:
+    if moment.tzinfo is None:
+        raise LocalProtocolError(
+            f"event time {moment.isoformat()} has no time zone; give an aware datetime, for example with tzinfo=UTC"
+        )
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
+
+
+def _bytes(payload: Any) -> bytes:
+    if isinstance(payload, bytearray | memoryview):
+        return bytes(payload)
+    raise LocalProtocolError(f"a payload is bytes, and this one is {type(payload).__name__}; encode it first")
