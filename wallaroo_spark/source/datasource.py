@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from wallaroo_spark.columnar import ROW_DDL
+from wallaroo_spark.columnar import ROW_DDL, ROW_SCHEMA
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import Options
 from wallaroo_spark.source.reader import WallarooStreamReader
@@ -33,7 +34,8 @@ class WallarooDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of the whole row schema. Raises :class:`ConfigurationError` for another schema or bad options."""
-        if schema != StructType.fromDDL(ROW_DDL):
+        # Spark cannot parse DDL in the process that runs this, so Arrow's form is compared.
+        if to_arrow_schema(schema, timezone="UTC") != ROW_SCHEMA:
             raise ConfigurationError(
                 f"format('wallaroo') has the schema {ROW_DDL}; leave .schema(…) out and select() what you need"
             )

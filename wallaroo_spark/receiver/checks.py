@@ -1,0 +1,184 @@
+"""What can be known to go wrong before anything starts, each as one sentence with the way out.
+
+Source: ``design.md``, What Spark does that shapes the code.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+from urllib.parse import urlsplit
+
+from wallaroo_spark.errors import CheckpointError, ConfigurationError
+from wallaroo_spark.options import Options
+
+log = logging.getLogger("wallaroo_spark.receiver")
+
+JAVA_NEEDED = 17
+PYSPARK_NEEDED = (4, 3)
+EXECUTORS_SECONDS = 60.0
+"""How long a cluster's executors may take to register before its task slots are counted."""
+_ASYNC_OPTION = "asyncprogresstrackingenabled"
+_PYTHON_CHECK_SECONDS = 30
+
+
+def environment(spark: Any) -> None:
+    """Check this Python's packages, Spark's and Java's versions. Raises :class:`ConfigurationError`."""
+    packages()
+    context = classic_context(spark)
+    if context is not None:
+        java(str(context._jvm.java.lang.System.getProperty("java.version")))
+        if context.master.startswith("local"):
+            workers_python(context.pythonExec)
+
+
+def packages(version: Any = metadata.version) -> None:
+    """PySpark 4.3 or newer, pandas below 3, and Arrow."""
+    needs: dict[str, tuple[Callable[[tuple[int, ...]], bool], str, str]] = {
+        "pyspark": (lambda v: v >= PYSPARK_NEEDED, "4.3 or newer", "pyspark>=4.3"),
+        "pandas": (lambda v: v < (3,), "below 3, which PySpark needs", "pandas<3"),
+        "pyarrow": (lambda v: v >= (15,), "15 or newer", "pyarrow>=15"),
+    }
+    for name, (fits, wanted, requirement) in needs.items():
+        try:
+            found = version(name)
+        except metadata.PackageNotFoundError:
+            if name == "pyspark":
+                # Databricks and spark-submit bring a PySpark of their own that no installer knows of.
+                continue
+            raise ConfigurationError(f"{name} is not installed; run: pip install '{requirement}'") from None
+        numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:3])
+        if not fits(numbers):
+            raise ConfigurationError(f"{name} is {found}, and must be {wanted}; run: pip install '{requirement}'")
+
+
+def java(version: str) -> None:
+    """Java 17 or newer; ``version`` is as the JVM says it, ``17.0.15`` or ``1.8.0_392``."""
+    parts = [int(part) for part in re.findall(r"\d+", version)]
+    major = parts[1] if parts[:1] == [1] and len(parts) > 1 else parts[0]
+    if major < JAVA_NEEDED:
+        raise ConfigurationError(
+            f"Spark runs on Java {version}, and needs {JAVA_NEEDED} or newer; install "
+            f"openjdk-{JAVA_NEEDED}-jre-headless or set JAVA_HOME to a newer one"
+        )
+
+
+def workers_python(executable: str) -> None:
+    """In local mode Spark starts Python by itself; it must be one that has this package."""
+    found = shutil.which(executable)
+    if found is not None and os.path.realpath(found) == os.path.realpath(sys.executable):
+        return
+    program = [found or executable, "-c", "import wallaroo_spark, pyarrow, redis"]
+    try:
+        subprocess.run(program, check=True, capture_output=True, timeout=_PYTHON_CHECK_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        raise ConfigurationError(
+            f"Spark would run its workers with {executable!r}, which lacks this package; "
+            f"set PYSPARK_PYTHON={sys.executable} before the session is made"
+        ) from None
+
+
+def classic_context(spark: Any) -> Any:
+    """The SparkContext, None on Spark Connect, which has none."""
+    try:
+        return spark.sparkContext
+    except Exception:
+        return None
+
+
+def task_slots(spark: Any, workers: int, seconds: float = EXECUTORS_SECONDS) -> None:
+    """Each worker takes a task slot for good, and the query needs one more. Raises :class:`ConfigurationError`.
+
+    Waits for a cluster's executors to register. Where Spark cannot say (Spark Connect, dynamic allocation) nothing is
+    checked, and the log says so.
+    """
+    context = classic_context(spark)
+    if context is None or spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        log.info("the cluster's task slots cannot be counted; %d workers need at least %d", workers, workers + 1)
+        return
+    until = time.monotonic() + seconds
+    while (slots := count_task_slots(context)) <= workers:
+        if context.master.startswith("local") or time.monotonic() > until:
+            raise ConfigurationError(
+                f"{workers} workers and the query need {workers + 1} task slots, and {context.master} has {slots}: no "
+                f"batch would ever run; use fewer workers, or {_more_slots(context.master, workers + 1)}",
+                slots=slots,
+                workers=workers,
+            )
+        time.sleep(0.5)
+
+
+def _more_slots(master: str, needed: int) -> str:
+    return f"local[{needed}] or more" if master.startswith("local") else "more executor cores (spark.cores.max)"
+
+
+def count_task_slots(context: Any) -> int:
+    """The tasks that can run at once now."""
+    local = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", context.master)
+    if local:
+        return (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
+    if context.master.startswith("local-cluster"):
+        executors, cores = re.findall(r"\d+", context.master)[:2]
+        return int(executors) * int(cores)
+    per_task = int(context.getConf().get("spark.task.cpus", "1"))
+    total: int = sum(int(profile.totalCores()) for profile in _executors(context))
+    return total // per_task
+
+
+def _executors(context: Any) -> list[Any]:
+    """The executors' descriptions, the driver's left out."""
+    store = context._jsc.sc().statusStore().executorList(True)
+    found = [store.apply(index) for index in range(store.size())]
+    return [executor for executor in found if executor.id() != "driver"]
+
+
+def registry_reach(options: Options, master: str) -> None:
+    """An embedded Redis serves one machine alone. Raises :class:`ConfigurationError` on a cluster of several."""
+    if options.registry == "embedded" and not on_one_machine(master):
+        raise ConfigurationError(
+            f"registry=embedded is for one machine, and {master} may have several; "
+            "give the URL of a Redis that all of them reach: registry=redis://host:6379"
+        )
+
+
+def on_one_machine(master: str) -> bool:
+    """Whether a master URL is local mode, or a cluster on the loopback interface."""
+    return master.startswith("local") or urlsplit(master).hostname in ("127.0.0.1", "localhost", "::1")
+
+
+def synchronous(writer: Any, holes: tuple[int, ...], checkpoint: str) -> None:
+    """Refuse asynchronous progress tracking, under which a planned range may change."""
+    if writer_options(writer).get(_ASYNC_OPTION, "false").lower() == "true":
+        raise ConfigurationError(
+            "asyncProgressTrackingEnabled lets a planned range change, so messages could be lost; leave it out"
+        )
+    if holes:
+        raise CheckpointError(
+            f"checkpoint {checkpoint} lacks batches {', '.join(map(str, holes[:5]))} within its logs, as asynchronous "
+            "progress tracking leaves them; use another checkpoint",
+            holes=holes,
+        )
+
+
+def writer_options(writer: Any) -> dict[str, str]:
+    """The options that a DataStreamWriter carries, by lower-case name; empty where Spark does not let us see them."""
+    try:
+        if hasattr(writer, "_write_proto"):
+            return {name.lower(): value for name, value in writer._write_proto.options.items()}
+        java_writer = writer._jwrite
+        field = java_writer.getClass().getDeclaredField("extraOptions")
+        field.setAccessible(True)
+        options = field.get(java_writer)
+        found = options.get(_ASYNC_OPTION)
+        return {_ASYNC_OPTION: str(found.get())} if found.isDefined() else {}
+    except Exception as error:
+        log.debug("the writer's options cannot be seen: %s", error)
+        return {}
