@@ -1,0 +1,218 @@
+"""The verb: prepare, run, watch, reconcile, report."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from wallaroo_spark.cli.demo.orders import write_orders
+from wallaroo_spark.cli.demo.reconcile import Reconciliation, line_ends, reconcile
+from wallaroo_spark.cli.demo.senders import Sender, Senders, plan_senders
+from wallaroo_spark.cli.demo.view import Scene, View
+from wallaroo_spark.errors import ConfigurationError, WallarooError
+
+if TYPE_CHECKING:
+    from wallaroo_spark.cli.demo.job import Sink
+    from wallaroo_spark.receiver import Receiver
+
+WORKERS = 2
+STALLED_SECONDS = 180.0
+"""Without any progress for so long, something is wrong and waiting on would not help."""
+_LOOK_SECONDS = 0.2
+
+
+@dataclass
+class Plan:
+    """What one run of the demo is to do."""
+
+    folder: Path
+    senders: list[Sender]
+    totals: dict[str, int]
+    made_orders: bool
+    kill_worker: bool
+
+    @property
+    def expected(self) -> int:
+        """Messages in all."""
+        return sum(self.totals.values())
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--messages", default=200_000, show_default=True, type=click.IntRange(1), help="Orders to generate.")
+@click.option("--kill-worker", is_flag=True, help="Kill a worker's process (SIGKILL) half-way.")
+@click.option("--json", "as_json", is_flag=True, help="Print the five counts as one JSON object, as the last line.")
+@click.option(
+    "--output",
+    default="demo-output",
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the files, the Parquet and the logs of the run.",
+)
+def demo(files: tuple[Path, ...], messages: int, kill_worker: bool, as_json: bool, output: Path) -> None:
+    """Four connectors send orders to two workers inside Spark; every one must arrive exactly once.
+
+    Without FILES, orders are generated and totalled by the minute. With FILES their lines are sent, a stream a file,
+    and the Parquet is held against the files byte for byte. The exit status is 0 only if nothing is lost or repeated.
+    """
+    from wallaroo_spark.cli.demo import job
+
+    folder = output.resolve()
+    job.clear(folder)
+    with _quiet(folder / "spark.log") as terminal:
+        console = Console(file=terminal, highlight=False)
+        plan = _prepare(console, folder, files, messages, kill_worker)
+        console.print("starting Spark, an embedded Redis and two workers …")
+        spark = job.make_session(folder)
+        try:
+            sink = job.Sink(folder, totals=plan.made_orders)
+            _run(console, plan, spark, sink)
+            result, matching = _check(console, plan, spark, sink)
+        finally:
+            spark.stop()
+    _report(plan, result, matching)
+    if as_json:
+        click.echo(json.dumps(result.counts()))
+    sys.exit(0 if result.clean and matching else 1)
+
+
+@contextlib.contextmanager
+def _quiet(log: Path) -> Iterator[IO[str]]:
+    """Give the terminal to us alone: what Spark, Java and Python workers write to stderr goes to the log."""
+    sys.stdout.flush()
+    saved = os.dup(2)
+    with log.open("a") as sink, open(os.dup(1), "w", encoding="utf-8") as terminal:
+        os.dup2(sink.fileno(), 2)
+        try:
+            yield terminal
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+
+
+def _prepare(console: Console, folder: Path, files: tuple[Path, ...], messages: int, kill_worker: bool) -> Plan:
+    made = not files
+    if made:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+            task = progress.add_task("writing orders", total=messages)
+            paths = write_orders(folder / "orders", messages, lambda count: progress.advance(task, count))
+        console.print(f"{messages:,} orders of {len(paths)} shops are in {folder / 'orders'}")
+    else:
+        paths = [path.resolve() for path in files]
+        if len(set(paths)) != len(paths):
+            raise ConfigurationError("a file is named twice; name each once")
+    senders = plan_senders(paths, [path.stem for path in paths] if made else None)
+    totals = {str(path): len(line_ends(path)) for path in paths}
+    return Plan(folder, senders, totals, made, kill_worker)
+
+
+def _run(console: Console, plan: Plan, spark: Any, sink: Sink) -> None:
+    from wallaroo_spark.receiver import Receiver
+
+    cookie = secrets.token_urlsafe(16)
+    with Receiver(spark, "demo", workers=WORKERS, cookie=cookie) as receiver:
+        writer = receiver.stream().writeStream.foreachBatch(sink.write)
+        query = receiver.start(writer, checkpoint=str(plan.folder / "checkpoint"))
+        log = plan.folder / "connectors.log"
+        with Senders(plan.senders, receiver.registry_url, cookie, log) as senders, View(console) as view:
+            _watch(plan, view, receiver, query, sink, senders)
+        failed = senders.failed()
+        if failed:
+            raise WallarooError(f"connectors {', '.join(failed)} gave up; {plan.folder / 'connectors.log'} says why")
+
+
+def _watch(plan: Plan, view: View, receiver: Receiver, query: Any, sink: Sink, senders: Senders) -> None:
+    """Until every connector has ended; kills a worker on the way when asked to."""
+    notes: list[str] = []
+    to_kill = plan.kill_worker
+    seen, since = -1, time.monotonic()
+    while not senders.finished:
+        if query.exception() is not None:
+            raise WallarooError(f"the query failed; {plan.folder / 'spark.log'} says why: {query.exception()}")
+        if to_kill and sink.messages >= plan.expected / 2:
+            notes.append(_kill_a_worker(receiver))
+            to_kill = False
+        view.show(_scene(plan, receiver, sink, notes))
+        if sink.messages != seen:
+            seen, since = sink.messages, time.monotonic()
+        elif time.monotonic() - since > STALLED_SECONDS:
+            raise WallarooError(f"nothing has moved for {STALLED_SECONDS:g} seconds; see the logs in {plan.folder}")
+        time.sleep(_LOOK_SECONDS)
+    if to_kill:
+        notes.append("all was committed before a worker could be killed; send more messages")
+    view.show(_scene(plan, receiver, sink, notes), last=True)
+    if not view.console.is_terminal:
+        for note in notes:
+            view.console.print(note)
+
+
+def _scene(plan: Plan, receiver: Receiver, sink: Sink, notes: list[str]) -> Scene:
+    return Scene(plan.senders, plan.totals, receiver.status(), sink.messages, len(sink.batches), notes)
+
+
+def _kill_a_worker(receiver: Receiver) -> str:
+    """End a worker's process without warning: the one with most sessions."""
+    serving = [slot for slot in receiver.status()["workers"] if "worker" in slot]
+    victim = max(serving, key=lambda slot: int(slot["worker"]["sessions"]))
+    pid = int(victim["worker"]["pid"])
+    os.kill(pid, signal.SIGKILL)
+    return f"killed worker {victim['slot']} (process {pid}) with {victim['worker']['sessions']} sessions"
+
+
+def _check(console: Console, plan: Plan, spark: Any, sink: Sink) -> tuple[Reconciliation, bool]:
+    """What came out against what went in, and the totals against the files."""
+    from wallaroo_spark.cli.demo import job
+
+    console.print("reading files and Parquet again to reconcile them …")
+    acknowledged = {file: sender.acknowledged.get(file, -1) for sender in plan.senders for file in sender.files}
+    result = reconcile(sink.rows, acknowledged)
+    totals = sink.finish(spark, plan.folder / "totals")
+    if totals is None:
+        return result, True
+    expected = job.expected_totals(spark, list(plan.totals)).collect()
+    rows = totals.collect()
+    _show_totals(console, rows)
+    return result, rows == expected
+
+
+def _show_totals(console: Console, rows: list[Any], most: int = 6) -> None:
+    table = Table("minute", "shop", "orders", "items", "turnover", title="per-minute totals", title_justify="left")
+    for row in rows[:most]:
+        table.add_row(f"{row['minute']:%H:%M}", row["shop"], *_amounts(row))
+    if len(rows) > most:
+        table.add_row("…", f"{len(rows) - most} more", "", "", "")
+    console.print(table)
+
+
+def _amounts(row: Any) -> tuple[str, str, str]:
+    return f"{row['orders']:,}", f"{row['items']:,}", f"{row['cents'] / 100:,.2f}"
+
+
+def _report(plan: Plan, result: Reconciliation, matching: bool) -> None:
+    console = Console(highlight=False)
+    table = Table(*result.counts(), title="reconciliation", title_justify="left")
+    table.add_row(*(f"{count:,}" for count in result.counts().values()))
+    console.print(table)
+    what = "totals match the files" if plan.made_orders else "every line is the same byte for byte"
+    if result.clean and matching:
+        console.print(f"[green]Nothing lost, nothing repeated; {what}.[/green]")
+    else:
+        detail = f"{result.altered} altered, {result.disordered} out of order"
+        console.print(f"[red]NOT clean: {detail}; totals {'match' if matching else 'differ'}.[/red]")
+    kept = ["rows (Parquet)", *(["totals (Parquet)", "orders"] if plan.made_orders else []), "spark.log"]
+    console.print(f"In {plan.folder}: {', '.join(kept)}")

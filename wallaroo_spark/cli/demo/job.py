@@ -1,0 +1,113 @@
+"""The demo's Spark job: rows and per-minute totals as Parquet, a folder a batch.
+
+A batch that is run again replaces what it wrote before, which makes the sink idempotent.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+TASK_SLOTS = 4
+_ORDER = "shop string, time timestamp, quantity long, cents long"
+
+
+def make_session(folder: Path) -> SparkSession:
+    """Spark in local mode, everything it has to say in ``spark.log``."""
+    log4j = folder / "log4j2.properties"
+    log4j.write_text(
+        "rootLogger.level = warn\n"
+        "rootLogger.appenderRef.file.ref = file\n"
+        "appender.file.type = File\n"
+        "appender.file.name = file\n"
+        f"appender.file.fileName = {folder / 'spark.log'}\n"
+        "appender.file.layout.type = PatternLayout\n"
+        "appender.file.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex\n"
+    )
+    return (
+        SparkSession.builder.master(f"local[{TASK_SLOTS}]")
+        .appName("wallaroo-spark demo")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", f'-Dlog4j2.configurationFile="{log4j.as_uri()}"')
+        .config("spark.pyspark.python", sys.executable)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+
+
+class Sink:
+    """Writes each batch; knows how many messages each committed one had."""
+
+    def __init__(self, folder: Path, *, totals: bool) -> None:
+        self.rows = folder / "rows"
+        self.minutes = folder / "minutes"
+        self.batches: dict[int, int] = {}
+        self._totals = totals
+        self._lock = threading.Lock()
+
+    @property
+    def messages(self) -> int:
+        """Messages written so far."""
+        with self._lock:
+            return sum(self.batches.values())
+
+    def write(self, batch: DataFrame, number: int) -> None:
+        """One batch, for ``foreachBatch``. Run again, it overwrites what it wrote."""
+        rows = self.rows / f"batch={number}"
+        batch.select("instance", "stream", "message_id", "value").write.mode("overwrite").parquet(str(rows))
+        written = batch.sparkSession.read.parquet(str(rows))
+        if self._totals:
+            order = f.from_json(f.col("value").cast("string"), _ORDER)
+            totals = written.select(order.alias("order")).select("order.*").groupBy(minute(), "shop").agg(*sums())
+            totals.write.mode("overwrite").parquet(str(self.minutes / f"batch={number}"))
+        with self._lock:
+            self.batches[number] = written.count()
+
+    def finish(self, spark: SparkSession, target: Path) -> DataFrame | None:
+        """The totals of all batches as one Parquet folder, in order; None when there are none."""
+        if not self._totals or not any(self.minutes.glob("batch=*/*.parquet")):
+            return None
+        parts = spark.read.parquet(str(self.minutes))
+        totals = parts.groupBy("minute", "shop").agg(
+            *(f.sum(name).alias(name) for name in ("orders", "items", "cents"))
+        )
+        totals.orderBy("minute", "shop").coalesce(1).write.mode("overwrite").parquet(str(target))
+        return spark.read.parquet(str(target)).orderBy("minute", "shop")
+
+
+def minute() -> Any:
+    """The minute that an order falls into."""
+    return f.date_trunc("minute", f.col("time")).alias("minute")
+
+
+def sums() -> list[Any]:
+    """What is added up."""
+    return [
+        f.count(f.lit(1)).alias("orders"),
+        f.sum("quantity").alias("items"),
+        f.sum("cents").alias("cents"),
+    ]
+
+
+def expected_totals(spark: SparkSession, files: list[str]) -> DataFrame:
+    """The same totals straight from the files, which no message ever left."""
+    return spark.read.schema(_ORDER).json(files).groupBy(minute(), "shop").agg(*sums()).orderBy("minute", "shop")
+
+
+def clear(folder: Path) -> None:
+    """Remove what an earlier run left here, and nothing else."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("orders", "rows", "minutes", "totals", "checkpoint"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in ("spark.log", "connectors.log", "log4j2.properties"):
+        (folder / name).unlink(missing_ok=True)

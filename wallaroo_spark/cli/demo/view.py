@@ -1,0 +1,110 @@
+"""What the demo shows while it runs: a live picture on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from wallaroo_spark.cli.demo.senders import Sender
+
+_LINE_SECONDS = 5.0
+_RATE_SECONDS = 3.0
+
+
+@dataclass
+class Scene:
+    """One moment of the demo."""
+
+    senders: list[Sender]
+    totals: dict[str, int]
+    status: dict[str, Any]
+    committed: int
+    batches: int
+    notes: list[str]
+
+    @property
+    def expected(self) -> int:
+        """Messages in all."""
+        return sum(self.totals.values())
+
+
+@dataclass
+class View:
+    """Shows scenes as they come."""
+
+    console: Console
+    _live: Live | None = None
+    _last_line: float = 0.0
+    _rates: list[tuple[float, int]] = field(default_factory=list)
+
+    def __enter__(self) -> View:
+        if self.console.is_terminal:
+            self._live = Live(console=self.console, refresh_per_second=8, transient=False)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, scene: Scene, *, last: bool = False) -> None:
+        """Draw this moment."""
+        now = time.monotonic()
+        self._rates = [(at, n) for at, n in self._rates if now - at < _RATE_SECONDS] + [(now, scene.committed)]
+        if self._live is not None:
+            self._live.update(self._picture(scene))
+        elif last or now - self._last_line > _LINE_SECONDS:
+            self._last_line = now
+            sent = sum(sender.sent for sender in scene.senders)
+            self.console.print(
+                f"sent {sent:,} of {scene.expected:,}, committed {scene.committed:,} in {scene.batches} batches, "
+                f"{self._rate():,} messages/s",
+                highlight=False,
+            )
+
+    def _rate(self) -> int:
+        (begin, before), (end, after) = self._rates[0], self._rates[-1]
+        return round((after - before) / (end - begin)) if end > begin else 0
+
+    def _picture(self, scene: Scene) -> Group:
+        connectors = Table.grid(padding=(0, 2))
+        for sender in scene.senders:
+            total = sum(scene.totals[file] for file in sender.files)
+            state = "done" if sender.finished else "sending"
+            bar = ProgressBar(total=max(total, 1), completed=sender.sent, width=28)
+            connectors.add_row(sender.instance, sender.revision, bar, f"{sender.sent:>9,} of {total:,}", state)
+        workers = Table.grid(padding=(0, 2))
+        for slot in scene.status["workers"]:
+            worker = slot.get("worker", {})
+            used = worker.get("buffered_bytes", 0) / 2**20
+            held = f"{used:7.1f} MiB buffered" if worker else ""
+            again = slot["submissions"] - 1
+            color = {"serving": "green", "starting": "yellow"}.get(slot["state"], "red")
+            workers.add_row(
+                f"worker {slot['slot']}",
+                Text(slot["state"], style=color),
+                f"{worker.get('sessions', 0)} sessions",
+                held,
+                f"restarted {again}×" if again else "",
+            )
+        batches = Table.grid(padding=(0, 2))
+        bar = ProgressBar(total=max(scene.expected, 1), completed=scene.committed, width=28)
+        batches.add_row(bar, f"{scene.committed:>9,} of {scene.expected:,} in {scene.batches} batches")
+        batches.add_row("", f"{self._rate():>9,} messages/s")
+        return Group(
+            Panel(connectors, title="connectors", title_align="left"),
+            Panel(workers, title="workers, inside Spark", title_align="left"),
+            Panel(batches, title="committed by the query", title_align="left"),
+            *(Text(note, style="bold yellow") for note in scene.notes),
+        )
