@@ -17,7 +17,6 @@ from wallaroo_spark.protocol import (
     HelloReceived,
     Message,
     MessagesReceived,
-    Nack,
     NotifyAck,
     NotifyReceived,
     StreamReference,
@@ -108,13 +107,12 @@ class ScriptedWorker:
 
     @property
     def only(self) -> StreamLog:
-        """The one stream there is."""
-        (log,) = self.streams.values()
-        return log
+        """The one stream there is; an empty one before it is announced."""
+        assert len(self.streams) <= 1, self.streams
+        return next(iter(self.streams.values()), StreamLog())
 
     def named(self, name: str) -> StreamLog:
-        (log,) = (log for log in self.streams.values() if log.name == name)
-        return log
+        return next((log for log in self.streams.values() if log.name == name), StreamLog())
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until the worker has seen something."""
@@ -157,6 +155,7 @@ class ServedSession:
         self.stream = stream
         self.session = WorkerSession(version="0.0.1", cookie=worker.cookie)
         self.over = False
+        self.ended_in_order = False
         self._cut_after = worker.cut_after.popleft() if worker.cut_after else None
 
     def write(self, data: bytes | None) -> None:
@@ -180,6 +179,7 @@ class ServedSession:
             if not self._take(data):
                 return
             await self.worker.notice()
+        self.ended_in_order = True
 
     def _take(self, data: bytes) -> bool:
         self.session.receive(data)
@@ -269,6 +269,10 @@ class ServedSession:
         return log.last is not None and message.message_id <= log.last
 
 
-def can_nack(session: ServedSession) -> bool:
-    revision = session.session.revision
-    return revision is not None and revision.has(Nack)
+async def spin(holds: Callable[[], bool]) -> None:
+    """Let the event loop turn until something holds that fires no event; bounded."""
+    for _ in range(1_000_000):
+        if holds():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("what was waited for did not come about")

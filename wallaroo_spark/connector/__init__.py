@@ -5,6 +5,7 @@ worker, resume every stream at its committed reference, and send again what was 
 """
 
 from wallaroo_spark.connector.backoff import Backoff
+from wallaroo_spark.connector.blocking import BlockingConnector, BlockingStream
 from wallaroo_spark.connector.connector import Connector, stream_id_of
 from wallaroo_spark.connector.feed import FeedResult, Progress
 from wallaroo_spark.connector.files import Framed, Lines
@@ -13,6 +14,8 @@ from wallaroo_spark.connector.stream import Stream
 
 __all__ = [
     "Backoff",
+    "BlockingConnector",
+    "BlockingStream",
     "Connector",
     "FeedResult",
     "Framed",

@@ -185,7 +185,9 @@ class Hub:
     def up(self, link: Link, ok: Ok) -> None:
         """A session has begun. Raises :class:`ReplayError` for a stream that cannot go on from its reference."""
         self.link = link
-        self._references = {stream.stream_id: stream.ref for stream in ok.streams}
+        if not self.revision.has(NotifyAck):
+            # Where OK has no room for references, each NOTIFY_ACK renews one.
+            self._references = {stream.stream_id: stream.ref for stream in ok.streams}
         for stream in list(self.streams.values()):
             if stream.ledger.settled:
                 continue

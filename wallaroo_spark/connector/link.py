@@ -105,7 +105,9 @@ class Link:
                     await self._written.wait()
         self._writer.cancel()
         await asyncio.wait([self._writer])
-        await self._stream.close()
+        # A reset by the peer that comes in the middle of the close must not end more than this session.
+        with contextlib.suppress(OSError):
+            await self._stream.close()
 
     def _next_frame(self) -> Frame | None:
         try:

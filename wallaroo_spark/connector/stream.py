@@ -37,7 +37,7 @@ class Stream:
         self._hub = hub
         self._turn_left = 0
         self._resender: Link | None = None
-        self._always = Flags.EPHEMERAL if isinstance(ledger, Fleeting) else Flags.NONE
+        self._ephemeral = isinstance(ledger, Fleeting)
 
     def __repr__(self) -> str:
         return f"<Stream {self.name!r} id={self.id}: {self.ledger.state()}>"
@@ -56,7 +56,7 @@ class Stream:
     def done(self) -> bool:
         """Whether everything sent is acknowledged, or, for an ephemeral stream, handed to the connection."""
         link = self._hub.link
-        return self.ledger.done and (not self._always or link is None or link.idle)
+        return self.ledger.done and (not self._ephemeral or link is None or link.idle)
 
     async def send(
         self,
@@ -160,7 +160,9 @@ class Stream:
         size = cost(payload, key)
         await self._admitted(lambda: self.obstacle(size))
         message_id = ledger.next_id(id)
-        message = Message(self.id, message_id, payload, self._always | flags, event_time, key)
+        if self._ephemeral:
+            flags |= Flags.EPHEMERAL
+        message = Message(self.id, message_id, payload, flags, event_time, key)
         link = self._hub.link
         assert link is not None
         link.message(message)
@@ -192,9 +194,9 @@ class Stream:
 
     def _write_end(self, link: Link) -> None:
         last = self.ledger.last or 0
-        if self._always:
+        if self._ephemeral:
             # The usual closing boundary is not ephemeral, and a stream may not mix the two.
-            link.message(Message(self.id, last, None, Flags.BOUNDARY | Flags.EOS | self._always))
+            link.message(Message(self.id, last, None, Flags.BOUNDARY | Flags.EOS | Flags.EPHEMERAL))
         else:
             link.end(self.id, last)
         self.ledger.end_written = True

@@ -56,7 +56,7 @@ class Turnstile:
         if self._woken is not None:
             return
         for waiter in self._waiters:
-            if waiter.may_pass():
+            if not waiter.woken.done() and waiter.may_pass():
                 self._waiters.remove(waiter)
                 self._woken = waiter
                 waiter.woken.set_result(None)
@@ -66,6 +66,8 @@ class Turnstile:
         """Wait for one's turn; on return ``may_pass()`` holds, until the caller awaits something."""
         waiter = _Waiter(may_pass)
         self._waiters.append(waiter)
+        # Those ahead may all be unable to pass.
+        self.turn()
         while True:
             try:
                 await waiter.woken

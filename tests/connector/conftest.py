@@ -1,0 +1,16 @@
+"""A time limit around every test that talks to a worker, and the three revisions."""
+
+from __future__ import annotations
+
+import pytest
+
+from wallaroo_spark.connector import Backoff
+
+REVISIONS = ("draft-le", "draft-be", "v3")
+QUICK = Backoff(initial=0.01, maximum=0.05, give_up_after=20.0)
+"""Comes back at once; the limit is never reached by a test that passes."""
+
+
+@pytest.fixture(params=REVISIONS)
+def revision(request: pytest.FixtureRequest) -> str:
+    return str(request.param)

@@ -1,0 +1,352 @@
+"""The bookkeeping of references, without sockets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from wallaroo_spark.connector.outbox import OVERHEAD_BYTES, Budget, Fleeting, Ledger, Outbox, Trail, cost
+from wallaroo_spark.errors import LocalProtocolError, ReplayError
+from wallaroo_spark.protocol import U64_MAX, Message
+
+
+def outbox(*ids: int, increasing: bool = True, start: int | None = None, ref: int | None = None) -> Outbox:
+    box = Outbox("orders", Budget(1 << 20), increasing=increasing, start=start)
+    box.resume(ref)
+    for message_id in ids:
+        put(box, message_id)
+    return box
+
+
+def put(ledger: Ledger, message_id: int) -> None:
+    ledger.append(Message(7, ledger.next_id(message_id), b"x"))
+
+
+def again(box: Outbox) -> list[int | None]:
+    """Everything that is sent again, in order."""
+    ids = []
+    while (message := box.next_again()) is not None:
+        ids.append(message.message_id)
+        box.sent_again()
+    return ids
+
+
+class TestNumbering:
+    def test_the_first_id_is_one_where_nothing_is_committed(self) -> None:
+        assert outbox().next_id(None) == 1
+
+    def test_ids_go_on_behind_the_reference_the_worker_says(self) -> None:
+        assert outbox(ref=41).next_id(None) == 42
+
+    def test_ids_go_on_behind_the_callers_reference_where_the_worker_has_none(self) -> None:
+        assert outbox(start=9).next_id(None) == 10
+
+    def test_an_id_that_does_not_increase_is_refused_naming_both(self) -> None:
+        with pytest.raises(LocalProtocolError, match="17 is not above 17") as caught:
+            outbox(17).next_id(17)
+        assert caught.value.fields["last"] == 17
+
+    def test_an_id_at_or_below_the_committed_reference_is_refused(self) -> None:
+        with pytest.raises(LocalProtocolError, match="5 is not above 100"):
+            outbox(ref=100).next_id(5)
+
+    def test_opaque_ids_come_in_any_order(self) -> None:
+        assert outbox(17, increasing=False).next_id(3) == 3
+
+    @pytest.mark.parametrize("wanted", [-1, U64_MAX + 1])
+    def test_an_id_beyond_64_bits_is_refused(self, wanted: int) -> None:
+        with pytest.raises(LocalProtocolError, match="64-bit"):
+            outbox(increasing=False).next_id(wanted)
+
+    def test_numbering_past_the_greatest_id_is_refused(self) -> None:
+        with pytest.raises(LocalProtocolError, match="64-bit"):
+            outbox(U64_MAX).next_id(None)
+
+
+class TestAcknowledging:
+    def test_an_acknowledgement_covers_everything_up_to_and_including_its_reference(self) -> None:
+        box = outbox(1, 5, 9)
+        box.acknowledge(5)
+        assert (box.kept, box.reference) == (1, 5)
+        assert not box.done
+
+    def test_a_reference_between_two_ids_covers_those_below_it(self) -> None:
+        box = outbox(1, 5, 9)
+        box.acknowledge(7)
+        assert box.kept == 1
+
+    def test_an_older_acknowledgement_changes_nothing(self) -> None:
+        box = outbox(1, 5, 9)
+        box.acknowledge(9)
+        box.acknowledge(1)
+        assert (box.kept, box.reference, box.done) == (0, 9, True)
+
+    def test_an_opaque_acknowledgement_covers_what_was_sent_before_its_message(self) -> None:
+        box = outbox(30, 10, 20, increasing=False)
+        box.acknowledge(10)
+        assert (box.kept, box.reference) == (1, 10)
+
+    def test_an_opaque_acknowledgement_of_an_unknown_id_covers_nothing(self) -> None:
+        box = outbox(30, 10, increasing=False)
+        box.acknowledge(99)
+        assert (box.kept, box.reference) == (2, None)
+
+    def test_acknowledged_bytes_are_given_back_to_the_budget(self) -> None:
+        budget = Budget(1000)
+        box = Outbox("orders", budget)
+        box.append(Message(7, 1, b"12345", key=b"k"))
+        box.append(Message(7, 2, None))
+        assert budget.held == 2 * OVERHEAD_BYTES + 6
+        box.acknowledge(1)
+        assert budget.held == OVERHEAD_BYTES
+        box.clear()
+        assert budget.held == 0
+
+    def test_a_budget_takes_one_message_of_any_size_when_it_is_empty(self) -> None:
+        budget = Budget(10)
+        assert budget.admits(cost(b"x" * 100, None))
+        budget.held = 1
+        assert not budget.admits(10)
+        assert budget.admits(9)
+
+
+class TestResuming:
+    def test_what_is_not_committed_is_sent_again_in_order(self) -> None:
+        box = outbox(1, 2, 3, 4)
+        box.resume(2)
+        assert box.behind
+        assert again(box) == [3, 4]
+        assert not box.behind
+
+    def test_a_cut_while_sending_again_starts_over_at_the_reference(self) -> None:
+        box = outbox(1, 2, 3, 4)
+        box.resume(1)
+        box.sent_again()
+        box.resume(1)
+        assert again(box) == [2, 3, 4]
+
+    def test_an_acknowledgement_may_overtake_what_is_sent_again(self) -> None:
+        box = outbox(1, 2, 3, 4)
+        box.resume(None)
+        box.sent_again()
+        box.acknowledge(3)
+        assert again(box) == [4]
+
+    def test_a_reference_before_what_is_kept_cannot_be_served(self) -> None:
+        box = outbox(1, 2, 3)
+        box.acknowledge(2)
+        with pytest.raises(ReplayError, match=r"behind reference 1,.*up to 2.*first one kept is 3") as caught:
+            box.resume(1)
+        assert caught.value.fields == {"stream": "orders", "reference": 1, "first_held": 3}
+
+    def test_a_stream_that_is_wanted_from_its_beginning_cannot_be_served_after_an_acknowledgement(self) -> None:
+        box = outbox(1)
+        box.acknowledge(1)
+        with pytest.raises(ReplayError, match=r"from the beginning.*first one kept is nothing"):
+            box.resume(None)
+
+    def test_a_reference_beyond_what_was_sent_is_taken_over(self) -> None:
+        box = outbox(1, 2)
+        box.resume(10)
+        assert (box.kept, box.next_id(None)) == (0, 11)
+
+    def test_the_callers_reference_stands_in_as_long_as_the_worker_has_none(self) -> None:
+        box = outbox(10, start=9)
+        box.resume(None)
+        assert again(box) == [10]
+
+    def test_opaque_ids_resume_behind_the_message_with_that_id(self) -> None:
+        box = outbox(30, 10, 20, increasing=False)
+        box.resume(10)
+        assert again(box) == [20]
+
+    def test_opaque_ids_resume_at_the_reference_known_before(self) -> None:
+        box = outbox(30, 10, 20, increasing=False)
+        box.acknowledge(30)
+        box.resume(30)
+        assert again(box) == [10, 20]
+
+    def test_an_opaque_reference_that_is_unknown_here_cannot_be_served(self) -> None:
+        box = outbox(30, 10, increasing=False)
+        with pytest.raises(ReplayError, match="reference 99"):
+            box.resume(99)
+
+    def test_an_opaque_stream_starts_at_whatever_reference_the_worker_has(self) -> None:
+        box = outbox(increasing=False, ref=77)
+        assert (box.reference, box.next_id(None)) == (77, 78)
+
+
+class TestEnding:
+    def test_an_end_is_done_once_written_and_settled_by_an_acknowledgement_after_it(self) -> None:
+        box = outbox(1)
+        box.ended = True
+        box.acknowledge(1)
+        assert not box.done
+        box.end_written = True
+        assert box.done
+        assert not box.settled
+        box.acknowledge(1)
+        assert box.settled
+        box.validate()
+
+    def test_an_end_that_is_not_settled_is_written_again_in_the_next_session(self) -> None:
+        box = outbox(1)
+        box.ended = box.end_written = True
+        box.resume(None)
+        assert not box.end_written
+        assert not box.done
+
+    def test_an_acknowledgement_of_a_part_does_not_settle_the_end(self) -> None:
+        box = outbox(1, 2)
+        box.ended = box.end_written = True
+        box.acknowledge(1)
+        assert not box.settled
+
+
+class TestTrail:
+    def test_a_resume_keeps_the_reader_from_writing_until_it_has_gone_back(self) -> None:
+        trail = Trail("orders")
+        trail.resume(3)
+        assert trail.behind
+        assert not trail.done
+        assert trail.take_rewind() == 3
+        assert not trail.behind
+        assert trail.done
+
+    def test_it_goes_back_behind_what_was_acknowledged_before(self) -> None:
+        trail = Trail("orders")
+        trail.resume(None)
+        trail.take_rewind()
+        put(trail, 10)
+        trail.acknowledge(10)
+        trail.resume(4)
+        assert trail.take_rewind() == 4
+        assert trail.next_id(5) == 5
+
+    def test_records_read_again_may_be_acknowledged_already(self) -> None:
+        trail = Trail("orders")
+        trail.resume(100)
+        trail.take_rewind()
+        put(trail, 120)
+        trail.acknowledge(200)
+        assert trail.done
+        put(trail, 150)
+        assert trail.done
+        put(trail, 300)
+        assert not trail.done
+
+    def test_an_older_acknowledgement_changes_nothing(self) -> None:
+        trail = Trail("orders")
+        trail.resume(100)
+        trail.acknowledge(50)
+        assert trail.reference == 100
+
+    def test_with_opaque_ids_it_is_done_when_the_last_id_is_acknowledged(self) -> None:
+        trail = Trail("orders", increasing=False)
+        trail.resume(None)
+        trail.take_rewind()
+        put(trail, 30)
+        put(trail, 10)
+        trail.acknowledge(30)
+        assert not trail.done
+        trail.acknowledge(10)
+        assert trail.done
+
+    def test_its_end_comes_again_after_a_resume(self) -> None:
+        trail = Trail("orders")
+        trail.ended = trail.end_written = True
+        trail.resume(None)
+        assert not trail.ended
+        trail.validate()
+
+
+class TestFleeting:
+    def test_nothing_is_kept_and_nothing_waits_for_an_acknowledgement(self) -> None:
+        stream = Fleeting("ticks", increasing=False)
+        stream.append(Message(7, stream.next_id(None), b"x"))
+        assert (stream.kept, stream.done, stream.last) == (0, True, 1)
+
+    def test_a_resume_goes_on_with_what_is_new(self) -> None:
+        stream = Fleeting("ticks", increasing=False)
+        put(stream, 5)
+        stream.ended = stream.end_written = True
+        stream.resume(None)
+        assert not stream.behind
+        assert stream.settled
+
+
+class OutboxAgainstAWorker(RuleBasedStateMachine):
+    """Whatever happens to the connection, the worker ends up with every message once and in order."""
+
+    @initialize(increasing=st.booleans())
+    def begin(self, increasing: bool) -> None:
+        self.budget = Budget(1 << 30)
+        self.box = Outbox("orders", self.budget, increasing=increasing)
+        self.box.resume(None)
+        self.increasing = increasing
+        self.sent: list[int] = []
+        self.flying: list[int] = []
+        self.taken: list[int] = []
+        self.committed = 0
+
+    @precondition(lambda self: not self.box.behind)
+    @rule(step=st.integers(1, 3), size=st.integers(0, 50))
+    def send(self, step: int, size: int) -> None:
+        last = self.sent[-1] if self.sent else 0
+        # Without an order to keep, ids go down by turns.
+        wanted = last + step if self.increasing else (1000 + len(self.sent)) ^ 1
+        message_id = self.box.next_id(wanted)
+        self.box.append(Message(7, message_id, b"x" * size))
+        self.sent.append(message_id)
+        self.flying.append(message_id)
+
+    @rule()
+    def send_again(self) -> None:
+        message = self.box.next_again()
+        if message is not None and message.message_id is not None:
+            self.box.sent_again()
+            self.flying.append(message.message_id)
+
+    @rule(count=st.integers(1, 5))
+    def deliver(self, count: int) -> None:
+        for message_id in self.flying[:count]:
+            replay = message_id in self.taken
+            assert not replay or self.increasing, "with opaque ids nothing may come twice within a session"
+            if not replay:
+                self.taken.append(message_id)
+        del self.flying[:count]
+
+    @rule(behind=st.integers(0, 3))
+    def commit(self, behind: int) -> None:
+        self.committed = max(self.committed, len(self.taken) - behind)
+        if self.committed:
+            self.box.acknowledge(self.taken[self.committed - 1])
+
+    @rule(keeps_buffer=st.booleans())
+    def cut(self, keeps_buffer: bool) -> None:
+        self.flying.clear()
+        if not (keeps_buffer and self.increasing):
+            del self.taken[self.committed :]
+        self.box.resume(self.taken[self.committed - 1] if self.committed else None)
+
+    @invariant()
+    def the_bookkeeping_holds(self) -> None:
+        if hasattr(self, "box"):
+            self.box.validate()
+            assert self.taken == self.sent[: len(self.taken)]
+            assert self.box.kept >= len(self.sent) - max(self.committed, len(self.taken))
+
+    def teardown(self) -> None:
+        if hasattr(self, "box"):
+            self.cut(keeps_buffer=False)
+            while self.box.behind:
+                self.send_again()
+            self.deliver(len(self.flying))
+            self.commit(0)
+            assert self.taken == self.sent
+            assert self.box.done
+            assert self.budget.held == 0
+
+
+TestOutboxAgainstAWorker = OutboxAgainstAWorker.TestCase

@@ -1,0 +1,367 @@
+"""Sessions that are lost, refused, redirected and restarted; nothing is lost or repeated by reference."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.connector.conftest import QUICK, REVISIONS
+from tests.connector.scripted_worker import ScriptedWorker, ServedSession, spin
+from tests.connector.test_connector import connector, send_all
+from wallaroo_spark.connector import Backoff, Connector
+from wallaroo_spark.errors import RemoteProtocolError, ReplayError, TransportError
+from wallaroo_spark.protocol.reasons import later, redirect
+
+pytestmark = pytest.mark.timeout(30)
+
+
+@pytest.fixture
+def unused_port() -> Iterator[int]:
+    """A port at which nobody listens, kept from everybody else."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+async def lose(worker: ScriptedWorker) -> None:
+    """Cut the session, and wait until the connector is back."""
+    before = len(worker.hellos)
+    worker.session.stream.abort()
+    await worker.until(lambda: len(worker.hellos) > before)
+
+
+class TestCuts:
+    @pytest.mark.parametrize("keeps_buffer", [True, False])
+    async def test_what_was_not_committed_is_sent_again_in_order_before_anything_new(
+        self, revision: str, keeps_buffer: bool
+    ) -> None:
+        worker = ScriptedWorker(auto_commit=False, keeps_buffer=keeps_buffer)
+        async with worker, connector(worker, revision=revision) as sender:
+            stream = await sender.open("a")
+            await send_all(stream, 5)
+            await worker.until(lambda: len(worker.only.accepted) == 5)
+            worker.commit()
+            await stream.flushed()
+            await send_all(stream, 5)
+            await worker.until(lambda: len(worker.only.accepted) == 10)
+            await lose(worker)
+            await stream.send(b"new")
+            await worker.until(lambda: len(worker.only.accepted) == 11)
+            worker.commit()
+            await sender.drain()
+            assert worker.only.ids == list(range(1, 12))
+            assert worker.only.notified == [0, 5]
+            assert worker.only.duplicates == (5 if keeps_buffer else 0)
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(cuts=st.lists(st.integers(1, 6000), max_size=6), credits=st.integers(1, 60), name=st.sampled_from(REVISIONS))
+    def test_a_connection_may_be_cut_after_any_byte(self, cuts: list[int], credits: int, name: str) -> None:
+        async def run() -> None:
+            worker = ScriptedWorker(cut_after=cuts, credits=credits)
+            async with asyncio.timeout(30), worker, connector(worker, revision=name) as sender:
+                streams = [await sender.open("a"), await sender.open("b")]
+                await asyncio.gather(*(send_all(stream, 60, b"x" * 40) for stream in streams))
+                for stream in streams:
+                    await stream.end()
+                await sender.drain()
+                for stream in streams:
+                    assert worker.named(stream.name).ids == list(range(1, 61))
+            assert worker.errors == []
+
+        asyncio.run(run())
+
+    async def test_opaque_ids_are_sent_again_behind_the_reference(self) -> None:
+        worker = ScriptedWorker(auto_commit=False, increasing=False)
+        async with worker, connector(worker, message_ids="opaque") as sender:
+            stream = await sender.open("a")
+            for message_id in (30, 10, 20):
+                await stream.send(b"x", id=message_id)
+            await worker.until(lambda: len(worker.only.accepted) == 3)
+            worker.only.committed = 30
+            worker.only.accepted = worker.only.accepted[:1]
+            worker.keeps_buffer = True
+            await lose(worker)
+            await worker.until(lambda: len(worker.only.accepted) == 3)
+            worker.commit()
+            await sender.drain()
+            assert worker.only.ids == [30, 10, 20]
+            assert (worker.only.duplicates, worker.only.notified) == (0, [0, 30])
+
+    async def test_an_end_that_was_not_acknowledged_is_said_again(self, revision: str) -> None:
+        worker = ScriptedWorker(auto_commit=False)
+        async with worker, connector(worker, revision=revision) as sender:
+            stream = await sender.open("a")
+            await send_all(stream, 3)
+            await stream.end()
+            await worker.until(lambda: worker.only.ended == 1)
+            await lose(worker)
+            await worker.until(lambda: worker.only.ended == 2)
+            worker.commit()
+            await sender.drain()
+            assert worker.only.ids == [1, 2, 3]
+            before = len(worker.only.notified)
+            await lose(worker)
+            await sender.open("b")
+            assert len(worker.named("a").notified) == before, "a stream that is over was announced again"
+
+    async def test_ephemeral_streams_go_on_with_what_is_new(self) -> None:
+        worker = ScriptedWorker(keeps_buffer=True)
+        async with worker, connector(worker) as sender:
+            stream = await sender.open("ticks", ephemeral=True)
+            await stream.send(b"1")
+            await worker.until(lambda: worker.only.payloads == [b"1"])
+            await lose(worker)
+            await stream.send(b"2")
+            await sender.drain()
+            await worker.until(lambda: worker.only.payloads == [b"1", b"2"])
+
+    async def test_a_stream_may_be_opened_while_there_is_no_session(self, unused_port: int) -> None:
+        sender = Connector("orders", instance="shop-1", workers=f"127.0.0.1:{unused_port}", retry=QUICK)
+        async with sender:
+            opening = asyncio.create_task(sender.open("a"))
+            await spin(lambda: len(sender._hub.streams) == 1)
+            opening.cancel()
+            await asyncio.wait([opening])
+            # A stream that nobody waits for any more leaves its name free.
+            assert sender._hub.streams == {}
+
+
+class TestReplayErrors:
+    async def test_a_worker_that_wants_what_was_acknowledged_is_told_and_so_is_the_caller(self, revision: str) -> None:
+        worker = ScriptedWorker()
+        async with worker, connector(worker, revision=revision) as sender:
+            stream = await sender.open("a")
+            await send_all(stream, 5)
+            await sender.drain()
+            # An older checkpoint: only the first two are committed now.
+            worker.only.committed = 2
+            worker.session.stream.abort()
+            await worker.until(lambda: bool(worker.errors))
+            with pytest.raises(ReplayError, match=r"behind reference 2.*up to 5 were acknowledged"):
+                await stream.send(b"y")
+            assert "'a' is wanted again behind reference 2" in worker.errors[0]
+            with pytest.raises(ReplayError):
+                await sender.open("b")
+
+
+class TestNacks:
+    async def test_a_nack_takes_its_stream_back_and_leaves_the_others(self) -> None:
+        worker = ScriptedWorker(auto_commit=False)
+        async with worker, connector(worker, revision="draft-le") as sender:
+            one, other = await sender.open("a"), await sender.open("b")
+            await send_all(one, 5)
+            await send_all(other, 5)
+            await worker.until(lambda: all(len(worker.named(name).accepted) == 5 for name in "ab"))
+            worker.session.nack(one.id, 2)
+            await worker.until(
+                lambda: worker.named("a").ids == [1, 2, 3, 4, 5] and len(worker.named("a").notified) == 2
+            )
+            await one.send(b"x")
+            await worker.until(lambda: worker.named("a").ids == [1, 2, 3, 4, 5, 6])
+            worker.commit()
+            await sender.drain()
+            assert (worker.named("a").notified, worker.named("b").notified) == ([0, 2], [0])
+            assert len(worker.sessions) == 1
+
+    async def test_stacked_nacks_get_one_notify_each(self) -> None:
+        worker = ScriptedWorker(auto_commit=False)
+        async with worker, connector(worker, revision="draft-le") as sender:
+            stream = await sender.open("a")
+            await send_all(stream, 5)
+            await worker.until(lambda: len(worker.only.accepted) == 5)
+            for ref in (2, 2, 2):
+                worker.session.nack(stream.id, ref)
+            await worker.until(lambda: len(worker.only.notified) == 4)
+            await stream.send(b"x")
+            await worker.until(lambda: worker.only.ids == [1, 2, 3, 4, 5, 6])
+            worker.commit()
+            await sender.drain()
+            assert worker.only.notified == [0, 2, 2, 2]
+            assert worker.errors == []
+
+    async def test_a_nack_of_an_ended_stream_brings_its_tail_and_its_end_again(self) -> None:
+        worker = ScriptedWorker(auto_commit=False)
+        async with worker, connector(worker, revision="draft-le") as sender:
+            stream = await sender.open("a")
+            await send_all(stream, 3)
+            await stream.end()
+            await worker.until(lambda: worker.only.ended == 1)
+            worker.session.nack(stream.id, 1)
+            await worker.until(lambda: worker.only.ended == 2)
+            assert worker.only.ids == [1, 2, 3]
+
+    async def test_a_nack_before_what_is_kept_ends_the_session_with_a_reason(self) -> None:
+        async with ScriptedWorker() as worker, connector(worker, revision="draft-le") as sender:
+            stream = await sender.open("a")
+            await send_all(stream, 5)
+            await sender.drain()
+            worker.session.nack(stream.id, 2)
+            await worker.until(lambda: bool(worker.errors))
+            with pytest.raises(ReplayError, match="behind reference 2"):
+                await stream.send(b"x")
+
+
+@contextlib.asynccontextmanager
+async def two_workers(**script: Any) -> AsyncIterator[tuple[ScriptedWorker, ScriptedWorker]]:
+    """Two workers that share what they have of the streams, as two slots of one receiver do."""
+    async with ScriptedWorker(**script) as one, ScriptedWorker() as other:
+        other.streams = one.streams
+        yield one, other
+
+
+class TestRedirections:
+    async def test_an_error_that_names_another_worker_is_followed(self, revision: str) -> None:
+        async with two_workers() as (one, other):
+            one.answers.append(redirect(other.address, "instance 'shop-1' belongs to slot 1"))
+            async with connector(one, revision=revision) as sender:
+                await send_all(await sender.open("a"), 3)
+                await sender.drain()
+            assert (len(one.hellos), len(other.hellos)) == (1, 1)
+
+    async def test_an_error_that_names_no_address_is_a_failed_attempt(self) -> None:
+        async with ScriptedWorker(answers=[redirect("nowhere", "a slip")]) as worker, connector(worker) as sender:
+            await sender.open("a")
+            assert len(worker.hellos) == 2
+
+    async def test_a_restart_in_a_session_takes_the_streams_elsewhere(self) -> None:
+        async with two_workers(auto_commit=False) as (one, other), connector(one, revision="v3") as sender:
+            stream = await sender.open("a")
+            await send_all(stream, 3)
+            await one.until(lambda: len(one.only.accepted) == 3)
+            one.session.write(one.session.session.restart(other.address))
+            await other.until(lambda: len(other.hellos) == 1)
+            await stream.send(b"x")
+            await sender.drain()
+            assert other.only.ids == [1, 2, 3, 4]
+
+    async def test_a_restart_without_an_address_brings_the_connector_back(self) -> None:
+        for revision in ("draft-be", "v3"):
+            async with ScriptedWorker(auto_commit=False) as worker, connector(worker, revision=revision) as sender:
+                stream = await sender.open("a")
+                await send_all(stream, 3)
+                await worker.until(lambda worker=worker: len(worker.only.accepted) == 3)
+                worker.session.write(worker.session.session.restart())
+                worker.auto_commit = True
+                await worker.until(lambda worker=worker: len(worker.hellos) == 2)
+                await sender.drain()
+                assert worker.only.ids == [1, 2, 3]
+                assert worker.sessions[0].ended_in_order
+
+    async def test_a_restart_in_place_of_ok_is_followed(self) -> None:
+        def restart(session: ServedSession) -> bytes:
+            return session.session.restart(other.address)
+
+        async with two_workers(answers=[restart]) as (one, other), connector(one, revision="v3") as sender:
+            await sender.open("a")
+            assert (len(one.hellos), len(other.hellos)) == (1, 1)
+
+    async def test_workers_that_redirect_to_each_other_for_ever_are_given_up(self) -> None:
+        async with two_workers() as (one, other):
+            one.answers.extend([redirect(other.address, "not here")] * 50)
+            other.answers.extend([redirect(one.address, "not here")] * 50)
+            async with connector(one, retry=Backoff(initial=0, attempts=2)) as sender:
+                with pytest.raises(TransportError, match="redirected 6 times in a row"):
+                    await sender.open("a")
+            assert len(one.hellos) + len(other.hellos) == 12
+
+
+class TestComingBack:
+    async def test_a_worker_that_says_later_is_asked_again(self, revision: str) -> None:
+        answers = [later("the registry is away")] * 3
+        async with ScriptedWorker(answers=answers) as worker, connector(worker, revision=revision) as sender:
+            await sender.open("a")
+            assert len(worker.hellos) == 4
+
+    async def test_a_worker_that_closes_without_an_answer_is_asked_again(self) -> None:
+        async with ScriptedWorker(cut_after=[3, 10]) as worker, connector(worker) as sender:
+            await sender.open("a")
+            assert len(worker.sessions) == 3
+
+    async def test_a_worker_that_does_not_answer_hello_is_left_after_a_time(self) -> None:
+        silent = ScriptedWorker(answers=[lambda session: None])
+        async with silent as worker, connector(worker, handshake_timeout=0.05) as sender:
+            await sender.open("a")
+            assert len(worker.hellos) == 2
+
+    async def test_the_next_address_is_tried_when_one_is_dead(self, unused_port: int) -> None:
+        async with ScriptedWorker() as worker:
+            addresses = [f"127.0.0.1:{unused_port}", worker.address]
+            async with connector(worker, workers=addresses) as sender:
+                await sender.open("a")
+            assert len(worker.hellos) == 1
+
+    async def test_giving_up_names_what_was_tried_how_often_and_why(self, unused_port: int) -> None:
+        address = f"127.0.0.1:{unused_port}"
+        retry = Backoff(initial=0.001, attempts=3)
+        async with Connector("orders", instance="shop-1", workers=address, retry=retry) as sender:
+            with pytest.raises(TransportError) as caught:
+                await sender.open("a")
+        assert f"tried {address} (3 times); the last reason was: cannot connect to {address}: refused" in str(
+            caught.value
+        )
+
+    async def test_giving_up_in_the_middle_wakes_whoever_waits_to_send(self) -> None:
+        async with ScriptedWorker() as worker, connector(worker, retry=Backoff(initial=0, attempts=1)) as sender:
+            stream = await sender.open("a")
+            worker.answers.append(later("leaving"))
+            worker.session.stream.abort()
+            await worker.until(lambda: len(worker.hellos) == 2)
+            with pytest.raises(TransportError, match="the last reason was: try again later: leaving"):
+                await send_all(stream, 1000)
+
+
+class TestStreamsThatAreActiveElsewhere:
+    async def test_they_are_asked_for_again_until_they_are_free(self) -> None:
+        async with ScriptedWorker(refuse_notifies=3) as worker, connector(worker, revision="v3") as sender:
+            stream = await sender.open("a")
+            await stream.send(b"x")
+            await sender.drain()
+            assert len(worker.only.notified) == 4
+            assert len(worker.sessions) == 1
+
+    async def test_in_the_end_the_stream_fails_and_the_others_go_on(self) -> None:
+        retry = Backoff(initial=0.001, attempts=3)
+        async with ScriptedWorker() as worker, connector(worker, revision="v3", retry=retry) as sender:
+            other = await sender.open("b")
+            worker.refuse_notifies = 100
+            with pytest.raises(RemoteProtocolError, match=r"'a' \(id \d+\) was refused 3 times"):
+                await sender.open("a")
+            await other.send(b"x")
+            await sender.drain()
+            assert worker.named("b").payloads == [b"x"]
+
+
+class TestRegistry:
+    async def test_workers_are_looked_up_each_time_a_session_is_sought(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from wallaroo_spark.registry import EmbeddedRedis, Registry
+
+        with EmbeddedRedis() as redis, Registry(redis.start(), "orders") as registry:
+            await self._follow(redis.start(), registry)
+
+    async def _follow(self, url: str, registry: Any) -> None:
+        sender = Connector("orders", instance="shop-1", registry=url, retry=QUICK)
+        async with two_workers() as (one, other), sender:
+            opening = asyncio.create_task(sender.open("a"))
+            await asyncio.to_thread(registry.acquire, 0, 1, "first", one.address, "")
+            stream = await opening
+            await asyncio.to_thread(registry.acquire, 0, 2, "second", other.address, "")
+            one.answers.extend([later("leaving")] * 10_000)
+            one.session.stream.abort()
+            await other.until(lambda: len(other.hellos) == 1)
+            await send_all(stream, 3)
+            await sender.drain()
+            assert other.only.ids == [1, 2, 3]
+
+    async def test_a_registry_that_is_away_is_given_up_with_its_reason(self, unused_port: int) -> None:
+        url = f"redis://:hush@127.0.0.1:{unused_port}/0"
+        async with Connector("orders", instance="shop-1", registry=url, retry=Backoff(attempts=1)) as sender:
+            with pytest.raises(TransportError, match=r"tried the registry \(1 times\)") as caught:
+                await sender.open("a")
+        assert "hush" not in str(caught.value)

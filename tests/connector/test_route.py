@@ -1,0 +1,152 @@
+"""Back-off, redirections and giving up, without a clock."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wallaroo_spark.connector import Backoff
+from wallaroo_spark.connector.route import REDIRECTS_IN_A_ROW, Route
+from wallaroo_spark.errors import ConfigurationError
+
+A, B, C = ("a", 1), ("b", 2), ("c", 3)
+
+
+def route(**backoff: float) -> Route:
+    made = Route(Backoff(jitter=0, **backoff), lambda: 0.0, now=0.0)  # type: ignore[arg-type]  # numbers of one kind
+    made.replace([A, B])
+    return made
+
+
+class TestBackoff:
+    def test_delays_grow_up_to_the_maximum(self) -> None:
+        backoff = Backoff(initial=0.2, multiplier=2, maximum=1.0)
+        assert [backoff.delay(n, 0.0) for n in (1, 2, 3, 4, 5)] == [0.2, 0.4, 0.8, 1.0, 1.0]
+
+    @given(st.integers(1, 10**9), st.floats(0, 1, exclude_max=True))
+    def test_a_delay_is_bounded_however_many_failures_there_were(self, failures: int, chance: float) -> None:
+        backoff = Backoff()
+        assert 0 < backoff.delay(failures, chance) <= backoff.maximum
+
+    def test_chance_takes_its_part_off_a_delay(self) -> None:
+        assert Backoff(initial=1, jitter=0.5).delay(1, 0.5) == 0.75
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("initial", -1),
+            ("multiplier", 0.5),
+            ("maximum", 0.1),
+            ("jitter", 2),
+            ("attempts", 0),
+            ("give_up_after", 0),
+        ],
+    )
+    def test_values_that_cannot_work_are_refused_by_name(self, field: str, value: float) -> None:
+        with pytest.raises(ConfigurationError, match=f"retry.{field} is {value}"):
+            Backoff(**{field: value})  # type: ignore[arg-type]  # one field of several types
+
+
+class TestOrder:
+    def test_addresses_are_tried_in_turn(self) -> None:
+        found = route()
+        tried = []
+        for _ in range(3):
+            tried.append(found.next())
+            found.failed("x", "refused")
+        assert tried == [A, B, A]
+
+    def test_a_redirection_is_followed_at_once_and_first(self) -> None:
+        found = route()
+        found.next()
+        found.failed("a:1", "refused")
+        found.next()
+        found.redirected("b:2", C)
+        assert found.delay(1.0) == 0
+        assert found.next() == C
+
+    def test_the_address_of_the_last_session_is_tried_first(self) -> None:
+        found = route()
+        assert found.next() == A
+        found.connected()
+        found.ended(A, "cut", 5.0, progressed=True)
+        assert found.next() == A
+        found.failed("a:1", "refused")
+        assert found.next() == B
+
+    def test_there_is_no_next_address_where_none_is_known(self) -> None:
+        found = route()
+        found.replace([])
+        assert found.next() is None
+
+
+class TestDelays:
+    def test_the_first_attempt_and_the_one_after_a_session_with_progress_do_not_wait(self) -> None:
+        found = route()
+        assert found.delay(0.0) == 0
+        found.failed("a:1", "refused")
+        assert found.delay(0.0) > 0
+        found.connected()
+        found.ended(A, "cut", 1.0, progressed=True)
+        assert found.delay(1.0) == 0
+
+    def test_sessions_without_progress_wait_longer_each_time(self) -> None:
+        found = route(initial=1, maximum=8)
+        delays = []
+        for _ in range(5):
+            found.connected()
+            found.ended(A, "restart", 0.0, progressed=False)
+            delays.append(found.delay(0.0))
+        assert delays == [1, 2, 4, 8, 8]
+
+    def test_redirections_in_a_row_count_as_a_failure_in_the_end(self) -> None:
+        found = route()
+        for _ in range(REDIRECTS_IN_A_ROW):
+            found.redirected("a:1", B)
+            assert found.delay(0.0) == 0
+        found.redirected("a:1", B)
+        assert (found.failures, found.delay(0.0) > 0) == (1, True)
+
+    def test_redirections_between_sessions_without_progress_are_bounded_too(self) -> None:
+        found = route()
+        for _ in range(REDIRECTS_IN_A_ROW + 1):
+            found.connected()
+            found.ended(A, "restart", 0.0, progressed=False)
+            found.redirected("a:1", B)
+        assert found.delay(0.0) > 0
+
+    def test_a_delay_does_not_outlast_the_limit(self) -> None:
+        found = route(initial=10, give_up_after=12)
+        found.failed("a:1", "refused")
+        assert found.delay(0.0) == 10
+        assert found.delay(9.0) == 3
+
+
+class TestGivingUp:
+    def test_the_error_names_addresses_counts_time_and_the_last_reason(self) -> None:
+        found = route(give_up_after=60)
+        for where in ("a:1", "b:2", "a:1"):
+            found.failed(where, f"{where} refused")
+        assert found.given_up(59.9) is None
+        error = found.given_up(60.0)
+        assert error is not None
+        assert "60.0 seconds; tried a:1 (2 times), b:2 (1 times); the last reason was: a:1 refused" in error.message
+        assert error.fields["tried"] == {"a:1": 2, "b:2": 1}
+
+    def test_a_limit_of_attempts_counts_those_since_the_last_session(self) -> None:
+        found = route(attempts=2)
+        found.failed("a:1", "refused")
+        found.connected()
+        found.ended(A, "cut", 0.0, progressed=False)
+        found.failed("a:1", "refused")
+        assert found.given_up(0.0) is None
+        found.failed("a:1", "refused")
+        assert found.given_up(0.0) is not None
+
+    def test_a_long_session_is_not_held_against_the_next_attempt(self) -> None:
+        found = route(give_up_after=60)
+        found.connected()
+        found.ended(A, "cut", 10_000.0, progressed=False)
+        found.failed("a:1", "refused")
+        assert found.given_up(10_001.0) is None
