@@ -247,7 +247,8 @@ class Connector:
 
         if self._registry is None:
             self._registry = Registry(self._registry_url, self.program, attempts=_REGISTRY_ATTEMPTS)
-        return [lease.connect for _, lease in sorted(self._registry.leases().items())]
+        # A worker takes its lease before it listens, and has no address until then.
+        return [lease.connect for _, lease in sorted(self._registry.leases().items()) if lease.connect]
 
     def _undrained(self, seconds: float) -> str:
         waiting = [stream for stream in self._hub.streams.values() if not stream.done]

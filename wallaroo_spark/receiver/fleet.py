@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -121,8 +122,9 @@ class Fleet:
 
 
 def _in_short(error: Exception) -> str:
-    """The end of a Spark error says what happened; the rest is where."""
+    """What happened, out of a Spark error's many lines about where."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    python = [line for line in lines if line.startswith("wallaroo_spark.")]
-    text = (python or lines or [repr(error)])[-1 if python else 0]
-    return text[:_ERROR_CHARACTERS]
+    ours = [line for line in lines if line.startswith("wallaroo_spark.")]
+    causes = [line.removeprefix("Caused by: ") for line in lines if re.search(r"(Exception|Error): \S", line)]
+    text = (ours[-1:] or causes[:1] or lines[:1] or [repr(error)])[0]
+    return text.lstrip(": ")[:_ERROR_CHARACTERS]

@@ -1,5 +1,16 @@
-"""``wallaroo-spark demo``: the whole product on one machine, from orders or your files to Parquet and back."""
+"""``wallaroo-spark demo``: the whole product on one machine, from orders or your files to Parquet and back.
 
-from wallaroo_spark.cli.demo.command import demo
+The verb is in ``command.py`` and loads on first use, because the connectors' processes need nothing of it.
+"""
 
-__all__ = ["demo"]
+from __future__ import annotations
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    if name != "demo":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from wallaroo_spark.cli.demo.command import demo
+
+    return demo

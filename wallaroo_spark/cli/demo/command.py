@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 WORKERS = 2
 STALLED_SECONDS = 180.0
 """Without any progress for so long, something is wrong and waiting on would not help."""
+KILL_BATCHES = 8
 _LOOK_SECONDS = 0.2
 
 
@@ -125,7 +126,9 @@ def _run(console: Console, plan: Plan, spark: Any, sink: Sink) -> None:
     from wallaroo_spark.receiver import Receiver
 
     cookie = secrets.token_urlsafe(16)
-    with Receiver(spark, "demo", workers=WORKERS, cookie=cookie) as receiver:
+    # Batches are kept small when a worker is to be killed, so that there is a half-way to kill it at.
+    limits = {"max_offsets_per_trigger": max(1, plan.expected // KILL_BATCHES)} if plan.kill_worker else {}
+    with Receiver(spark, "demo", workers=WORKERS, cookie=cookie, **limits) as receiver:
         writer = receiver.stream().writeStream.foreachBatch(sink.write)
         query = receiver.start(writer, checkpoint=str(plan.folder / "checkpoint"))
         log = plan.folder / "connectors.log"

@@ -5,6 +5,7 @@ A batch that is run again replaces what it wrote before, which makes the sink id
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
@@ -30,13 +31,14 @@ def make_session(folder: Path) -> SparkSession:
         "appender.file.layout.type = PatternLayout\n"
         "appender.file.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex\n"
     )
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return (
         SparkSession.builder.master(f"local[{TASK_SLOTS}]")
         .appName("wallaroo-spark demo")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.extraJavaOptions", f'-Dlog4j2.configurationFile="{log4j.as_uri()}"')
-        .config("spark.pyspark.python", sys.executable)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")

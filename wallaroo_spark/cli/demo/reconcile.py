@@ -45,7 +45,7 @@ NOTHING = Reconciliation(0, 0, 0, 0, 0)
 
 def reconcile(rows: Path, acknowledged: Mapping[str, int]) -> Reconciliation:
     """All the files together; ``acknowledged`` has the last reference of each, by path, -1 for none."""
-    dataset = ds.dataset(rows, format="parquet") if any(rows.rglob("*.parquet")) else None
+    dataset = ds.dataset(rows, format="parquet", partitioning="hive") if any(rows.rglob("*.parquet")) else None
     total = NOTHING
     for file, reference in acknowledged.items():
         table = None
