@@ -1,0 +1,67 @@
+"""The state diagrams of the protocol, drawn from the tables that run it.
+
+Run ``python -m wallaroo_spark.cli.diagrams > docs/states.md`` after a table has changed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from wallaroo_spark.protocol import REVISIONS, SESSION, SessionState, frame_name
+from wallaroo_spark.protocol.states import StreamTable
+
+HEAD = """\
+# Session and stream states
+
+Drawn from the tables in `wallaroo_spark/protocol/states.py` by
+`python -m wallaroo_spark.cli.diagrams > docs/states.md`. A frame or an event without an arrow is a protocol error: the
+offended side sends ERROR with a reason, reads nothing more, and closes.
+
+"""
+_SESSION_TEXT = (
+    "`→` is sent by the connector, `←` by the worker. A frame that a revision does not have is left out there."
+)
+
+
+def states_page() -> str:
+    """The page as Markdown with Mermaid diagrams: one for sessions, one for the streams of each revision."""
+    parts = [HEAD, "## Session\n\n", _SESSION_TEXT, "\n\n", _diagram(_session_arrows(), SessionState.CONNECTED)]
+    for revision in REVISIONS.values():
+        parts += [f"\n## Streams of {revision.name}\n\n", _diagram(_stream_arrows(revision.streams), "start")]
+    return "".join(parts)
+
+
+def _session_arrows() -> dict[tuple[str, str], list[str]]:
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for (role, table), sign in zip(SESSION.items(), "→←", strict=True):
+        assert role in ("connector", "worker")
+        for state, row in table.items():
+            for frame, target in row.items():
+                arrows.setdefault((state, target), []).append(f"{sign} {frame_name(frame)}")
+    for state in (SessionState.STREAMING, SessionState.RESTARTING, SessionState.ERROR):
+        arrows.setdefault((state, SessionState.DISCONNECTED), []).append("closed")
+    return arrows
+
+
+def _stream_arrows(table: StreamTable) -> dict[tuple[str, str], list[str]]:
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for state, row in table.items():
+        for event, target in row.items():
+            arrows.setdefault((state, target), []).append(str(event))
+    return arrows
+
+
+def _diagram(arrows: Mapping[tuple[str, str], list[str]], first: str) -> str:
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {_name(first)}"]
+    for (state, target), labels in arrows.items():
+        lines.append(f"    {_name(state)} --> {_name(target)}: {', '.join(labels)}")
+    return "\n".join([*lines, "```", ""])
+
+
+def _name(state: str) -> str:
+    return state.replace("-", "_")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(states_page())
