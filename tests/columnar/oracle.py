@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.protocol.sessions import sound_messages
 from wallaroo_spark.columnar import DecodedRun
-from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import V3, Flags, Message, MessageRun
 from wallaroo_spark.protocol.streams import spans
 
@@ -23,17 +23,6 @@ def microseconds(revision_is_v3: bool, event_time: int | None, unit: str) -> int
         return None
     found = signed(event_time) * NANOSECONDS[unit] // 1_000
     return found if EARLIEST <= found <= LATEST else None
-
-
-def sound_messages(run: MessageRun) -> tuple[list[Message], RemoteProtocolError | None]:
-    """Messages up to the first that the revision refuses, and the refusal."""
-    found: list[Message] = []
-    try:
-        for message in run.messages():
-            found.append(message)
-    except RemoteProtocolError as error:
-        return found, error
-    return found, None
 
 
 def rows(messages: list[Message], run: MessageRun, unit: str) -> list[dict[str, Any]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import (
     DRAFT_LE,
     REVISIONS,
@@ -17,8 +19,10 @@ from wallaroo_spark.protocol import (
     Error,
     Flags,
     Frame,
+    FrameBuffer,
     Hello,
     Message,
+    MessageRun,
     MessagesReceived,
     Nack,
     Notify,
@@ -33,6 +37,7 @@ from wallaroo_spark.protocol import (
     WorkerEvent,
     WorkerSession,
 )
+from wallaroo_spark.protocol.streams import spans
 
 VERSION, COOKIE = "0.0.1", b"cookie"
 HELLO = Hello(VERSION, COOKIE, "program", "shop-1")
@@ -115,8 +120,21 @@ def worker_events(session: WorkerSession) -> list[WorkerEvent]:
 
 
 def admit(session: WorkerSession, event: MessagesReceived) -> Admission:
-    """A run held against the stream states, its messages decoded one by one."""
-    return session.admit_messages(event.run.messages())
+    """A run held against the stream states, its messages decoded one by one as far as they are sound."""
+    messages, error = sound_messages(event.run)
+    rows = [(m.stream_id, bool(m.flags & Flags.EOS), bool(m.flags & Flags.EPHEMERAL)) for m in messages]
+    return session.admit(spans(rows), len(rows), error)
+
+
+def sound_messages(run: MessageRun) -> tuple[list[Message], RemoteProtocolError | None]:
+    """Messages up to the first that the revision refuses, and the refusal."""
+    found: list[Message] = []
+    try:
+        for message in run.messages():
+            found.append(message)
+    except RemoteProtocolError as error:
+        return found, error
+    return found, None
 
 
 def connector_events(session: ConnectorSession) -> list[Frame]:
@@ -209,6 +227,13 @@ def _vector_message(entry: dict[str, Any], revision: Revision) -> Message:
     assert "message_id" in entry or flags & Flags.EPHEMERAL
     assert revision is not DRAFT_LE or key is None
     return Message(entry["stream_id"], entry.get("message_id"), payload, flags, entry.get("event_time"), key)
+
+
+def bytes_held(buffer: FrameBuffer) -> int:
+    """Memory of all bytes that a buffer refers to."""
+    values = list(vars(buffer).values())
+    pieces = [piece for value in values if isinstance(value, list) for piece in value]
+    return sum(sys.getsizeof(value) for value in values + pieces if isinstance(value, bytes))
 
 
 def in_state(session: WorkerSession | ConnectorSession, state: SessionState) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.protocol.sessions import bytes_held
 from tests.protocol.strategies import frame, message_tag, messages, run_of, steady
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import (
@@ -151,21 +151,14 @@ def test_nothing_is_set_aside_for_a_length_that_is_merely_announced() -> None:
     buffer = FrameBuffer(1 << 30)
     buffer.feed(struct.pack(">IB", 1 << 30, TAG) + b"x" * 10)
     assert buffer.next(DRAFT_BE, TAG) is None
-    assert held(buffer) < 200
+    assert bytes_held(buffer) < 200
 
 
 def test_what_has_been_handed_out_is_not_held_any_longer() -> None:
     buffer = FrameBuffer(4 << 20)
     buffer.feed(DRAFT_BE.encode(Message(1, 2, bytes(3 << 20))) + b"\x00\x00\x00")
     assert isinstance(buffer.next(DRAFT_BE, TAG), MessageRun)
-    assert held(buffer) < 200
+    assert bytes_held(buffer) < 200
     buffer.feed(b"\x03" + b"Eab" + DRAFT_BE.encode(Error("x" * 30_000)))
     assert len(drained(buffer, DRAFT_BE)) == 2
-    assert held(buffer) < 200
-
-
-def held(buffer: FrameBuffer) -> int:
-    """Memory of all bytes that a buffer refers to."""
-    values = [value for name in vars(buffer) for value in [getattr(buffer, name)]]
-    pieces = [piece for value in values if isinstance(value, list) for piece in value]
-    return sum(sys.getsizeof(value) for value in values + pieces if isinstance(value, bytes))
+    assert bytes_held(buffer) < 200
