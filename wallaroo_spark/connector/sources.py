@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import BinaryIO, Protocol
 
-from wallaroo_spark.errors import ReplayError
+from wallaroo_spark.errors import ConfigurationError, ReplayError
+
+PIECE_BYTES = 64 * 1024
+"""Bytes that are read from standard input at a time."""
+
+LONGEST_LINE = 64 << 20
+"""Bytes of a line of standard input before it is given up; the frame limit of a session is lower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +164,11 @@ class Stdin:
                 if isinstance(line, Exception):
                     raise line
                 room.release()
-                yield Record(None, line.removesuffix(b"\n"))
+                yield Record(None, line)
         finally:
             reader.stopped = True
-            room.release()
+            # The reader may wait for room for each line of the piece it has.
+            room.release(PIECE_BYTES)
 
 
 class _LineReader(threading.Thread):
@@ -180,12 +187,30 @@ class _LineReader(threading.Thread):
     def run(self) -> None:
         last: Exception | None = None
         try:
-            while not self.stopped and (line := self._file.readline()):
-                self._room.acquire()
-                self._put(line)
-        except (OSError, ValueError) as error:
+            # The raw file, because a buffered one is locked while it is read, and a program that wants to end would
+            # have to wait for that lock.
+            self._read_lines(getattr(self._file, "raw", self._file))
+        except (OSError, ValueError, ConfigurationError) as error:
             last = error
         self._put(last)
+
+    def _read_lines(self, file: BinaryIO) -> None:
+        rest = b""
+        while not self.stopped and (piece := file.read(PIECE_BYTES)):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                self._hand_over(line)
+            if len(rest) > LONGEST_LINE:
+                raise ConfigurationError(
+                    f"standard input has a line of more than {LONGEST_LINE} bytes; are these lines of text?"
+                )
+        if rest:
+            self._hand_over(rest)
+
+    def _hand_over(self, line: bytes) -> None:
+        self._room.acquire()
+        if not self.stopped:
+            self._put(line)
 
     def _put(self, item: bytes | Exception | None) -> None:
         try:

@@ -13,7 +13,7 @@ from wallaroo_spark.errors import LocalProtocolError
 from wallaroo_spark.protocol import Flags, Message
 
 QUANTUM = 64
-"""Messages a stream may send in one turn while others wait."""
+"""Messages a stream may send in one turn while others wait; it keeps its turn while it waits for credit."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -179,8 +179,12 @@ class Stream:
             if (self._turn_left > 0 or not hub.turnstile.crowded) and obstacle() is None:
                 self._turn_left -= 1
                 return
-            await hub.turn(obstacle, lambda: hub.over or self.failure is not None or obstacle() is None)
-            self._turn_left = QUANTUM
+            unfinished = self._turn_left > 0
+            await hub.turn(
+                obstacle, lambda: hub.over or self.failure is not None or obstacle() is None, first=unfinished
+            )
+            if not unfinished:
+                self._turn_left = QUANTUM
 
     def _end_obstacle(self) -> Obstacle | None:
         found = self.obstacle(0)

@@ -62,10 +62,16 @@ class Turnstile:
                 waiter.woken.set_result(None)
                 return
 
-    async def wait(self, may_pass: Callable[[], bool]) -> None:
-        """Wait for one's turn; on return ``may_pass()`` holds, until the caller awaits something."""
+    async def wait(self, may_pass: Callable[[], bool], *, first: bool = False) -> None:
+        """Wait for one's turn; on return ``may_pass()`` holds, until the caller awaits something.
+
+        ``first`` is for one whose turn is not over: it goes to the front.
+        """
         waiter = _Waiter(may_pass)
-        self._waiters.append(waiter)
+        if first:
+            self._waiters.appendleft(waiter)
+        else:
+            self._waiters.append(waiter)
         # Those ahead may all be unable to pass.
         self.turn()
         while True:
@@ -76,7 +82,8 @@ class Turnstile:
                 raise
             self._woken = None
             if may_pass():
-                self.turn()
+                # The next one looks once this one has taken what it came for.
+                asyncio.get_running_loop().call_soon(self.turn)
                 return
             waiter.woken = asyncio.get_running_loop().create_future()
             self._waiters.appendleft(waiter)

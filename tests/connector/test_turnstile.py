@@ -1,0 +1,108 @@
+"""Waiting in order."""
+
+from __future__ import annotations
+
+import asyncio
+
+from wallaroo_spark.connector.turnstile import Signal, Turnstile
+
+
+class Gate:
+    """A turnstile with a number of tickets, and who has passed it."""
+
+    def __init__(self) -> None:
+        self.turnstile = Turnstile()
+        self.tickets = 0
+        self.passed: list[str] = []
+
+    def enter(self, name: str, also: bool = True) -> asyncio.Task[None]:
+        async def take() -> None:
+            await self.turnstile.wait(lambda: also and self.tickets > 0)
+            self.tickets -= 1
+            self.passed.append(name)
+
+        return asyncio.create_task(take())
+
+    async def hand_out(self, tickets: int) -> None:
+        self.tickets += tickets
+        self.turnstile.turn()
+        for _ in range(10 + 5 * tickets):
+            await asyncio.sleep(0)
+
+
+class TestTurnstile:
+    async def test_waiters_pass_in_the_order_in_which_they_came(self) -> None:
+        gate = Gate()
+        tasks = [gate.enter(name) for name in "abc"]
+        await gate.hand_out(0)
+        await gate.hand_out(2)
+        assert gate.passed == ["a", "b"]
+        await gate.hand_out(1)
+        assert gate.passed == ["a", "b", "c"]
+        assert all(task.done() for task in tasks)
+        assert not gate.turnstile.crowded
+
+    async def test_one_whose_own_condition_does_not_hold_is_passed_over_and_keeps_its_place(self) -> None:
+        gate = Gate()
+        stuck = gate.enter("stuck", also=False)
+        passing = gate.enter("passing")
+        await gate.hand_out(1)
+        assert gate.passed == ["passing"]
+        assert passing.done()
+        assert gate.turnstile.crowded
+        stuck.cancel()
+        await asyncio.wait([stuck])
+        assert not gate.turnstile.crowded
+
+    async def test_one_who_can_pass_at_once_is_not_kept_by_those_who_cannot(self) -> None:
+        gate = Gate()
+        gate.tickets = 1
+        stuck = gate.enter("stuck", also=False)
+        await asyncio.sleep(0)
+        await gate.enter("passing")
+        assert gate.passed == ["passing"]
+        stuck.cancel()
+
+    async def test_one_who_is_cancelled_after_being_woken_leaves_its_turn_to_the_next(self) -> None:
+        gate = Gate()
+        first, second = gate.enter("first"), gate.enter("second")
+        await asyncio.sleep(0)
+        gate.tickets = 1
+        gate.turnstile.turn()
+        first.cancel()
+        await second
+        assert gate.passed == ["second"]
+        assert first.cancelled()
+
+    async def test_one_whose_ticket_is_gone_when_it_wakes_waits_on_at_the_front(self) -> None:
+        gate = Gate()
+        first, second = gate.enter("first"), gate.enter("second")
+        await asyncio.sleep(0)
+        gate.tickets = 1
+        gate.turnstile.turn()
+        gate.tickets = 0
+        await asyncio.sleep(0)
+        await gate.hand_out(2)
+        assert gate.passed == ["first", "second"]
+        assert first.done()
+        assert second.done()
+
+
+class TestSignal:
+    async def test_everybody_who_waits_is_woken_each_time(self) -> None:
+        signal = Signal()
+        for _ in range(2):
+            waiting = [asyncio.create_task(signal.wait()) for _ in range(3)]
+            await asyncio.sleep(0)
+            signal.fire()
+            await asyncio.gather(*waiting)
+            assert all(task.done() for task in waiting)
+
+    async def test_one_who_gave_up_does_not_keep_the_others(self) -> None:
+        signal = Signal()
+        gone, staying = asyncio.create_task(signal.wait()), asyncio.create_task(signal.wait())
+        await asyncio.sleep(0)
+        gone.cancel()
+        signal.fire()
+        await staying
+        assert not staying.cancelled()
