@@ -1,0 +1,46 @@
+"""What the package exports and what it needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from wallaroo_spark import connector
+
+HEAVY = ("pyspark", "pyarrow", "numpy", "pandas", "redis")
+
+CHECK = f"""
+import sys
+for name in {HEAVY!r}:
+    sys.modules[name] = None
+import wallaroo_spark.connector
+import wallaroo_spark
+assert wallaroo_spark.Connector is wallaroo_spark.connector.Connector
+assert wallaroo_spark.BlockingConnector is wallaroo_spark.connector.BlockingConnector
+wallaroo_spark.connector.Connector("orders", instance="shop-1", workers="localhost:7100")
+"""
+
+
+def test_it_imports_without_spark_arrow_numpy_pandas_and_redis() -> None:
+    done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(connector.__all__) == [
+        "Backoff",
+        "BlockingConnector",
+        "BlockingStream",
+        "Connector",
+        "FeedResult",
+        "Framed",
+        "Lines",
+        "Progress",
+        "Record",
+        "Records",
+        "Source",
+        "Stdin",
+        "Stream",
+        "stream_id_of",
+    ]
+    assert all(hasattr(connector, name) for name in connector.__all__)
