@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from wallaroo_spark.columnar import StreamRows
+from wallaroo_spark.protocol import Fault, broken
 from wallaroo_spark.worker.ledger import Extent, Ledger, Origin, Reference, StreamKey
-from wallaroo_spark.worker.segment import SEGMENT_OVERHEAD, Chunk, Segment
+from wallaroo_spark.worker.segment import Segment
 
 References = Mapping[str, Mapping[str, Reference]]
 """References by scope and stream id (as decimal text), the form in which Spark's offset log holds them."""
@@ -52,53 +52,76 @@ def flatten(references: References) -> dict[StreamKey, Reference]:
     }
 
 
+LEDGER_OVERHEAD = 2048
+"""Bytes that a stream costs beside its name and its rows: its ledger, and what sessions know of it."""
+
+
 class Buffer:
-    """The ledgers of one worker, the references that Spark has committed, and the bytes in use."""
+    """The ledgers of one worker, the references that Spark has committed, and the bytes in use.
+
+    ``version`` grows with every change that a plan or a waiting read may care about. ``used`` counts rows; the streams
+    themselves are counted apart, in ``overhead``, and may cost as much again. ``rows`` is how many ever came in.
+    """
 
     def __init__(self, budget: int, origin: Origin, message_ids: str) -> None:
         self.budget = budget
         self.used = 0
+        self.overhead = 0
         self.version = 0
         self.ledgers: dict[StreamKey, Ledger] = {}
         self.committed: dict[StreamKey, Reference] = {}
+        self._scopes: dict[str, set[StreamKey]] = {}
         self._origin = origin
         self._message_ids = message_ids
+        self.rows = 0
 
     def open(self, key: StreamKey, name: str, notified: int) -> Ledger:
-        """The ledger of a stream that is notified, made where there is none."""
+        """The ledger of a stream that is notified, made where there is none.
+
+        Raises :class:`RemoteProtocolError` when there are more streams than the budget has room for.
+        """
         ledger = self.ledgers.get(key)
+        more = _overhead(name) - (_overhead(ledger.name) if ledger else 0)
+        if self.overhead + more > self.budget:
+            reason = f"this worker has {len(self.ledgers)} streams, as many as its memoryBudget of {self.budget} allows"
+            raise broken(Fault.TOO_MANY_STREAMS, f"{reason}; end some, or raise it")
+        self.overhead += more
         if ledger is None:
-            ledger = Ledger(key, self._origin, self._message_ids, self.committed.get(key))
+            # As many rows as ever came in is a position that no ledger has passed.
+            ledger = Ledger(key, self._origin, self._message_ids, self.committed.get(key), self.rows)
             self.ledgers[key] = ledger
         self._free(ledger.open(name, notified))
         self.version += 1
         return ledger
 
-    def append(self, rows: Iterable[tuple[Ledger, StreamRows]], received_at: int, instance: str) -> int:
-        """Take in one run, already told apart by stream, and say how many of its messages were new."""
-        pairs = list(rows)
-        chunk = Chunk(0)
-        accepted = 0
-        try:
-            for ledger, part in pairs:
-                segments = chunk.segments
-                accepted += ledger.append(part, received_at, instance, chunk)
-                if chunk.segments > segments:
-                    chunk.size += int(part.sizes.sum()) + SEGMENT_OVERHEAD
-        finally:
-            if chunk.segments:
-                self.used += chunk.size
+    def append(self, parts: Iterable[tuple[Ledger, StreamRows]], received_at: int, instance: str) -> None:
+        """Take in what is new of one run, already told apart by stream. Raises :class:`RemoteProtocolError`."""
+        for ledger, part in parts:
+            segment = ledger.append(part, received_at, instance)
+            if segment is not None:
+                self.rows += len(segment.ids)
+                self.used += segment.cost
                 self.version += 1
-        return accepted
 
     def end(self, ledger: Ledger) -> None:
         """The stream has ended; an unstable end may be delivered now."""
-        ledger.ended = True
+        ledger.close()
+        self.version += 1
+
+    def drop(self, ledger: Ledger) -> None:
+        """Let go of a stream's rows; what is not committed of it has to be sent again."""
+        self._free(ledger.drop())
+        self.version += 1
+
+    def drop_unstable(self, ledger: Ledger) -> None:
+        """Let go of a stream's rows behind its last stable reference."""
+        self._free(ledger.drop_unstable())
         self.version += 1
 
     def forget(self, ledger: Ledger) -> None:
-        """Drop a ledger that holds nothing and that nobody sends any more."""
+        """Drop a ledger that holds nothing."""
         assert ledger.empty, ledger
+        self.overhead -= _overhead(ledger.name)
         del self.ledgers[ledger.key]
 
     def reference(self, key: StreamKey) -> int | None:
@@ -108,8 +131,9 @@ class Buffer:
 
     def resumable(self, scope: str) -> Iterator[tuple[StreamKey, int]]:
         """Each stream of a scope of which something is committed."""
-        for key, reference in self.committed.items():
-            if key.scope == scope and isinstance(reference, int):
+        for key in self._scopes.get(scope, ()):
+            reference = self.committed[key]
+            if isinstance(reference, int):
                 yield key, reference
 
     def commit(self, references: Mapping[StreamKey, Reference]) -> list[Ledger]:
@@ -118,26 +142,44 @@ class Buffer:
         for key, reference in references.items():
             ledger = self.ledgers.get(key)
             if ledger is None:
-                self.committed[key] = reference
+                self._set_committed(key, reference)
                 continue
             dropped = ledger.commit(reference)
             if dropped is not None:
-                self.committed[key] = reference
+                self._set_committed(key, reference)
                 self._free(dropped)
                 moved.append(ledger)
         return moved
 
-    def rewind(self, references: Mapping[StreamKey, Reference]) -> list[Ledger]:
-        """The query goes on from exactly these; the ledgers whose senders must send again."""
-        rewound = []
+    def rewind(self, references: Mapping[StreamKey, Reference]) -> list[StreamKey]:
+        """The query goes on from exactly these; the streams of which something must be sent again."""
+        back = [
+            key
+            for key, reference in self.committed.items()
+            if key not in self.ledgers and self._went_back(key, reference, references.get(key))
+        ]
         for key, ledger in self.ledgers.items():
             dropped, again = ledger.rewind(references.get(key))
             self._free(dropped)
             if again:
-                rewound.append(ledger)
-        self.committed = dict(references)
+                back.append(key)
+        self.committed.clear()
+        self._scopes.clear()
+        for key, reference in references.items():
+            self._set_committed(key, reference)
         self.version += 1
-        return rewound
+        return back
+
+    def _went_back(self, key: StreamKey, before: Reference, after: Reference | None) -> bool:
+        """Whether a stream of which nothing is held is needed again; where ids are opaque a change means that."""
+        if not isinstance(before, int) or before == after:
+            return False
+        opaque = self._message_ids == "opaque" and key.scope
+        return bool(opaque) or not isinstance(after, int) or after < before
+
+    def _set_committed(self, key: StreamKey, reference: Reference) -> None:
+        self.committed[key] = reference
+        self._scopes.setdefault(key.scope, set()).add(key)
 
     def extents(
         self, start: Mapping[StreamKey, Reference], max_rows: int | None = None, max_bytes: int | None = None
@@ -193,23 +235,21 @@ class Buffer:
         return None
 
     def _free(self, segments: Iterable[Segment]) -> None:
-        for segment in segments:
-            segment.chunk.segments -= 1
-            if not segment.chunk.segments:
-                self.used -= segment.chunk.size
+        self.used -= sum(segment.cost for segment in segments)
 
     def validate(self) -> None:
         """Check what must always hold; for tests."""
-        chunks: dict[int, list[Any]] = {}
         for key, ledger in self.ledgers.items():
             assert ledger.key == key
             assert ledger.committed == self.committed.get(key), (ledger, self.committed.get(key))
             ledger.validate()
-            for segment in ledger.segments:
-                chunks.setdefault(id(segment.chunk), [segment.chunk, 0])[1] += 1
-        for chunk, held in chunks.values():
-            assert chunk.segments == held, (chunk, held)
-        assert self.used == sum(chunk.size for chunk, _ in chunks.values()), self.used
+        assert self.used == sum(ledger.cost for ledger in self.ledgers.values()), self.used
+        assert self.overhead == sum(_overhead(ledger.name) for ledger in self.ledgers.values()), self.overhead
+        assert sum(len(keys) for keys in self._scopes.values()) == len(self.committed)
+
+
+def _overhead(name: str) -> int:
+    return LEDGER_OVERHEAD + len(name)
 
 
 def _share(limit: int | None, part: int, whole: int) -> int:

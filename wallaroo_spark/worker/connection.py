@@ -23,7 +23,9 @@ class Phase(StrEnum):
 class Client:
     """One connection. ``deadline`` (monotonic seconds) is when the current phase has lasted too long.
 
-    ``last_at`` is when it last sent anything, in microseconds since 1970 UTC.
+    ``last_at`` is when it last sent anything, in microseconds since 1970 UTC. ``streams`` are those it sends, ended
+    ones for as long as something of them is held; ``open`` are those that it has not ended. ``asked`` are the NOTIFYs
+    that wait for the registry, ``to_ask`` those of them that it has not been asked about yet.
     """
 
     session: int
@@ -34,6 +36,7 @@ class Client:
     paused: bool = False
     last_at: int = 0
     streams: set[StreamKey] = field(default_factory=set)
+    open: set[StreamKey] = field(default_factory=set)
     asked: dict[int, Notify] = field(default_factory=dict)
     to_ask: list[int] = field(default_factory=list)
 

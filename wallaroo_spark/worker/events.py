@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wallaroo_spark.protocol import Fault
+from wallaroo_spark.worker.buffer import PlannedRange
 from wallaroo_spark.worker.ledger import Reference, StreamKey
 
 
@@ -75,6 +75,13 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimsLost:
+    """These stream ids belong to another slot by now: the registry was emptied, and that one was faster."""
+
+    streams: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Rewound:
     """The driver says where the query stands: a query has started (a new ``epoch``), or this worker is new to it."""
 
@@ -94,9 +101,9 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The streams that reads are waiting for now."""
+    """The planned ranges that reads are waiting for now."""
 
-    streams: frozenset[StreamKey]
+    ranges: tuple[PlannedRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +128,7 @@ Event = (
     | Assigned
     | RegistryFailed
     | Claimed
+    | ClaimsLost
     | Rewound
     | Committed
     | Wanted
@@ -189,11 +197,11 @@ class WakeReaders:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A line for the log; ``fault`` names what is counted with it."""
+    """A line for the log; ``warning`` says that an operator should see it."""
 
     session: int | None
     text: str
-    fault: Fault | None = None
+    warning: bool = False
 
 
 Instruction = (

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from wallaroo_spark.columnar import ROW_SCHEMA, to_rows
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.transport import format_address
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.buffer import FoundRange, PlannedRange, flatten, nest
 from wallaroo_spark.worker.ledger import Reference, StreamKey
@@ -47,10 +49,15 @@ class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyar
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no type information
-    """Serves one worker's buffer; listens from the moment it is made until ``shutdown``."""
+    """Serves one worker's buffer; listens from the moment it is made until ``shutdown``.
+
+    Raises :class:`ConfigurationError` for an empty token, which anybody could present.
+    """
 
     def __init__(self, service: WorkerService, host: str, token: str) -> None:
-        location = f"grpc://{host or '0.0.0.0'}:0"
+        if not token:
+            raise ConfigurationError("option token: the worker's inner port is not served without a token; name one")
+        location = f"grpc://{format_address(host or '0.0.0.0', 0)}"
         super().__init__(location, middleware={"token": _TokenCheck(token)})
         assert service.reads is not None
         self._service = service

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-SMALLEST_WINDOW = 64
 LARGEST_WINDOW = 65_536
 _SOFT_PART = 0.75
 _FIRST_GUESS = 256.0
@@ -43,9 +42,9 @@ class FlowControl:
         return Pressure.SOFT if used >= self.soft_limit else Pressure.NONE
 
     def window(self, used: int, sessions: int) -> int:
-        """The credits that one of so many sessions may hold: its share of what is free, within bounds."""
+        """The credits that one of so many sessions may hold: its share of what is free, and at least one."""
         share = (self.soft_limit - used) / (max(1, sessions) * self._row_bytes)
-        return max(SMALLEST_WINDOW, min(LARGEST_WINDOW, int(share)))
+        return max(1, min(LARGEST_WINDOW, int(share)))
 
     def top_up(self, available: int, used: int, sessions: int, *, needed: bool) -> int:
         """The credits to grant now: none while more than half a window is left or there is pressure.

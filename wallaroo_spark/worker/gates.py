@@ -8,22 +8,34 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wallaroo_spark.worker import events as e
+from wallaroo_spark.worker.buffer import PlannedRange
 from wallaroo_spark.worker.connection import Client, Phase
+from wallaroo_spark.worker.flow import Pressure
 from wallaroo_spark.worker.ledger import StreamKey
 from wallaroo_spark.worker.sessions import Sessions
 
 
 class Gates:
-    """Applies :class:`~.flow.FlowControl` to the sessions of a worker."""
+    """Applies :class:`~.flow.FlowControl` to the sessions. ``waited`` are the ranges that reads wait for."""
 
     def __init__(self, sessions: Sessions) -> None:
+        self.waited: tuple[PlannedRange, ...] = ()
         self._sessions = sessions
         self._wanted: frozenset[StreamKey] = frozenset()
+        self._pressure = Pressure.NONE
 
-    def want(self, streams: frozenset[StreamKey]) -> None:
-        """The streams that reads are waiting for now."""
-        self._wanted = streams
+    def want(self, ranges: tuple[PlannedRange, ...]) -> None:
+        """The ranges that reads are waiting for now."""
+        self.waited = ranges
+        self._wanted = frozenset(planned.key for planned in ranges)
         self.regulate_all()
+
+    def settle(self) -> None:
+        """After every event: where the pressure has changed, it has for all sessions."""
+        pressure = self._sessions.flow.pressure(self._sessions.buffer.used)
+        if pressure is not self._pressure:
+            self._pressure = pressure
+            self.regulate_all()
 
     def acknowledge(self, client: Client, references: Iterable[tuple[int, int]] = ()) -> None:
         """One ACK with these committed references and the credits that are due; none when there is neither."""
@@ -34,7 +46,7 @@ class Gates:
         credits = sessions.flow.top_up(
             client.protocol.credits.available,
             sessions.buffer.used,
-            len(sessions.streaming()),
+            len(sessions.streaming),
             needed=self._needed(client),
         )
         if pairs or credits:

@@ -64,23 +64,30 @@ class Handshake:
         else:
             sessions.refuse(client, reasons.redirect(event.address, why))
 
+    def unanswered(self, event: e.RegistryFailed) -> None:
+        """The registry could not say which slot an instance belongs to."""
+        client = self._sessions.clients.get(event.session)
+        if client is not None and client.phase is Phase.ASKING:
+            self._sessions.refuse(client, reasons.later(f"the registry does not answer: {event.reason}"))
+
     def _accept(self, client: Client) -> None:
         sessions, buffer = self._sessions, self._sessions.buffer
         by_instance = client.revision.stream_scope == "instance"
         if by_instance:
             self._supersede(client)
         client.phase = Phase.STREAMING
+        sessions.streaming[client.session] = client
         references = []
         for key, reference in buffer.resumable(client.instance) if by_instance else ():
             ledger = buffer.ledgers.get(key)
             references.append(StreamReference(key.stream_id, reference, ledger.name if ledger else ""))
-        window = sessions.flow.window(buffer.used, len(sessions.streaming()))
+        window = sessions.flow.window(buffer.used, len(sessions.streaming))
         sessions.send(client, client.protocol.ok(window, references))
         self._gates.regulate(client)
 
     def _supersede(self, client: Client) -> None:
         """An instance's streams have one sender: the session that came last."""
-        for other in self._sessions.streaming():
+        for other in list(self._sessions.streaming.values()):
             if other.instance == client.instance and other.revision.stream_scope == "instance":
                 why = f"a newer session of instance {client.instance!r}, from {client.peer}, takes its place"
                 self._sessions.fault(other, broken(Fault.SUPERSEDED, why))

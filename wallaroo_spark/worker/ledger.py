@@ -1,7 +1,8 @@
 """What a worker holds of one stream that is not committed, by position and by reference.
 
-A *position* counts the rows accepted since the ledger was opened; a *reference* is what Spark's offset log holds: the
-message id, or ``e:<slot>:<generation>:<position>`` for an ephemeral stream, which nobody can ask for again.
+A *position* counts rows in the order in which they were accepted, and stands for the same row for as long as the buffer
+lives; a *reference* is what Spark's offset log holds: the message id, or ``e:<slot>:<generation>:<position>`` for an
+ephemeral stream, which nobody can ask for again.
 Source: ``protocol.md``, section What a point of reference promises here.
 """
 
@@ -15,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from wallaroo_spark.columnar import StreamRows
-from wallaroo_spark.protocol import Flags
+from wallaroo_spark.protocol import Fault, Flags, broken
 from wallaroo_spark.worker.references import ReferenceRule, rule_for
-from wallaroo_spark.worker.segment import Chunk, Segment
+from wallaroo_spark.worker.segment import SEGMENT_OVERHEAD, Segment
 
 Reference = int | str
 
@@ -56,23 +57,28 @@ class Extent:
 
 
 class Ledger:
-    """One stream's rows in ``[start, end)``, the rule that tells replays, and who sends it now."""
+    """One stream's rows in ``[start, end)``, the rule that tells replays, and who sends it now.
 
-    def __init__(self, key: StreamKey, origin: Origin, message_ids: str, committed: Reference | None) -> None:
+    ``position`` is where it starts to count. Ids are opaque only where a stream belongs to its instance: those of v3
+    always increase.
+    """
+
+    def __init__(
+        self, key: StreamKey, origin: Origin, message_ids: str, committed: Reference | None, position: int = 0
+    ) -> None:
         self.key = key
         self.name = ""
         self.owner: int | None = None
         self.ended = False
         self.ephemeral: bool | None = None
-        self.increasing = message_ids != "opaque"
+        self.increasing = message_ids != "opaque" or not key.scope
         self.committed = committed
-        self.start = 0
-        self.end = 0
+        self.start = position
+        self.end = position
         self.segments: deque[Segment] = deque()
         self._origin = origin
-        self._message_ids = message_ids
-        self._rule: ReferenceRule = rule_for(message_ids, self._committed_id)
-        self._stable_end = 0
+        self._rule: ReferenceRule = rule_for(self.increasing, self._committed_id)
+        self._stable_end = position
         self._unstable_rows = 0
 
     def __repr__(self) -> str:
@@ -88,35 +94,58 @@ class Ledger:
         return self.start == self.end
 
     @property
+    def cost(self) -> int:
+        """The memory that its rows hold, in bytes."""
+        return sum(segment.cost for segment in self.segments)
+
+    @property
     def stable_end(self) -> int:
-        """The last position at which a batch may end; an ended stream needs no reference to go on from."""
-        return self.end if self.ended or self.ephemeral else self._stable_end
+        """The last position at which a batch may end."""
+        return self.end if self.ephemeral else self._stable_end
 
     def open(self, name: str, notified: int) -> list[Segment]:
         """A NOTIFY. What was sent behind the last stable reference may come otherwise, so it is let go and returned."""
         self.name, self.ended = name, False
-        dropped: list[Segment] = []
-        if not self.ephemeral and self._stable_end < self.end:
-            dropped = self._drop_tail(self._stable_end)
-            self._rule.rewind(self._id_before(self._stable_end))
+        dropped = self.drop_unstable()
         if not self.ephemeral:
             self._rule.resume(notified, self._committed_id)
-        self.ephemeral = self.ephemeral if not self.empty else None
         return dropped
 
-    def append(self, rows: StreamRows, received_at: int, instance: str, chunk: Chunk) -> int:
-        """Take in what is new of these rows and say how many those are.
+    def close(self) -> None:
+        """The stream's end: a batch may end there whatever its last reference is, nothing has to go on from it."""
+        self.ended = True
+        self._stable_end = self.end
 
-        Raises :class:`RemoteProtocolError` when opaque ids are not repeated as they were sent.
+    def drop_unstable(self) -> list[Segment]:
+        """Let go of what stands behind the last stable reference; the segments that go."""
+        if self.stable_end == self.end:
+            return []
+        dropped = self._drop_tail(self._stable_end)
+        self._rule.rewind(self._id_before(self._stable_end))
+        return dropped
+
+    def drop(self) -> list[Segment]:
+        """Let go of everything; what is not committed has to be sent again. The segments that go."""
+        # An ephemeral position may have been planned, so it must never stand for another row.
+        dropped = self._drop_head(self.end) if self.ephemeral else self._drop_tail(self.start)
+        self.ended = False
+        self._rule = rule_for(self.increasing, self._committed_id)
+        return dropped
+
+    def append(self, rows: StreamRows, received_at: int, instance: str) -> Segment | None:
+        """Take in what is new of these rows; None when nothing is.
+
+        Raises :class:`RemoteProtocolError` when lasting and ephemeral messages meet in the stream, or opaque ids are
+        not repeated as they were sent.
         """
-        if self.ephemeral is None:
-            self.ephemeral = bool(int(rows.flags[0]) & Flags.EPHEMERAL)
+        self._settle_kind(bool(int(rows.flags[0]) & Flags.EPHEMERAL))
         new = None if self.ephemeral else self._rule.select(rows.message_ids)
+        cost = int(rows.sizes.sum()) + SEGMENT_OVERHEAD
         stored, ids, sizes, flags = rows.stored, rows.message_ids, rows.sizes, rows.flags
         if new is not None:
             kept = np.flatnonzero(new)
             if not len(kept):
-                return 0
+                return None
             low, high = int(kept[0]), int(kept[-1]) + 1
             if len(kept) == high - low:
                 stored, ids, sizes, flags = (
@@ -127,15 +156,24 @@ class Ledger:
                 )
             else:
                 stored, ids, sizes, flags = stored.take(kept), ids[kept], sizes[kept], flags[kept]
-        segment = Segment(self.end, stored, ids, sizes, flags, received_at, instance, chunk)
-        chunk.segments += 1
+        segment = Segment(self.end, stored, ids, sizes, flags, received_at, instance, cost)
         self.segments.append(segment)
         self.end = segment.end
         stable = segment.stable_ends()
         self._unstable_rows += len(ids) - len(stable)
         if len(stable):
             self._stable_end = int(stable[-1])
-        return len(ids)
+        return segment
+
+    def _settle_kind(self, ephemeral: bool) -> None:
+        """Hold a session's messages against what is held of the stream, and known of it, from sessions before."""
+        if ephemeral != bool(self.ephemeral) and not self.empty:
+            kinds = "EPHEMERAL messages follow others" if ephemeral else "others follow EPHEMERAL messages"
+            raise broken(Fault.MIXED_EPHEMERAL, f"in stream {self.key.stream_id} {kinds} that are not committed yet")
+        if ephemeral and self._committed_id is not None:
+            reason = f"stream {self.key.stream_id} has a committed reference, {self._committed_id}, and cannot go on"
+            raise broken(Fault.MIXED_EPHEMERAL, f"{reason} as an EPHEMERAL one; use another stream id")
+        self.ephemeral = ephemeral
 
     def position_after(self, reference: Reference | None) -> int | None:
         """The position of the first row behind a reference; None when what is held does not go on from there."""
@@ -180,7 +218,7 @@ class Ledger:
         The first row always fits, and a batch ends at a stable id only, so it may exceed a limit to reach one.
         """
         begin = self.position_after(start)
-        if begin is None or begin >= self.stable_end:
+        if begin is None or begin >= self.stable_end or self._is_past(start):
             return None
         end = self.stable_end
         if max_rows is not None or max_bytes is not None:
@@ -230,7 +268,7 @@ class Ledger:
         It is complete when ``end`` has arrived, or anything beyond it where ids increase, or the stream's end.
         """
         begin = self.position_after(start)
-        if begin is None:
+        if begin is None or self._is_past(start):
             return None
         if isinstance(end, str):
             return self._ephemeral_range(begin, end)
@@ -245,6 +283,12 @@ class Ledger:
         if stop is None:
             return (begin, self.end) if self.ended else None
         return begin, stop
+
+    def _is_past(self, start: Reference | None) -> bool:
+        """Whether part of what follows ``start`` is committed, and therefore not held any more."""
+        if not self.increasing or self._committed_id is None:
+            return False
+        return not isinstance(start, int) or start < self._committed_id
 
     def _ephemeral_range(self, begin: int, end: str) -> tuple[int, int] | None:
         position = self._origin.position(end)
@@ -262,7 +306,8 @@ class Ledger:
                 return None
             self._rule.commit(reference)
         self.committed = reference
-        return self._drop_head(self.start if behind is None else behind)
+        # An opaque reference that is not held was delivered before what is held was sent again: it is all older.
+        return self._drop_head(self.end if behind is None else behind)
 
     def rewind(self, reference: Reference | None) -> tuple[list[Segment], bool]:
         """The query goes on from ``reference``: the segments that go, and whether the sender must send again."""
@@ -275,10 +320,11 @@ class Ledger:
             if isinstance(reference, int):
                 self._rule.commit(reference)
             return self._drop_head(joined), False
-        dropped = self._drop_tail(self.start)
-        self.committed = reference
-        self._rule = rule_for(self._message_ids, self._committed_id)
+        self.committed, ended = reference, self.ended
+        dropped = self.drop()
         ahead = self.increasing and isinstance(reference, int) and (not isinstance(before, int) or reference > before)
+        # Nothing is asked for again of a query that is ahead, so the stream's end stays what was said of it.
+        self.ended = ended and ahead
         return dropped, not ahead and not self.ephemeral
 
     def _joins(self, reference: Reference | None) -> int | None:

@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from wallaroo_spark.protocol import Nack
 from wallaroo_spark.worker import events as e
-from wallaroo_spark.worker.connection import Phase
 from wallaroo_spark.worker.gates import Gates
 from wallaroo_spark.worker.ledger import Ledger
+from wallaroo_spark.worker.recall import Recall
 from wallaroo_spark.worker.sessions import Sessions
 
 
 class Progress:
     """The newest epoch and batch that the driver has told of; what is older is counted and passed over."""
 
-    def __init__(self, sessions: Sessions, gates: Gates) -> None:
+    def __init__(self, sessions: Sessions, gates: Gates, recall: Recall) -> None:
         self.epoch = 0
         self.batch = -1
         self._sessions = sessions
         self._gates = gates
+        self._recall = recall
 
     def committed(self, event: e.Committed) -> None:
         """Spark has committed a batch."""
@@ -39,31 +39,13 @@ class Progress:
             return False
         buffer = self._sessions.buffer
         before = {ledger.key: ledger.committed for ledger in buffer.ledgers.values()}
-        rewound = buffer.rewind(event.references)
+        back = buffer.rewind(event.references)
         self.epoch, self.batch = event.epoch, event.batch
-        self._ask_again(rewound)
-        behind = {ledger.key for ledger in rewound}
+        self._recall.send_again(back, "the query went back")
+        behind = set(back)
         ledgers = [ledger for ledger in buffer.ledgers.values() if ledger.key not in behind]
         self._moved([ledger for ledger in ledgers if ledger.committed != before[ledger.key]])
         return True
-
-    def _ask_again(self, ledgers: Iterable[Ledger]) -> None:
-        """Make the senders of these go back: NACK where the revision has it, else RESTART of their session."""
-        sessions = self._sessions
-        restarted = set()
-        for ledger in ledgers:
-            client = sessions.clients.get(ledger.owner) if ledger.owner is not None else None
-            if client is None or client.phase is not Phase.STREAMING:
-                continue
-            stream_id, reference = ledger.key.stream_id, sessions.buffer.reference(ledger.key)
-            if client.revision.has(Nack):
-                sessions.log(client, f"must send stream {stream_id} again behind {reference}")
-                sessions.send(client, client.protocol.nack(stream_id, reference))
-            elif client.session not in restarted:
-                restarted.add(client.session)
-                sessions.log(client, "must connect again: the query went back")
-                sessions.send(client, client.protocol.restart())
-                sessions.leave(client, wait=True)
 
     def _moved(self, ledgers: Iterable[Ledger]) -> None:
         """Tell the senders what is committed, forget what nobody needs, and let more in."""
@@ -73,9 +55,6 @@ class Progress:
             reference = sessions.buffer.reference(ledger.key)
             if ledger.owner is not None and reference is not None:
                 references.setdefault(ledger.owner, []).append((ledger.key.stream_id, reference))
-            elif ledger.owner is None:
-                sessions.tidy(ledger)
-        for client in sessions.streaming():
+            sessions.tidy(ledger)
+        for client in sessions.streaming.values():
             self._gates.acknowledge(client, references.get(client.session, ()))
-        self._gates.regulate_all()
-        sessions.out.append(e.WakeReaders())

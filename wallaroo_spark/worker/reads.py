@@ -11,18 +11,27 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from wallaroo_spark.errors import TransportError
 from wallaroo_spark.worker.buffer import Buffer, FoundRange, PlannedRange
-from wallaroo_spark.worker.ledger import StreamKey
+
+LINGER_SECONDS = 2.0
+"""How long a range counts as waited for after a read has looked for it; reads look again and again."""
 
 
 class Reads:
-    """Who waits for the buffer. ``want`` is told which streams reads wait for, whenever that changes."""
+    """Who waits for the buffer. ``want`` is told which ranges reads wait for, whenever that changes."""
 
-    def __init__(self, buffer: Buffer, want: Callable[[frozenset[StreamKey]], None]) -> None:
+    def __init__(self, buffer: Buffer, want: Callable[[tuple[PlannedRange, ...]], None]) -> None:
         self._buffer = buffer
         self._tell = want
         self._changed = asyncio.Event()
-        self._wanted: Counter[StreamKey] = Counter()
+        self._waited: Counter[PlannedRange] = Counter()
+        self._closed = False
+
+    def close(self) -> None:
+        """The worker leaves: end every wait, now and from now on."""
+        self._closed = True
+        self.wake()
 
     def wake(self) -> None:
         """The buffer has changed."""
@@ -32,34 +41,44 @@ class Reads:
     async def changed_since(self, version: int, seconds: float) -> int:
         """Wait until the buffer's version is another than ``version``; what it is then."""
         until = time.monotonic() + seconds
-        while self._buffer.version == version and (left := until - time.monotonic()) > 0:
+        while self._buffer.version == version and not self._closed and (left := until - time.monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
         return self._buffer.version
 
     async def find(self, ranges: Mapping[int, PlannedRange], seconds: float) -> dict[int, FoundRange]:
-        """The ranges that are here; waits until at least one is, or the time is over."""
+        """The ranges that are here; waits until at least one is, or the time is over.
+
+        Raises :class:`TransportError` once the worker is about to leave.
+        """
         until = time.monotonic() + seconds
+        if self._closed:
+            raise TransportError("the worker is about to leave; ask the one that follows it")
         found = self._find(ranges)
         if found or seconds <= 0:
             return found
-        keys = [planned.key for planned in ranges.values()]
-        self._want(keys, +1)
+        waited = list(ranges.values())
+        self._wait_for(waited, +1)
         try:
-            while not found and (left := until - time.monotonic()) > 0:
+            while not found and not self._closed and (left := until - time.monotonic()) > 0:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), left)
                 found = self._find(ranges)
             return found
         finally:
-            self._want(keys, -1)
+            here = [ranges[index] for index in found]
+            self._wait_for(here, -1)
+            missing = [ranges[index] for index in ranges.keys() - found.keys()]
+            asyncio.get_running_loop().call_later(LINGER_SECONDS, self._wait_for, missing, -1)
 
     def _find(self, ranges: Mapping[int, PlannedRange]) -> dict[int, FoundRange]:
         answers = ((index, self._buffer.find(planned)) for index, planned in ranges.items())
         return {index: found for index, found in answers if found is not None}
 
-    def _want(self, keys: list[StreamKey], change: int) -> None:
-        for key in keys:
-            self._wanted[key] += change
-        self._wanted = +self._wanted
-        self._tell(frozenset(self._wanted))
+    def _wait_for(self, ranges: list[PlannedRange], change: int) -> None:
+        before = set(self._waited)
+        for planned in ranges:
+            self._waited[planned] += change
+        self._waited = +self._waited
+        if self._waited.keys() != before:
+            self._tell(tuple(self._waited))

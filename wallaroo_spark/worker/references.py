@@ -31,7 +31,7 @@ class ReferenceRule(Protocol):
         """Everything up to and including ``ref`` is committed."""
 
     def rewind(self, ref: int | None) -> None:
-        """Nothing behind ``ref`` counts as accepted any more."""
+        """Nothing behind ``ref``, which is committed or still held, counts as accepted any more."""
 
 
 class IncreasingIds:
@@ -73,35 +73,49 @@ class OpaqueIds:
     """Ids are compared for equality alone, so the order in which they were first sent tells what a replay repeats.
 
     After a resume the sender repeats, in the same order, what it sent behind the committed reference; that much is
-    recognised and skipped. Raises :class:`RemoteProtocolError` when the repetition differs.
+    recognised and skipped. An id equal to the one before it is that message once more, such as the boundary that closes
+    a stream. Raises :class:`RemoteProtocolError` when the repetition differs, and when an id comes back that is still
+    needed to tell where the query stands.
     """
 
     def __init__(self, last: int | None = None) -> None:
         self.last = last
+        self._committed = last
         self._accepted: deque[int] = deque()
+        self._held: set[int] = set()
         self._replay: deque[int] = deque()
         self._skip_to: int | None = None
+        self._echo: int | None = None
 
     def select(self, ids: Ids) -> Mask | None:
         """See :class:`ReferenceRule`."""
         values: list[int] = ids.tolist()
         start = self._skip(values)
         start += self._repeat(values[start:])
-        if start < len(values) and values[start] == self.last:
-            # A closing boundary repeats the id of the message before it.
-            start += 1
-        self._accepted.extend(values[start:])
-        if values[start:]:
-            self.last = values[-1]
-        if start == 0:
+        fresh = [at for at in range(start, len(values)) if self._accept(values[at])]
+        if len(fresh) == len(values):
             return None
-        new = np.ones(len(ids), dtype=np.bool_)
-        new[:start] = False
+        new = np.zeros(len(ids), dtype=np.bool_)
+        new[fresh] = True
         return new
 
+    def _accept(self, value: int) -> bool:
+        if value == self.last:
+            return False
+        if value in self._held or value == self._committed:
+            reason = f"message {value} was sent before and is still needed to resume from"
+            raise broken(
+                Fault.REPLAY_DIFFERS, f"{reason}; opaque ids must differ, or be replayed in order after NOTIFY"
+            )
+        self._accepted.append(value)
+        self._held.add(value)
+        self.last = value
+        return True
+
     def _skip(self, values: list[int]) -> int:
+        echo, self._echo = self._echo, None if values else self._echo
         if self._skip_to is None:
-            return 0
+            return int(bool(values) and values[0] == echo)
         if self._skip_to not in values:
             return len(values)
         start = values.index(self._skip_to) + 1
@@ -121,29 +135,50 @@ class OpaqueIds:
         return len(values)
 
     def resume(self, notified: int, committed: int | None) -> None:
-        """See :class:`ReferenceRule`."""
+        """See :class:`ReferenceRule`. A sender behind ``committed`` is skipped up to and including it."""
         self._replay = deque(self._accepted)
-        self._skip_to = committed if notified == 0 and committed else None
+        self._skip_to = self._echo = None
+        if notified in self._held:
+            while self._replay.popleft() != notified:
+                pass
+            self._echo = notified
+        elif notified == committed:
+            self._echo = notified
+        else:
+            self._skip_to = committed
 
     def commit(self, ref: int) -> None:
-        """See :class:`ReferenceRule`."""
-        if ref not in self._accepted:
+        """See :class:`ReferenceRule`. Where ``ref`` is not held, what is held is being sent once more, up to it."""
+        if ref == self._committed:
             return
-        while self._accepted.popleft() != ref:
-            pass
+        self._committed = ref
+        if ref not in self._held:
+            self._forget(ref)
+            self._skip_to = ref
+            return
+        while (value := self._accepted.popleft()) != ref:
+            self._held.discard(value)
+        self._held.discard(ref)
 
     def rewind(self, ref: int | None) -> None:
         """See :class:`ReferenceRule`. Where ``ref`` is not held, everything held is forgotten."""
+        if ref not in self._held:
+            self._forget(ref)
+            return
         self._replay.clear()
         self._skip_to = None
-        if ref is not None and ref in self._accepted:
-            while self._accepted[-1] != ref:
-                self._accepted.pop()
-        else:
-            self._accepted.clear()
+        while self._accepted[-1] != ref:
+            self._held.discard(self._accepted.pop())
         self.last = ref
 
+    def _forget(self, last: int | None) -> None:
+        self._accepted.clear()
+        self._held.clear()
+        self._replay.clear()
+        self._skip_to = self._echo = None
+        self.last = last
 
-def rule_for(message_ids: str, last: int | None) -> ReferenceRule:
-    """The rule of the option ``messageIds``: ``increasing`` or ``opaque``."""
-    return OpaqueIds(last) if message_ids == "opaque" else IncreasingIds(last)
+
+def rule_for(increasing: bool, last: int | None) -> ReferenceRule:
+    """The rule of a stream whose ids increase, or are opaque."""
+    return IncreasingIds(last) if increasing else OpaqueIds(last)

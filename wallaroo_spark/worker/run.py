@@ -29,11 +29,7 @@ class WorkerThread:
 
     def __init__(self, setup: WorkerSetup, registry: Registry) -> None:
         holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-        self._setup = setup
-        self._registry = registry
-        self._holder = holder
-        self._service: WorkerService | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._service = WorkerService(setup, registry, holder)
         self._error: BaseException | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"wallaroo-worker-{setup.slot}", daemon=True)
@@ -45,9 +41,7 @@ class WorkerThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        loop, service = self._loop, self._service
-        if loop is not None and service is not None and not self._done.is_set():
-            loop.call_soon_threadsafe(service.stop, "the worker's task was ended")
+        self._service.stop_from_outside("the worker's task was ended")
         self._done.wait(10.0)
 
     def alive(self, seconds: float) -> bool:
@@ -59,16 +53,11 @@ class WorkerThread:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._main())
+            asyncio.run(self._service.run())
         except BaseException as error:
             self._error = error
         finally:
             self._done.set()
-
-    async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._service = WorkerService(self._setup, self._registry, self._holder)
-        await self._service.run()
 
 
 def run_worker(setup: WorkerSetup, registry: Registry, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:

@@ -10,21 +10,16 @@ from numpy.typing import NDArray
 
 from wallaroo_spark.protocol import Flags
 
-SEGMENT_OVERHEAD = 1024
-"""Bytes that a segment costs beside its rows: Python objects and Arrow's own bookkeeping."""
-
-
-@dataclass(slots=True)
-class Chunk:
-    """The memory behind the segments of one run; it is free once none of them is held any more."""
-
-    size: int
-    segments: int = 0
+SEGMENT_OVERHEAD = 4096
+"""Bytes that a segment costs beside its rows: Python objects, numpy headers and Arrow's own bookkeeping (measured)."""
 
 
 @dataclass(slots=True)
 class Segment:
-    """Consecutive rows of one stream. ``first`` is the position of its first row in the stream's ledger."""
+    """Consecutive rows of one stream. ``first`` is the position of its first row in the stream's ledger.
+
+    ``cost`` is what it holds of memory, in bytes; a slice holds as much as the whole, since it keeps its columns.
+    """
 
     first: int
     rows: pa.RecordBatch
@@ -33,7 +28,7 @@ class Segment:
     flags: NDArray[np.uint16]
     received_at: int
     instance: str
-    chunk: Chunk
+    cost: int
 
     @property
     def end(self) -> int:
@@ -51,7 +46,7 @@ class Segment:
             self.flags[low:high],
             self.received_at,
             self.instance,
-            self.chunk,
+            self.cost,
         )
 
     def stable_ends(self) -> NDArray[np.int64]:

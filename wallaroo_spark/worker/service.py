@@ -8,16 +8,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
+import os
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from wallaroo_spark import transport
 from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError, WallarooError
 from wallaroo_spark.options import Options, resolve_secret
-from wallaroo_spark.protocol import Fault
 from wallaroo_spark.transport import ByteStream, Listener
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.flight_server import FlightServer
@@ -34,6 +36,7 @@ UNSENT_LIMIT = 4 << 20
 TICK_SECONDS = 0.25
 BIND_SECONDS = 15.0
 """How long a port may still be held by a predecessor: a cancelled task's process lives on for some seconds."""
+BIND_PAUSE_SECONDS = 0.2
 STOP_SECONDS = 3.0
 
 
@@ -51,6 +54,7 @@ class WorkerSetup:
 class _Peer:
     stream: ByteStream
     readable: asyncio.Event
+    stuck: bool = False
 
 
 class WorkerService:
@@ -60,6 +64,7 @@ class WorkerService:
         self.setup = setup
         self.options = setup.options
         self.state: WorkerState | None = None
+        self.reads: Reads | None = None
         self._registry = registry
         self._holder = holder
         self._lease: Any = None
@@ -70,8 +75,11 @@ class WorkerService:
         self._stopped = asyncio.Event()
         self._alone = asyncio.Event()
         self._stop_reason = ""
-        self.reads: Reads | None = None
         self._registry_away = False
+        # Claims are asked for and given back one after the other, or Redis might see it the other way round.
+        self._claiming = asyncio.Lock()
+        # Renewing must not queue behind a thousand sessions that ask where they belong.
+        self._lease_thread = ThreadPoolExecutor(1, "wallaroo-lease")
 
     async def run(self) -> None:
         """Serve the slot until :meth:`stop`, or until a newer submission takes it over."""
@@ -80,78 +88,121 @@ class WorkerService:
             return
         origin = Origin(self.setup.slot, self._lease.generation)
         self.state = WorkerState(self.options, origin, resolve_secret(self.options.cookie))
-        self.reads = Reads(self.state.buffer, lambda streams: self.handle(e.Wanted(streams)))
-        listener = await self._listen()
-        flight = FlightServer(self, self.options.host, self.setup.token)
+        self.reads = Reads(self.state.buffer, lambda ranges: self.handle(e.Wanted(ranges)))
+        flight = None
         try:
-            await self._publish(listener, flight)
+            # A port may be held for longer than the lease lasts.
             self._spawn(self._renew())
-            self._spawn(self._tick())
-            await self._stopped.wait()
-            await self._farewell(listener)
+            listener = await self._listen()
+            if listener is not None:
+                flight = FlightServer(self, self.options.host, self.setup.token)
+                await self._serve_until_stopped(listener, flight)
         finally:
+            self.reads.close()
             for task in list(self._tasks):
                 task.cancel()
-            await asyncio.to_thread(flight.shutdown)
+            if flight is not None:
+                await asyncio.to_thread(flight.shutdown)
             with contextlib.suppress(RegistryError):
-                await asyncio.to_thread(self._registry.release, self._lease)
+                await self._with_lease(self._registry.release)
+            self._lease_thread.shutdown(wait=False)
+
+    async def _serve_until_stopped(self, listener: Listener, flight: FlightServer) -> None:
+        try:
+            self._spawn(self._tick())
+            await self._publish(listener, flight)
+            await self._stopped.wait()
+        finally:
+            await self._farewell(listener)
 
     def stop(self, reason: str) -> None:
-        """Leave in good order; the sessions are told to connect again."""
+        """Leave in good order; the sessions are told to connect again. On the loop's thread, or before ``run``."""
         self._stop_reason = self._stop_reason or reason
         self._stopped.set()
+
+    def stop_from_outside(self, reason: str) -> None:
+        """:meth:`stop` from any thread, also when the loop has ended since."""
+        loop = self._loop
+        if loop is None:
+            self.stop(reason)
+            return
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(self.stop, reason)
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout: float) -> T:
         """Run something on the loop from another thread, and wait for it."""
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)
 
-    async def _take_lease(self) -> bool:
-        """Take the slot's lease; False when this copy was told to stop while it waited as a standby."""
+    async def _with_lease(self, work: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Run a call of the registry that is given the lease first."""
+        call = functools.partial(work, self._lease, *arguments, **named)
+        return await asyncio.get_running_loop().run_in_executor(self._lease_thread, call)
+
+    async def _acquire(self, connect: str, flight: str) -> Any:
+        """Ask for the lease once; None when a copy of this submission has it, or the registry does not answer."""
         setup = self.setup
+        try:
+            return await asyncio.to_thread(
+                self._registry.acquire, setup.slot, setup.submission, self._holder, connect, flight
+            )
+        except LeaseLostError:
+            raise
+        except RegistryError as error:
+            log.warning("slot %d waits for the registry: %s", setup.slot, error)
+            return None
+
+    async def _take_lease(self) -> bool:
+        """Take the slot's lease; False when it is another's, or this copy was told to stop while it waited."""
         while not self._stopped.is_set():
             try:
-                self._lease = await asyncio.to_thread(
-                    self._registry.acquire, setup.slot, setup.submission, self._holder, "", ""
-                )
+                self._lease = await self._acquire("", "")
             except LeaseLostError as error:
-                log.warning("slot %d: %s", setup.slot, error)
+                log.warning("slot %d: %s", self.setup.slot, error)
                 return False
-            except RegistryError as error:
-                log.warning("slot %d waits for the registry: %s", setup.slot, error)
             if self._lease is not None:
                 return True
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopped.wait(), self.options.lease_seconds / 3)
+            await self._pause(self.options.lease_seconds / 3)
         return False
 
-    async def _listen(self) -> Listener:
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopped.wait(), seconds)
+
+    async def _listen(self) -> Listener | None:
+        """Bind the slot's port, waiting for a predecessor to let it go; None when told to stop meanwhile."""
         options = self.options
         port = options.port + self.setup.slot if options.port else 0
         tls = None
         if options.tls_certificate:
             tls = transport.server_context(options.tls_certificate, options.tls_key, options.tls_ca)
         until = time.monotonic() + BIND_SECONDS
-        while True:
+        while not self._stopped.is_set():
             try:
                 return await transport.serve(self._serve, options.host, port, tls=tls)
-            except (TransportError, OSError) as error:
-                taken = getattr(error, "errno", None) == errno.EADDRINUSE or isinstance(error, TransportError)
-                if not taken or time.monotonic() > until:
+            except TransportError as error:
+                if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE or time.monotonic() > until:
                     raise
-                await asyncio.sleep(0.2)
+                await self._pause(BIND_PAUSE_SECONDS)
+        return None
 
     async def _publish(self, listener: Listener, flight: FlightServer) -> None:
-        setup, options = self.setup, self.options
+        """Leave the addresses in the registry; a lease that was lost meanwhile ends the worker."""
+        options = self.options
         host = options.advertise or reachable_host(listener.address[0], resolve_secret(options.registry))
         connect = transport.format_address(host, listener.address[1])
         inner = transport.format_address(host, flight.port)
-        self._lease = await asyncio.to_thread(
-            self._registry.acquire, setup.slot, setup.submission, self._holder, connect, inner
-        )
-        if self._lease is None:
-            raise LeaseLostError(f"slot {setup.slot}: another copy of this submission took the lease meanwhile")
-        log.info("slot %d listens at %s, generation %d", setup.slot, connect, self._lease.generation)
+        while not self._stopped.is_set():
+            try:
+                lease = await self._acquire(connect, inner)
+            except LeaseLostError as error:
+                self.stop(error.message)
+                return
+            if lease is not None:
+                self._lease = lease
+                log.info("slot %d listens at %s, generation %d", self.setup.slot, connect, lease.generation)
+                return
+            await self._pause(self.options.lease_seconds / 3)
 
     async def _farewell(self, listener: Listener) -> None:
         """Tell the sessions to go, and give them a moment to do so."""
@@ -174,11 +225,9 @@ class WorkerService:
         reason = ""
         try:
             self.handle(e.Connected(session, stream.peer, time.monotonic()))
-            while True:
+            while data := await stream.read():
+                # Behind the read, since a peer may be paused while its session is in one.
                 await peer.readable.wait()
-                data = await stream.read()
-                if not data:
-                    break
                 self.handle(e.Received(session, data, time.time_ns() // 1000))
         except TransportError as error:
             reason = error.message
@@ -190,9 +239,8 @@ class WorkerService:
 
     def handle(self, event: e.Event) -> None:
         """Give the state an event and carry out what it asks; on the loop's thread."""
-        assert self.state is not None
         woken = False
-        for instruction in self.state.handle(event):
+        for instruction in self._instructions(event):
             match instruction:
                 case e.Send():
                     self._send(instruction)
@@ -209,20 +257,32 @@ class WorkerService:
                 case e.ReleaseClaims():
                     self._spawn(self._release_claims(instruction))
                 case e.Log():
-                    level = logging.INFO if instruction.fault in (None, Fault.PEER_ERROR) else logging.WARNING
+                    level = logging.WARNING if instruction.warning else logging.INFO
                     log.log(level, "slot %d: %s", self.setup.slot, instruction.text)
                 case e.WakeReaders():
                     woken = True
         if woken and self.reads is not None:
             self.reads.wake()
 
+    def _instructions(self, event: e.Event) -> list[e.Instruction]:
+        assert self.state is not None
+        try:
+            return self.state.handle(event)
+        except Exception as error:
+            session: int | None = getattr(event, "session", None)
+            if session is None:
+                raise
+            log.exception("slot %d: an error of this program ends session %d", self.setup.slot, session)
+            return self.state.give_up(session, f"an error of this program: {error!r}")
+
     def _send(self, instruction: e.Send) -> None:
         peer = self._peers.get(instruction.session)
         if peer is None:
             return
         peer.stream.write(instruction.data)
-        if peer.stream.queued > UNSENT_LIMIT:
+        if peer.stream.queued > UNSENT_LIMIT and not peer.stuck:
             assert self._loop is not None
+            peer.stuck = True
             self._loop.call_soon(self.handle, e.Stuck(instruction.session, peer.stream.queued))
 
     def _close(self, instruction: e.Close) -> None:
@@ -232,7 +292,15 @@ class WorkerService:
         if instruction.at_once:
             peer.stream.abort()
         else:
-            self._spawn(peer.stream.close())
+            self._spawn(self._close_stream(peer.stream))
+
+    async def _close_stream(self, stream: ByteStream) -> None:
+        try:
+            await stream.close()
+        except Exception:
+            # What goes wrong with one connection must not end the worker, as an error in its other tasks does.
+            log.exception("slot %d: closing the connection to %s failed", self.setup.slot, stream.peer)
+            stream.abort()
 
     def _set_readable(self, session: int, readable: bool) -> None:
         peer = self._peers.get(session)
@@ -242,37 +310,38 @@ class WorkerService:
     async def _ask_assignment(self, ask: e.AskAssignment) -> None:
         try:
             answer = await asyncio.to_thread(self._registry.assign, ask.instance, self.setup.slot, self.options.workers)
-        except RegistryError as error:
-            self.handle(e.RegistryFailed(ask.session, error.message))
+        except Exception as error:
+            self._unanswered(ask.session, error)
         else:
             self.handle(e.Assigned(ask.session, answer.slot, answer.connect))
 
     async def _ask_claims(self, ask: e.AskClaims) -> None:
-        try:
-            granted = await asyncio.to_thread(self._registry.claim, self._lease, ask.streams)
-        except LeaseLostError as error:
-            self.handle(e.RegistryFailed(ask.session, error.message, ask.streams))
+        async with self._claiming:
+            try:
+                granted = await asyncio.to_thread(self._registry.claim, self._lease, ask.streams)
+            except Exception as error:
+                self._unanswered(ask.session, error, ask.streams)
+            else:
+                self.handle(e.Claimed(ask.session, ask.streams, frozenset(granted)))
+
+    def _unanswered(self, session: int, error: Exception, streams: tuple[int, ...] = ()) -> None:
+        """Whatever the registry fails with, the session is told, and only a lost lease ends more than that."""
+        if not isinstance(error, RegistryError):
+            log.error("slot %d: asking the registry failed", self.setup.slot, exc_info=error)
+        self.handle(e.RegistryFailed(session, str(error), streams))
+        if isinstance(error, LeaseLostError):
             self.stop(error.message)
-        except RegistryError as error:
-            self.handle(e.RegistryFailed(ask.session, error.message, ask.streams))
-        else:
-            self.handle(e.Claimed(ask.session, ask.streams, frozenset(granted)))
 
     async def _release_claims(self, release: e.ReleaseClaims) -> None:
-        with contextlib.suppress(RegistryError):
-            await asyncio.to_thread(self._registry.unclaim, self._lease, release.streams)
+        async with self._claiming:
+            with contextlib.suppress(RegistryError):
+                await asyncio.to_thread(self._registry.unclaim, self._lease, release.streams)
 
     async def _renew(self) -> None:
-        assert self.state is not None
         while True:
             await asyncio.sleep(self.options.lease_seconds / 3)
             try:
-                await asyncio.to_thread(
-                    self._registry.renew,
-                    self._lease,
-                    instances=self.state.instances(),
-                    claims=sorted(self.state.claims),
-                )
+                await self._renew_once()
                 self._registry_away = False
             except LeaseLostError as error:
                 log.warning("slot %d ends: %s", self.setup.slot, error)
@@ -282,6 +351,16 @@ class WorkerService:
                 if not self._registry_away:
                     log.warning("slot %d goes on without the registry: %s", self.setup.slot, error)
                 self._registry_away = True
+
+    async def _renew_once(self) -> None:
+        """Keep the lease, and put back what an emptied Redis has forgotten of the slot."""
+        assert self.state is not None
+        await self._with_lease(self._registry.renew, instances=self.state.instances())
+        async with self._claiming:
+            claims = self.state.claims.copy()
+            held = await self._with_lease(self._registry.claim, sorted(claims)) if claims else set()
+        if lost := frozenset(claims - held):
+            self.handle(e.ClaimsLost(lost))
 
     async def _tick(self) -> None:
         while True:
@@ -319,6 +398,7 @@ class WorkerService:
         assert self.state is not None
         return {
             **self.state.status(),
+            "pid": os.getpid(),
             "generation": self._lease.generation,
             "connect": self._lease.connect,
             "registry_away": self._registry_away,

@@ -23,7 +23,10 @@ LEAVING_SECONDS = 5.0
 
 
 class Sessions:
-    """Who is connected, and what all parts of the state share: buffer, claims, counts and instructions."""
+    """Who is connected, and what all parts of the state share: buffer, claims, counts and instructions.
+
+    ``clients`` are all connections, ``streaming`` those that have been told OK and have not ended.
+    """
 
     def __init__(self, options: Options, origin: Origin, cookie: str) -> None:
         self.options = options
@@ -31,16 +34,13 @@ class Sessions:
         self.buffer = Buffer(options.memory_budget, origin, options.message_ids)
         self.flow = FlowControl(options.memory_budget)
         self.clients: dict[int, Client] = {}
+        self.streaming: dict[int, Client] = {}
         self.claims: set[int] = set()
         self.counts: Counter[str] = Counter()
         self.stopping = ""
         self.out: list[e.Instruction] = []
         self._cookie = cookie.encode("utf-8")
         self._now = 0.0
-
-    def streaming(self) -> list[Client]:
-        """The sessions that have been told OK and have not ended."""
-        return [client for client in self.clients.values() if client.phase is Phase.STREAMING]
 
     def connected(self, event: e.Connected) -> None:
         """A peer has connected; it has the handshake timeout to say HELLO."""
@@ -59,13 +59,15 @@ class Sessions:
         client = self.clients.get(event.session)
         if client is None:
             return
-        reason = event.reason
+        reasons_given = [event.reason] if event.reason else []
+        truncated = False
         try:
             client.protocol.receive_end()
         except RemoteProtocolError as error:
-            reason = reason or error.message
-            self.counts[f"fault:{Fault.TRUNCATED_FRAME}"] += 1
-        self.log(client, f"is gone{': ' + reason if reason else ''}")
+            truncated = True
+            reasons_given.append(error.message)
+            self.counts[f"fault:{error.fields['fault']}"] += 1
+        self.log(client, ": ".join(["is gone", *reasons_given]), warning=truncated)
         self._let_go(client)
         del self.clients[event.session]
 
@@ -75,6 +77,23 @@ class Sessions:
         if client is not None:
             reason = f"does not read: {event.queued} bytes wait for it"
             self.fault(client, broken(Fault.PEER_NEVER_READS, reason), at_once=True)
+
+    def give_up(self, session: int, what: str) -> None:
+        """An error of ours while a session was being served: it costs that session and no other."""
+        self.counts["internal-errors"] += 1
+        client = self.clients.get(session)
+        if client is not None:
+            self.log(client, f"is cut off: {what}", warning=True)
+            self.leave(client, at_once=True)
+
+    def dismiss(self, client: Client, reason: str, count: str) -> None:
+        """End a session that kept the protocol but asks for more than there is."""
+        self.counts[count] += 1
+        self.log(client, f"is sent away: {reason}", warning=True)
+        data = client.protocol.fail(reason)
+        if data is not None:
+            self.send(client, data)
+        self.leave(client)
 
     def tick(self, now: float) -> None:
         """Time has passed; end what has lasted too long."""
@@ -100,9 +119,8 @@ class Sessions:
 
     def fault(self, client: Client, error: RemoteProtocolError, *, at_once: bool = False) -> None:
         """A peer broke a rule: tell it why where it can be told, close, and count."""
-        fault = error.fields["fault"]
-        self.counts[f"fault:{fault}"] += 1
-        self.log(client, f"is sent away: {error.message}", fault)
+        self.counts[f"fault:{error.fields['fault']}"] += 1
+        self.log(client, f"is sent away: {error.message}", warning=True)
         data = client.protocol.fail(error.message)
         if data is not None and not at_once:
             self.send(client, data)
@@ -118,8 +136,8 @@ class Sessions:
 
     def leave(self, client: Client, *, wait: bool = False, at_once: bool = False) -> None:
         """The session is over: close now, or after the peer did (``wait``)."""
-        self._let_go(client)
         client.phase = Phase.LEAVING
+        self._let_go(client)
         client.deadline = self._now + LEAVING_SECONDS
         if client.paused:
             client.paused = False
@@ -128,8 +146,11 @@ class Sessions:
             self.out.append(e.Close(client.session, at_once))
 
     def _let_go(self, client: Client) -> None:
+        self.streaming.pop(client.session, None)
         keys, client.streams = client.streams, set()
+        client.open.clear()
         client.asked.clear()
+        client.to_ask.clear()
         for key in keys:
             ledger = self.buffer.ledgers.get(key)
             if ledger is not None and ledger.owner == client.session:
@@ -138,9 +159,15 @@ class Sessions:
 
     def tidy(self, ledger: Ledger) -> None:
         """Forget a stream that nobody sends and of which nothing is held; another worker may have it now."""
-        if ledger.owner is None and ledger.empty and ledger.key in self.buffer.ledgers:
-            self.buffer.forget(ledger)
-            self.release(ledger.key.stream_id if not ledger.key.scope else None)
+        if not ledger.empty or ledger.key not in self.buffer.ledgers:
+            return
+        owner = self.clients.get(ledger.owner) if ledger.owner is not None else None
+        if owner is not None and not ledger.ended:
+            return
+        if owner is not None:
+            owner.streams.discard(ledger.key)
+        self.buffer.forget(ledger)
+        self.release(ledger.key.stream_id if not ledger.key.scope else None)
 
     def release(self, stream_id: int | None) -> None:
         """Give a claimed stream id back, unless its stream is in use."""
@@ -152,6 +179,6 @@ class Sessions:
         """Have bytes written to a peer."""
         self.out.append(e.Send(client.session, data))
 
-    def log(self, client: Client, text: str, fault: Fault | None = None) -> None:
+    def log(self, client: Client, text: str, *, warning: bool = False) -> None:
         """Have a line logged about a peer."""
-        self.out.append(e.Log(client.session, f"{client} {text}", fault))
+        self.out.append(e.Log(client.session, f"{client} {text}", warning))

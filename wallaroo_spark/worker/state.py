@@ -6,8 +6,10 @@ input from one session ends that session and touches nothing of another. The par
 - :mod:`.sessions` -- connections come and go
 - :mod:`.gates` -- credits, and which sockets are read
 - :mod:`.handshake` -- HELLO to OK
+- :mod:`.recall` -- senders are made to go back
 - :mod:`.streams` -- NOTIFY and claims
 - :mod:`.progress` -- what the driver says of the query
+- :mod:`.relief` -- a full buffer gives way
 
 Source: ``design.md``, rules 1 to 7; ``protocol.md``, sections Session states, Rewinding and the rulings on references.
 """
@@ -28,6 +30,7 @@ from wallaroo_spark.protocol import (
     MessagesReceived,
     NotifyReceived,
     WorkerEvent,
+    broken,
 )
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.connection import Client, Phase
@@ -35,8 +38,13 @@ from wallaroo_spark.worker.gates import Gates
 from wallaroo_spark.worker.handshake import Handshake
 from wallaroo_spark.worker.ledger import Ledger, Origin
 from wallaroo_spark.worker.progress import Progress
+from wallaroo_spark.worker.recall import Recall
+from wallaroo_spark.worker.relief import Relief
 from wallaroo_spark.worker.sessions import Sessions
 from wallaroo_spark.worker.streams import Streams
+
+LONGEST_HELLO = 5 + 4 * (2 + 0xFFFF)
+"""Bytes of a HELLO whose four fields are as long as they can be."""
 
 
 class WorkerState:
@@ -49,8 +57,10 @@ class WorkerState:
         self.flow = self.sessions.flow
         self._gates = Gates(self.sessions)
         self._handshake = Handshake(self.sessions, self._gates)
-        self._streams = Streams(self.sessions, self._gates)
-        self._progress = Progress(self.sessions, self._gates)
+        recall = Recall(self.sessions)
+        self._streams = Streams(self.sessions, self._gates, recall)
+        self._progress = Progress(self.sessions, self._gates, recall)
+        self._relief = Relief(self.sessions, self._gates, recall)
 
     @property
     def ready(self) -> bool:
@@ -69,6 +79,24 @@ class WorkerState:
 
     def handle(self, event: e.Event) -> list[e.Instruction]:
         """Take in one event; what is to be done, in order."""
+        version = self.buffer.version
+        self._handle(event)
+        self._relief.relieve()
+        self._gates.settle()
+        return self._instructions(version)
+
+    def give_up(self, session: int, what: str) -> list[e.Instruction]:
+        """What is left to be done when ``handle`` has raised for an event of a session, which ends by this."""
+        self.sessions.give_up(session, what)
+        return self._instructions(-1)
+
+    def _instructions(self, version: int) -> list[e.Instruction]:
+        out, self.sessions.out = self.sessions.out, []
+        if self.buffer.version != version:
+            out.append(e.WakeReaders())
+        return out
+
+    def _handle(self, event: e.Event) -> None:
         match event:
             case e.Received():
                 self._received(event)
@@ -76,28 +104,28 @@ class WorkerState:
                 self.sessions.connected(event)
             case e.Disconnected():
                 self.sessions.disconnected(event)
-                self._gates.regulate_all()
             case e.Assigned():
                 self._handshake.assigned(event)
             case e.Claimed():
                 self._streams.claimed(event)
+            case e.ClaimsLost():
+                self._streams.lost(event)
             case e.RegistryFailed():
-                self._streams.failed(event)
+                self.sessions.counts["registry-failures"] += 1
+                (self._streams if event.streams else self._handshake).unanswered(event)
             case e.Committed():
                 self._progress.committed(event)
             case e.Rewound():
                 if self._progress.rewound(event):
                     self._handshake.begin()
             case e.Wanted():
-                self._gates.want(event.streams)
+                self._gates.want(event.ranges)
             case e.Stuck():
                 self.sessions.stuck(event)
             case e.Tick():
                 self.sessions.tick(event.now)
             case e.Stopping():
                 self.sessions.stop(event.reason)
-        out, self.sessions.out = self.sessions.out, []
-        return out
 
     def _received(self, event: e.Received) -> None:
         client = self.sessions.clients.get(event.session)
@@ -107,6 +135,7 @@ class WorkerState:
         client.last_at = event.received_at
         try:
             client.protocol.receive(event.data)
+            self._check_hello_size(client)
             while (found := client.protocol.next_event()) is not None:
                 self._found(client, found, event.received_at)
         except RemoteProtocolError as error:
@@ -115,6 +144,12 @@ class WorkerState:
         self._streams.ask(client)
         self._gates.acknowledge(client)
         self._gates.regulate(client)
+
+    def _check_hello_size(self, client: Client) -> None:
+        """Nobody who has not shown the cookie gets more memory than a HELLO takes."""
+        if client.phase is Phase.GREETING and client.protocol.pending > LONGEST_HELLO:
+            reason = f"{client.protocol.pending} bytes came without a whole HELLO; none is longer than {LONGEST_HELLO}"
+            raise broken(Fault.FRAME_TOO_LONG, reason)
 
     def _found(self, client: Client, found: WorkerEvent, received_at: int) -> None:
         match found:
@@ -128,7 +163,7 @@ class WorkerState:
                 self._end(client, self.buffer.ledgers[client.key(found.stream_id)])
             case ErrorReceived():
                 self.sessions.counts["peer-errors"] += 1
-                self.sessions.log(client, f"gave up: {found.reason}", Fault.PEER_ERROR)
+                self.sessions.log(client, f"gave up: {found.reason}")
                 self.sessions.leave(client)
 
     def _messages(self, client: Client, run: MessageRun, received_at: int) -> None:
@@ -137,41 +172,47 @@ class WorkerState:
         admission = client.protocol.admit(decoded.spans, decoded.count, decoded.error)
         parts = by_stream(decoded, end=admission.end, ignored=admission.ignored)
         pairs = [(self.buffer.ledgers[client.key(part.stream_id)], part) for part in parts]
-        accepted = self.buffer.append(pairs, received_at, client.instance)
         self.flow.observe(decoded.count, int(decoded.sizes.sum()))
-        sessions.counts["messages"] += accepted
-        sessions.counts["replayed"] += sum(len(part.message_ids) for part in parts) - accepted
+        before = self.buffer.rows
+        try:
+            self.buffer.append(pairs, received_at, client.instance)
+        finally:
+            accepted = self.buffer.rows - before
+            sessions.counts["messages"] += accepted
+            sessions.counts["replayed"] += sum(len(part.message_ids) for part in parts) - accepted
         for span in decoded.spans:
             if span.eos is not None and span.eos < admission.end and span.stream_id not in admission.ignored:
                 self._end(client, self.buffer.ledgers[client.key(span.stream_id)])
-        if accepted:
-            sessions.out.append(e.WakeReaders())
         if admission.error is not None:
             raise admission.error
 
     def _end(self, client: Client, ledger: Ledger) -> None:
         """A stream has ended; when all of it is committed already, say so once more: the connector waits for it."""
         self.buffer.end(ledger)
-        self.sessions.out.append(e.WakeReaders())
+        client.open.discard(ledger.key)
         reference = self.buffer.reference(ledger.key)
         if ledger.empty and reference is not None:
             self._gates.acknowledge(client, [(ledger.key.stream_id, reference)])
+        self.sessions.tidy(ledger)
 
     def instances(self) -> list[str]:
         """The connector instances that are connected, or of which something is held."""
-        names = {client.instance for client in self.sessions.streaming()}
+        names = {client.instance for client in self.sessions.streaming.values()}
         return sorted(names | {key.scope for key in self.buffer.ledgers if key.scope})
 
     def activity(self) -> list[dict[str, Any]]:
-        """Each connected instance: when it last sent anything (µs since 1970 UTC), and how many streams it has open."""
+        """Each session: its instance, when it last sent anything (µs since 1970 UTC), how many of its streams are open.
+
+        ``streams`` is how many it has announced, the ended ones included.
+        """
         return [
             {
                 "instance": client.instance,
                 "last_at": client.last_at,
-                "open": sum(not self.buffer.ledgers[key].ended for key in client.streams),
-                "streams": len(client.streams),
+                "open": len(client.open),
+                "streams": len(client.protocol.streams),
             }
-            for client in self.sessions.streaming()
+            for client in self.sessions.streaming.values()
         ]
 
     def status(self) -> dict[str, Any]:
@@ -181,7 +222,7 @@ class WorkerState:
             "ready": self.ready,
             "epoch": self.epoch,
             "batch": self._progress.batch,
-            "sessions": len(self.sessions.streaming()),
+            "sessions": len(self.sessions.streaming),
             "instances": self.instances(),
             "streams": len(self.buffer.ledgers),
             "buffered_bytes": self.buffer.used,
@@ -195,10 +236,13 @@ class WorkerState:
         self.buffer.validate()
         clients = self.sessions.clients
         for client in clients.values():
-            assert client.phase is not Phase.LEAVING or not client.streams, client
+            assert (client.phase is Phase.STREAMING) == (client.session in self.sessions.streaming), client
+            assert client.phase is Phase.STREAMING or not (client.streams or client.open or client.asked), client
+            assert client.open <= client.streams, client
+            assert not client.to_ask, client
             for key in client.streams:
                 assert self.buffer.ledgers[key].owner == client.session, (client, key)
         for ledger in self.buffer.ledgers.values():
             assert ledger.owner is None or ledger.key in clients[ledger.owner].streams, ledger
-            assert ledger.owner is not None or not ledger.empty, ledger
+            assert not ledger.empty or (ledger.owner is not None and not ledger.ended), ledger
             assert ledger.key.scope or ledger.key.stream_id in self.claims, ledger

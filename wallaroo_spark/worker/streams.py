@@ -5,20 +5,23 @@ Source: ``protocol.md``, section Stream states.
 
 from __future__ import annotations
 
-from wallaroo_spark.protocol import Notify, NotifyReceived, StreamState, reasons
+from wallaroo_spark.protocol import Notify, NotifyReceived, StreamState
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.connection import Client
 from wallaroo_spark.worker.gates import Gates
 from wallaroo_spark.worker.ledger import StreamKey
+from wallaroo_spark.worker.recall import Recall
 from wallaroo_spark.worker.sessions import Sessions
 
 
 class Streams:
     """Answers NOTIFY; asks the registry for stream ids that the slot has not claimed yet."""
 
-    def __init__(self, sessions: Sessions, gates: Gates) -> None:
+    def __init__(self, sessions: Sessions, gates: Gates, recall: Recall) -> None:
         self._sessions = sessions
         self._gates = gates
+        self._recall = recall
+        self._asked: dict[int, int] = {}
 
     def notify(self, client: Client, event: NotifyReceived) -> None:
         """A stream is announced."""
@@ -37,12 +40,14 @@ class Streams:
         """Ask for all the ids that one read has brought, in one go."""
         if client.to_ask:
             self._sessions.out.append(e.AskClaims(client.session, tuple(client.to_ask)))
+            self._asked.update(dict.fromkeys(client.to_ask, client.session))
             client.to_ask.clear()
 
     def _taken(self, client: Client, key: StreamKey) -> bool:
         """Whether another session here has the stream, or what it sent is still needed by it."""
         clients = self._sessions.clients
-        if any(key.stream_id in other.asked for other in clients.values() if other is not client):
+        asking = clients.get(self._asked.get(key.stream_id, client.session))
+        if asking is not None and asking is not client and key.stream_id in asking.asked:
             return True
         ledger = self._sessions.buffer.ledgers.get(key)
         if ledger is None or ledger.owner in (None, client.session):
@@ -56,6 +61,8 @@ class Streams:
         sessions.claims |= event.granted
         client = sessions.clients.get(event.session)
         for stream_id in event.asked:
+            if self._asked.get(stream_id) == event.session:
+                del self._asked[stream_id]
             notify = client.asked.pop(stream_id, None) if client else None
             if client is None or notify is None:
                 sessions.release(stream_id)
@@ -66,18 +73,26 @@ class Streams:
         if client:
             self._gates.acknowledge(client)
 
-    def failed(self, event: e.RegistryFailed) -> None:
-        """The registry does not answer: a new session shall come back later, new streams of an old one are refused."""
-        sessions, client = self._sessions, self._sessions.clients.get(event.session)
-        sessions.counts["registry-failures"] += 1
-        if client is None:
-            return
-        why = f"the registry does not answer: {event.reason}"
-        if not event.streams:
-            sessions.refuse(client, reasons.later(why))
-            return
-        sessions.log(client, f"streams {list(event.streams)} are refused: {why}")
+    def unanswered(self, event: e.RegistryFailed) -> None:
+        """The registry could not say whose these ids are, so they are refused."""
+        client = self._sessions.clients.get(event.session)
+        if client is not None:
+            text = f"streams {list(event.streams)} are refused: the registry does not answer: {event.reason}"
+            self._sessions.log(client, text, warning=True)
         self.claimed(e.Claimed(event.session, event.streams, frozenset()))
+
+    def lost(self, event: e.ClaimsLost) -> None:
+        """Ids that another slot has by now: what is held of them is sent there once more."""
+        sessions = self._sessions
+        keys = [StreamKey("", stream_id) for stream_id in event.streams & sessions.claims]
+        sessions.claims -= event.streams
+        ledgers = [sessions.buffer.ledgers[key] for key in keys if key in sessions.buffer.ledgers]
+        self._recall.send_again(
+            (ledger.key for ledger in ledgers if ledger.owner is not None), "another slot has the stream"
+        )
+        for ledger in ledgers:
+            sessions.buffer.drop(ledger)
+            sessions.tidy(ledger)
 
     def _open_claimed(self, client: Client, notify: Notify) -> None:
         self._open(client, notify)
@@ -85,8 +100,12 @@ class Streams:
 
     def _open(self, client: Client, notify: Notify) -> None:
         ledger = self._sessions.buffer.open(client.key(notify.stream_id), notify.name, notify.ref)
+        before = self._sessions.clients.get(ledger.owner) if ledger.owner is not None else None
+        if before is not None:
+            before.streams.discard(ledger.key)
         ledger.owner = client.session
         client.streams.add(ledger.key)
+        client.open.add(ledger.key)
         self._gates.regulate(client)
 
     def _answer(self, client: Client, stream_id: int, *, success: bool) -> None:

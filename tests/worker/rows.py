@@ -1,0 +1,52 @@
+"""Rows of one stream as the worker's state gets them: messages that went over the wire and were decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.protocol.strategies import run_of
+from wallaroo_spark.columnar import StreamRows, by_stream, decode_run
+from wallaroo_spark.protocol import DRAFT_LE, Flags, Message
+from wallaroo_spark.worker.ledger import Ledger, Origin, Reference, StreamKey
+from wallaroo_spark.worker.segment import Segment
+
+KEY = StreamKey("shop-1", 1)
+ORIGIN = Origin(slot=3, generation=7)
+
+
+def rows(ids: Iterable[int], unstable: Iterable[int] = (), size: int = 10, ephemeral: bool = False) -> StreamRows:
+    """Messages with these ids; those also in ``unstable`` have the flag."""
+    marked = set(unstable)
+    frames = []
+    for message_id in ids:
+        flags = Flags.UNSTABLE_REFERENCE if message_id in marked else Flags.NONE
+        flags |= Flags.EPHEMERAL if ephemeral else Flags.NONE
+        frames.append(DRAFT_LE.encode(Message(1, message_id, b"x" * size, flags)))
+    (part,) = by_stream(decode_run(run_of(DRAFT_LE, frames), event_time_unit="ns"))
+    return part
+
+
+def ledger(
+    message_ids: str = "increasing", committed: Reference | None = None, key: StreamKey = KEY, position: int = 0
+) -> Ledger:
+    """A stream that has been notified."""
+    made = Ledger(key, ORIGIN, message_ids, committed, position)
+    made.open("orders", committed if isinstance(committed, int) else 0)
+    return made
+
+
+def put(into: Ledger, ids: Iterable[int], unstable: Iterable[int] = (), size: int = 10, ephemeral: bool = False) -> int:
+    """Append messages; how many of them were new."""
+    segment = into.append(rows(ids, unstable, size, ephemeral), 0, "shop-1")
+    into.validate()
+    return 0 if segment is None else len(segment.ids)
+
+
+def ids_in(segments: Iterable[Segment]) -> list[int]:
+    """The ids of all rows, in order."""
+    return [value for segment in segments for value in segment.ids.tolist()]
+
+
+def held(of: Ledger) -> list[int]:
+    """The ids of all rows that a ledger holds, in order."""
+    return ids_in(of.segments)
