@@ -228,5 +228,5 @@ TestDraftLe = LinkedDraftLe.TestCase
 TestDraftBe = LinkedDraftBe.TestCase
 TestV3 = LinkedV3.TestCase
 TestDraftLe.settings = TestDraftBe.settings = TestV3.settings = settings(
-    steady, max_examples=100, stateful_step_count=60
+    steady, max_examples=50, stateful_step_count=60
 )

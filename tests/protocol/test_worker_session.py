@@ -269,3 +269,14 @@ def test_an_end_after_an_error_is_no_fault_even_within_a_frame() -> None:
 
 def _spans(messages: list[Message]) -> list[StreamSpan]:
     return spans([(m.stream_id, bool(m.flags & Flags.EOS), bool(m.flags & Flags.EPHEMERAL)) for m in messages])
+
+
+@drafts
+def test_messages_decoded_one_by_one_are_admitted_like_their_spans(revision: Revision) -> None:
+    pair = Pair(revision).start().open()
+    event = run_event(pair, Message(STREAM, 1, b"x", Flags.EOS), Message(STREAM, 2, b"x"))
+    admission = pair.worker.admit_messages(event.run.messages())
+    assert admission.end == 1
+    assert admission.error is not None
+    assert admission.error.fields["fault"] is Fault.STREAM_NOT_OPEN
+    assert pair.worker.streams.get(STREAM).state is StreamState.CLOSED
