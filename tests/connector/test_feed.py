@@ -164,6 +164,29 @@ class TestFeeding:
 
 
 class TestErrors:
+    async def test_a_feed_that_was_given_up_may_begin_again_in_the_same_session(self) -> None:
+        async with ScriptedWorker(auto_commit=False) as worker, connector(worker) as sender:
+            feeding = asyncio.create_task(sender.feed(numbers(10, "a"), end=False))
+            await worker.until(lambda: worker.only.last == 10)
+            feeding.cancel()
+            await asyncio.wait([feeding])
+            again = asyncio.create_task(sender.feed(numbers(12, "a")))
+            await worker.until(lambda: worker.only.last == 12)
+            worker.commit()
+            assert (await again).messages == 12
+            assert (worker.only.ids, worker.only.duplicates) == (list(range(1, 13)), 10)
+
+    async def test_with_opaque_ids_it_may_not_because_it_would_repeat(self) -> None:
+        worker = ScriptedWorker(auto_commit=False, increasing=False)
+        async with worker, connector(worker, message_ids="opaque") as sender:
+            source = Records("a", lambda: [(3, b"x"), (1, b"y")], opaque=True)
+            feeding = asyncio.create_task(sender.feed(source))
+            await worker.until(lambda: worker.only.last == 1)
+            feeding.cancel()
+            await asyncio.wait([feeding])
+            with pytest.raises(LocalProtocolError, match="given up in this session with messages unacknowledged"):
+                await sender.feed(source)
+
     async def test_what_a_source_raises_comes_through_and_leaves_the_connector_usable(self) -> None:
         def broken() -> Iterator[tuple[int, bytes]]:
             yield 1, b"x"

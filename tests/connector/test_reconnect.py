@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.connector.conftest import QUICK, REVISIONS
 from tests.connector.scripted_worker import ScriptedWorker, ServedSession, spin
 from tests.connector.test_connector import connector, send_all
-from wallaroo_spark.connector import Backoff, Connector
+from wallaroo_spark.connector import Backoff, Connector, Records
 from wallaroo_spark.errors import RemoteProtocolError, ReplayError, TransportError
 from wallaroo_spark.protocol.reasons import later, redirect
 
@@ -197,6 +197,24 @@ class TestNacks:
             await worker.until(lambda: worker.only.ended == 2)
             assert worker.only.ids == [1, 2, 3]
 
+    async def test_a_nack_of_a_stream_that_is_sent_no_longer_is_only_logged(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with ScriptedWorker(auto_commit=False) as worker, connector(worker, revision="draft-le") as sender:
+            feeding = asyncio.create_task(sender.feed(Records("a", lambda: [(1, b"x"), (2, b"y")])))
+            await worker.until(lambda: worker.only.last == 2)
+            feeding.cancel()
+            await asyncio.wait([feeding])
+            (stream_id,) = worker.streams
+            worker.session.nack(stream_id, 1)
+            worker.session.nack(stream_id, 1)
+            await spin(lambda: "this connector sends it no longer" in caplog.text)
+            # Opened again it answers both, and goes on where the worker wants it.
+            stream = await sender.open("a")
+            assert (stream.reference, await stream.send(b"y")) == (1, 2)
+            await worker.until(lambda: worker.only.last == 2)
+            assert len(worker.only.notified) == 3
+
     async def test_a_nack_before_what_is_kept_ends_the_session_with_a_reason(self) -> None:
         async with ScriptedWorker() as worker, connector(worker, revision="draft-le") as sender:
             stream = await sender.open("a")
@@ -283,6 +301,16 @@ class TestComingBack:
         async with ScriptedWorker(cut_after=[3, 10]) as worker, connector(worker) as sender:
             await sender.open("a")
             assert len(worker.sessions) == 3
+
+    @pytest.mark.parametrize("part", [b"", b"\x00\x00"])
+    async def test_a_worker_that_closes_in_order_even_within_a_frame_is_asked_again(self, part: bytes) -> None:
+        def leave(session: ServedSession) -> bytes:
+            session.over = True
+            return part
+
+        async with ScriptedWorker(answers=[leave]) as worker, connector(worker) as sender:
+            await sender.open("a")
+            assert len(worker.hellos) == 2
 
     async def test_a_worker_that_does_not_answer_hello_is_left_after_a_time(self) -> None:
         silent = ScriptedWorker(answers=[lambda session: None])

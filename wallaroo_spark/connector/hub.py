@@ -64,6 +64,7 @@ class Hub:
         self.closed = False
         self._retry = retry
         self._references: dict[int, int] = {}
+        self._abandoned: set[int] = set()
         self._waiting: dict[object, Callable[[], Obstacle | None]] = {}
         self._told: Obstacle | None = None
         self._end_costs_credit = ConnectorSession(revision).end_costs_credit
@@ -150,6 +151,13 @@ class Hub:
                 stream=stream.name,
                 id=stream.id,
             )
+        if stream.id in self._abandoned and not self.increasing:
+            raise LocalProtocolError(
+                f"stream {stream.name!r} was given up in this session with messages unacknowledged, and with opaque "
+                "ids the worker could not tell them from new ones; close this connector and use another one",
+                stream=stream.name,
+                id=stream.id,
+            )
         self.streams[stream.id] = stream
         if self.link is not None:
             self.announce(stream, self.link)
@@ -158,6 +166,8 @@ class Hub:
         """A stream is nobody's any more; what it kept is dropped."""
         if self.streams.get(stream.id) is stream:
             del self.streams[stream.id]
+            if not stream.ledger.all_acknowledged:
+                self._abandoned.add(stream.id)
         if isinstance(stream.ledger, Outbox):
             stream.ledger.clear()
         self.wake()
@@ -188,10 +198,11 @@ class Hub:
         if not self.revision.has(NotifyAck):
             # Where OK has no room for references, each NOTIFY_ACK renews one.
             self._references = {stream.stream_id: stream.ref for stream in ok.streams}
+        self._abandoned.clear()
         for stream in list(self.streams.values()):
-            if stream.ledger.settled:
-                continue
-            self.announce(stream, link)
+            stream.refusals = 0
+            if not stream.ledger.settled:
+                self.announce(stream, link)
         self.wake()
 
     def down(self, link: Link) -> None:
