@@ -1,0 +1,68 @@
+"""What the verbs share: the switch for tracebacks, logging, and numbers as people read them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEBUG = "wallaroo_spark.debug"
+"""The key in the root context's ``meta`` under which the switch is kept."""
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    meta = ctx.find_root().meta
+    meta[DEBUG] = meta.get(DEBUG, False) or value or os.environ.get("WALLAROO_DEBUG", "") not in ("", "0")
+
+
+def debug_option(command: F) -> F:
+    """Give a command the switch ``--debug``."""
+    return click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_set_debug,
+        help="Log in detail and show tracebacks (also WALLAROO_DEBUG=1).",
+    )(command)
+
+
+def debugging() -> bool:
+    """Whether ``--debug`` was given to the group or the verb that runs."""
+    context = click.get_current_context(silent=True)
+    return bool(context and context.find_root().meta.get(DEBUG))
+
+
+def set_up_logging(handler: logging.Handler | None = None) -> None:
+    """Show the package's warnings, or everything when debugging, on standard error or with ``handler``."""
+    if handler is None:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger("wallaroo_spark")
+    logger.handlers = [handler]
+    logger.propagate = False
+    logger.setLevel(logging.DEBUG if debugging() else logging.WARNING)
+
+
+def count(number: int, thing: str = "", things: str = "") -> str:
+    """A number with its thousands set apart, and what is counted: ``1 message``, ``1,200 messages``."""
+    if not thing:
+        return f"{number:,}"
+    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+
+
+def size(number: float) -> str:
+    """Bytes in the unit a person would use: ``512 B``, ``1.5 MiB``."""
+    unit = 0
+    while number >= 1024 and unit < len(_UNITS) - 1:
+        number /= 1024
+        unit += 1
+    return f"{number:.0f} {_UNITS[unit]}" if unit == 0 or number >= 100 else f"{number:.1f} {_UNITS[unit]}"

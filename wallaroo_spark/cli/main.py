@@ -1,0 +1,130 @@
+"""The command ``wallaroo-spark``: a group whose verbs are loaded when they are asked for.
+
+Source: issue text, Command line. Errors of the package are one sentence on standard error and exit status 1, usage
+errors exit status 2, an interrupt 130; a traceback appears only with ``--debug`` or ``WALLAROO_DEBUG=1``.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from wallaroo_spark import __version__
+from wallaroo_spark.errors import WallarooError
+
+try:
+    import click
+except ModuleNotFoundError:
+    sys.exit("Error: the command line needs click; run: pip install 'wallaroo-spark[cli]'")
+
+from wallaroo_spark.cli.common import DEBUG, debug_option
+
+INTERRUPTED = 130
+"""The exit status of a program that was interrupted, as shells count it: 128 and SIGINT."""
+
+VERBS = {
+    "demo": ("wallaroo_spark.cli.demo", "demo", "Run the whole thing on this machine and reconcile what came out."),
+    "receive": ("wallaroo_spark.cli.receive", "receive", "Run a receiver and its query as a YAML file says."),
+    "send": ("wallaroo_spark.cli.send", "send", "Send the records of files, or of standard input, to a receiver."),
+    "status": ("wallaroo_spark.cli.status", "status", "Show the workers of a running receiver."),
+}
+"""Verb → module, the click command in it, and its line in the help: listing the verbs loads none of them."""
+
+EXTRAS = {
+    "pyspark": "spark",
+    "pyarrow": "worker",
+    "pandas": "worker",
+    "numpy": "worker",
+    "redis": "registry",
+    "rich": "cli",
+    "yaml": "cli",
+}
+"""Package → the extra that brings it."""
+
+
+class Verbs(click.Group):
+    """The group: finds its verbs in :data:`VERBS`, and turns errors into sentences."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs that this installation has."""
+        return [verb for verb, (module, _, _) in VERBS.items() if importlib.util.find_spec(module) is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load one verb; None when there is no such verb."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module, name, _ = VERBS[cmd_name]
+        try:
+            command: click.Command = getattr(importlib.import_module(module), name)
+        except ModuleNotFoundError as error:
+            raise _missing(error) from error
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs with the lines of the table."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, VERBS[verb][2]) for verb in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; what it raises becomes a sentence and an exit status."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                # Whoever read our output has gone; click ends quietly.
+                raise
+            if ctx.find_root().meta.get(DEBUG):
+                traceback.print_exception(error)
+            raise _sentence(error) from error
+
+
+def _sentence(error: Exception) -> click.ClickException:
+    if isinstance(error, WallarooError):
+        return click.ClickException(error.message)
+    if isinstance(error, ModuleNotFoundError) and _package(error) in EXTRAS:
+        return _missing(error)
+    first = (str(error).splitlines() or [""])[0][:300]
+    what = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return click.ClickException(
+        f"this should not have happened, and is a defect of wallaroo-spark ({what}); "
+        "run it again with --debug to get the traceback, and report that"
+    )
+
+
+def _package(error: ModuleNotFoundError) -> str:
+    return (error.name or "").split(".")[0]
+
+
+def _missing(error: ModuleNotFoundError) -> click.ClickException:
+    package = _package(error)
+    if package not in EXTRAS:
+        raise error
+    return click.ClickException(
+        f"this needs {package}, which is not installed; run: pip install 'wallaroo-spark[{EXTRAS[package]}]'"
+    )
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="wallaroo-spark")
+@debug_option
+def cli() -> None:
+    """Push streams of records straight into Spark Structured Streaming, acknowledged by its checkpoint."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and end the process with its exit status."""
+    cli(args=None if arguments is None else list(arguments), prog_name="wallaroo-spark")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""``wallaroo-spark receive``: a receiver and its query, as a YAML file says."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from wallaroo_spark.cli.common import debug_option
+
+
+@click.command(short_help="Run a receiver and its query as a YAML file says.")
+@click.argument("config", type=click.Path(dir_okay=False))
+@click.option(
+    "--set",
+    "overrides",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Override a value of the file: an option, checkpoint, sink.path, trigger.availableNow, spark.… Repeatable.",
+)
+@click.option("--show-registry", is_flag=True, help="Print the registry's URL, which holds its password if it has one.")
+@click.option("--every", default=10.0, show_default=True, help="Seconds between lines where there is no terminal.")
+@click.option("--plain", is_flag=True, help="Lines instead of a live table, on a terminal too.")
+@click.option(
+    "--spark-log",
+    type=click.Path(dir_okay=False, writable=True),
+    help="File for Spark's own messages. By default standard error, or with a live table a new temporary file.",
+)
+@debug_option
+def receive(
+    config: str, overrides: tuple[str, ...], show_registry: bool, every: float, plain: bool, spark_log: str | None
+) -> None:
+    """Run a receiver and its query as the YAML file CONFIG says, until it is interrupted.
+
+    conf/receive.yaml is a sample. Relative paths are relative to the working directory. Without spark-submit Spark runs
+    on this machine, with a task slot for each worker and two more. SIGTERM and Ctrl-C stop it in good order, with
+    status 0 and 130; started again it goes on from its checkpoint.
+    """
+    from rich.console import Console
+
+    from wallaroo_spark.cli import receiving
+    from wallaroo_spark.cli.receive_config import load
+    from wallaroo_spark.cli.receive_view import LiveView, PlainView
+
+    loaded = load(config, overrides)
+    console = Console()
+    if plain or not (console.is_terminal and sys.stdout.isatty()):
+        with PlainView(every) as lines:
+            receiving.receive(loaded, lines, show_registry=show_registry, spark_log=spark_log or "")
+        return
+    log = spark_log or receiving.new_spark_log(loaded.receiver)
+    with LiveView(console, log) as live:
+        receiving.receive(loaded, live, show_registry=show_registry, spark_log=log)

@@ -1,0 +1,315 @@
+"""Runs a receiver and its query from a configuration: what ``wallaroo-spark receive`` and jobs/receive.py share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from wallaroo_spark.cli.receive_config import ReceiveConfig
+from wallaroo_spark.errors import ConfigurationError, WallarooError
+
+POLL_SECONDS = 0.25
+"""How soon a signal, or the query's end, is noticed."""
+LAST_PROGRESS_SECONDS = 5.0
+"""How long the numbers of a query that has ended are waited for; they come in a thread of Spark's."""
+
+_OURS = re.compile(r"^(?:[\w.]+: )?wallaroo_spark\.errors\.\w+: (.+)$", re.MULTILINE)
+_LONGEST = 500
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What there is to show of a receiver at one moment. ``seconds`` is the time since the query started."""
+
+    status: dict[str, Any]
+    rows: int
+    batches: int
+    seconds: float
+
+
+class View(Protocol):
+    """Shows a person what goes on."""
+
+    def starting(self, config: ReceiveConfig) -> None:
+        """Spark and the workers are being started."""
+
+    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str) -> None:
+        """Connectors may come. ``registry`` is empty unless it is to be shown: it may hold a password."""
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Called about once a second."""
+
+    def stopping(self, why: str) -> None:
+        """The query is being stopped."""
+
+    def ended(self, snapshot: Snapshot) -> None:
+        """All has ended in good order."""
+
+
+@dataclass
+class Signals:
+    """SIGINT and SIGTERM as a wish to stop. As a context manager it puts the old handlers back.
+
+    While Spark starts, a signal raises :class:`KeyboardInterrupt` at once; once :attr:`gentle` is set it is only noted,
+    so that no call to Spark is cut in two. A second one of them raises in any case.
+    """
+
+    received: int | None = None
+    gentle: bool = False
+    _before: dict[int, Any] = field(default_factory=dict)
+
+    def __enter__(self) -> Signals:
+        self.install()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def install(self) -> None:
+        """Take the signals over; again after Spark has started, for it takes SIGINT for itself."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                before = signal.signal(number, self._note)
+                self._before.setdefault(number, before)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        again = self.received is not None
+        self.received = number
+        if again or not self.gentle:
+            raise KeyboardInterrupt
+
+
+def receive(config: ReceiveConfig, view: View, *, show_registry: bool = False, spark_log: str = "") -> None:
+    """Run the receiver and its query until the query ends or a signal says so.
+
+    ``spark_log`` is a file for what Spark's Java process and the workers write to standard error; empty leaves it
+    there. Raises :class:`KeyboardInterrupt` after a clean stop by SIGINT, and :class:`WallarooError` when the query
+    fails or nothing can start.
+    """
+    with Signals() as signals:
+        view.starting(config)
+        try:
+            with _standard_error_to(spark_log):
+                session, ours = open_session(config)
+            signals.install()
+            try:
+                _run(config, session, view, signals, show_registry)
+            finally:
+                if ours:
+                    with contextlib.suppress(Exception):
+                        session.stop()
+        except KeyboardInterrupt:
+            if signals.received != signal.SIGTERM:
+                raise
+            return
+        if signals.received == signal.SIGINT:
+            raise KeyboardInterrupt
+
+
+def open_session(config: ReceiveConfig) -> tuple[Any, bool]:
+    """The SparkSession, and whether it was made here: an active one is used, and left running.
+
+    Started by spark-submit its settings hold. By itself it is local mode with room for the workers and two batches.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        for name, value in config.spark.items():
+            active.conf.set(name, value)
+        return active, False
+    builder = SparkSession.builder.appName(f"wallaroo receiver {config.receiver}")
+    for name, value in {**_defaults(config), **config.spark}.items():
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+    except PySparkException as error:
+        raise ConfigurationError(f"Spark did not start: {_in_short(error)}; see its own messages above") from error
+    with contextlib.suppress(Exception):
+        # Spark Connect has no context, and logs elsewhere.
+        session.sparkContext.setLogLevel("ERROR")
+    return session, True
+
+
+def start_query(receiver: Any, config: ReceiveConfig) -> Any:
+    """Start the query of a started receiver. Raises :class:`ConfigurationError` for what Spark refuses."""
+    from pyspark.errors import PySparkException
+
+    sink = config.sink
+    try:
+        rows = receiver.stream()
+        if config.select:
+            rows = rows.selectExpr(*config.select)
+        writer = rows.writeStream.format(sink.format).outputMode(sink.mode).options(**sink.options)
+        if sink.path:
+            writer = writer.option("path", sink.path)
+        if config.trigger:
+            writer = writer.trigger(**config.trigger)
+        return receiver.start(writer.queryName(config.receiver), checkpoint=config.checkpoint)
+    except PySparkException as error:
+        raise ConfigurationError(
+            f"Spark refuses the query: {_in_short(error)}; check select, sink and trigger", receiver=config.receiver
+        ) from error
+
+
+def _run(config: ReceiveConfig, session: Any, view: View, signals: Signals, show_registry: bool) -> None:
+    from wallaroo_spark.receiver import Receiver
+
+    with Receiver(session, config.receiver, **config.given) as receiver:
+        tally = _Tally(session)
+        try:
+            query = start_query(receiver, config)
+            tally.began = time.monotonic()
+            signals.gentle = True
+            addresses = _addresses(receiver.status())
+            view.listening(config, addresses, receiver.registry_url if show_registry else "")
+            _watch(receiver, query, tally, view, signals)
+            if signals.received is not None:
+                view.stopping(signal.Signals(signals.received).name)
+                query.stop()
+            tally.wait(LAST_PROGRESS_SECONDS)
+            last = tally.snapshot(receiver.status())
+        finally:
+            tally.close()
+    view.ended(last)
+
+
+def _watch(receiver: Any, query: Any, tally: _Tally, view: View, signals: Signals) -> None:
+    """Until the query ends or a signal comes. Raises :class:`WallarooError` when the query failed."""
+    shown = 0.0
+    while signals.received is None:
+        if time.monotonic() - shown >= 1.0:
+            view.show(tally.snapshot(receiver.status()))
+            shown = time.monotonic()
+        try:
+            if query.awaitTermination(POLL_SECONDS):
+                return
+        except Exception as error:
+            if signals.received is not None or _spark_is_gone(error):
+                # Under spark-submit the signal ends the Java process too, and it may be first.
+                return
+            raise _failed(error) from error
+
+
+class _Tally:
+    """Counts what the query has committed, from the progress that Spark reports."""
+
+    def __init__(self, session: Any) -> None:
+        from pyspark.sql.streaming.listener import StreamingQueryListener
+
+        tally = self
+
+        class Listener(StreamingQueryListener):
+            def onQueryStarted(self, event: Any) -> None:
+                """The numbers start at nothing."""
+
+            def onQueryProgress(self, event: Any) -> None:
+                tally.rows += event.progress.numInputRows
+                tally.batches += 1
+
+            def onQueryIdle(self, event: Any) -> None:
+                """Nothing to count."""
+
+            def onQueryTerminated(self, event: Any) -> None:
+                tally._ended.set()
+
+        self.rows = 0
+        self.batches = 0
+        self.began = time.monotonic()
+        self._ended = threading.Event()
+        self._session = session
+        self._listener = Listener()
+        session.streams.addListener(self._listener)
+
+    def snapshot(self, status: dict[str, Any]) -> Snapshot:
+        """The numbers now, beside a receiver's status."""
+        return Snapshot(status, self.rows, self.batches, time.monotonic() - self.began)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until Spark has reported the query's end, which comes after its last progress."""
+        until = time.monotonic() + seconds
+        while not self._ended.is_set() and time.monotonic() < until:
+            # Not Event.wait: a signal's handler may run in the middle of that.
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """Count no more."""
+        with contextlib.suppress(Exception):
+            self._session.streams.removeListener(self._listener)
+
+
+def _defaults(config: ReceiveConfig) -> dict[str, str]:
+    quiet = {"spark.ui.showConsoleProgress": "false"}
+    chosen = {"spark.master", "spark.remote"} & set(config.spark)
+    if chosen or any(name in os.environ for name in ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "MASTER")):
+        return quiet
+    # By itself Spark would run whatever python3 is on the PATH, which may lack this package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    slots = max(config.options.workers + 2, os.cpu_count() or 1)
+    return quiet | {
+        "spark.master": f"local[{slots}]",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+
+
+@contextlib.contextmanager
+def _standard_error_to(path: str) -> Iterator[None]:
+    """Have the processes that are started inside write their standard error to a file."""
+    if not path:
+        yield
+        return
+    sys.stderr.flush()
+    saved = os.dup(2)
+    try:
+        with Path(path).open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def new_spark_log(receiver: str) -> str:
+    """An empty file of its own for one run's messages of Spark."""
+    handle, path = tempfile.mkstemp(prefix=f"wallaroo-{receiver}-", suffix=".log")
+    os.close(handle)
+    return path
+
+
+def _addresses(status: dict[str, Any]) -> list[str]:
+    return [slot["worker"]["connect"] for slot in status["workers"] if "worker" in slot]
+
+
+def _failed(error: Exception) -> WallarooError:
+    """A failed query's reason: our own sentence where it came out of this package, else Spark's first line."""
+    ours = _OURS.findall(str(error))
+    if ours:
+        return WallarooError(f"the query failed: {ours[-1]}")
+    return WallarooError(
+        f"the query failed: {_in_short(error)}; once that is mended, start it again: it goes on from its checkpoint"
+    )
+
+
+def _in_short(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text[:_LONGEST].rstrip(".;")
+
+
+def _spark_is_gone(error: Exception) -> bool:
+    """Whether the Java process no longer answers, rather than answering with an error."""
+    return isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"

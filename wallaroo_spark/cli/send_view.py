@@ -1,0 +1,223 @@
+"""What ``send`` shows: a bar for each file on a terminal, a line now and then elsewhere, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import BarColumn, TextColumn, TransferSpeedColumn
+from rich.progress import Progress as Bars
+
+from wallaroo_spark.cli.common import count, set_up_logging, size
+from wallaroo_spark.cli.send import STDIN, Delivery, standard_input_is_terminal
+
+if TYPE_CHECKING:
+    from wallaroo_spark.connector import Connector, FeedResult, Progress
+
+LOOK_SECONDS = 0.2
+_WAITS = {
+    "connection": "a session with a worker",
+    "credit": "credit from the worker",
+    "network": "the network",
+    "memory": "acknowledgements",
+    "answer to NOTIFY": "the worker to open the stream",
+}
+
+
+@dataclass
+class _State:
+    """How far one source is. ``acknowledged`` is a byte offset for a file."""
+
+    name: str
+    size: int | None
+    messages: int = 0
+    bytes: int = 0
+    acknowledged: int | None = None
+    outcome: str = ""
+
+    @property
+    def percent(self) -> float:
+        """The part of the file that is acknowledged; nothing is missing of an empty one."""
+        return 100.0 * (self.acknowledged or 0) / self.size if self.size else 100.0
+
+
+class SendView:
+    """Lines, every ``every`` seconds; with ``as_json`` they go to standard error, for the JSON has standard output."""
+
+    def __init__(self, deliveries: Sequence[Delivery], every: float, as_json: bool) -> None:
+        self.states = {item.source.name: _State(item.source.name, item.size) for item in deliveries}
+        self._every = every
+        self._as_json = as_json
+        self._began = time.monotonic()
+        self._last = self._began
+        self._waits = ""
+
+    def __enter__(self) -> Self:
+        set_up_logging()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.summarize()
+
+    def progressed(self, progress: Progress) -> None:
+        """A source is further on; called by the connector."""
+        state = self.states[progress.name]
+        state.messages, state.bytes, state.acknowledged = progress.messages, progress.bytes, progress.acknowledged
+
+    def finished(self, name: str, result: FeedResult) -> None:
+        """A source is sent and acknowledged to its end."""
+        state = self.states[name]
+        state.messages, state.bytes, state.acknowledged = result.messages, result.bytes, result.acknowledged
+        state.outcome = "done"
+
+    def failed(self, name: str) -> None:
+        """A source has come to an end before its end."""
+        self.states[name].outcome = "failed"
+
+    async def watch(self, connector: Connector) -> None:
+        """Look now and then, until cancelled."""
+        while True:
+            self._waits = waits(connector.waiting_for, self.states.values())
+            self.refresh()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def refresh(self) -> None:
+        """Show where everything stands."""
+        if time.monotonic() - self._last >= self._every:
+            self._last = time.monotonic()
+            waiting = f"; waits for {self._waits}" if self._waits else ""
+            self.say(f"{time.strftime('%H:%M:%S')} {self._total()}{waiting}")
+
+    def say(self, line: str) -> None:
+        """Show a line that stays."""
+        click.echo(line, err=self._as_json)
+
+    def summarize(self) -> None:
+        """Say of every source what came of it, and at last all of it as JSON where that is wanted."""
+        seconds = time.monotonic() - self._began
+        for state in self.states.values():
+            self.say(summary(state, seconds))
+        if self._as_json:
+            click.echo(json.dumps(self.to_json()))
+
+    def to_json(self) -> dict[str, Any]:
+        """What came of each file: messages and bytes sent in this run, and the acknowledged reference."""
+        states = self.states.values()
+        return {
+            "messages": sum(state.messages for state in states),
+            "bytes": sum(state.bytes for state in states),
+            "complete": all(state.outcome == "done" for state in states),
+            "files": [
+                {
+                    "file": STDIN if state.size is None else state.name,
+                    "messages": state.messages,
+                    "bytes": state.bytes,
+                    "acknowledged": state.acknowledged,
+                }
+                for state in states
+            ],
+        }
+
+    def _total(self) -> str:
+        states = self.states.values()
+        sent = f"{count(sum(state.messages for state in states), 'message')} sent"
+        sizes = [state for state in states if state.size is not None]
+        if not sizes:
+            return sent
+        acknowledged = size(sum(state.acknowledged or 0 for state in sizes))
+        return f"{sent}, {acknowledged} of {size(sum(state.size or 0 for state in sizes))} acknowledged"
+
+
+class BarView(SendView):
+    """A bar for each file: its bytes that are acknowledged, how fast that goes, and what sending waits for."""
+
+    def __init__(self, deliveries: Sequence[Delivery], every: float, as_json: bool, console: Console) -> None:
+        super().__init__(deliveries, every, as_json)
+        self._console = console
+        self._bars = Bars(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[amount]}", justify="right", markup=False),
+            TransferSpeedColumn(),
+            TextColumn("{task.fields[waits]}", style="yellow", markup=False),
+            console=console,
+            expand=True,
+            transient=True,
+        )
+        self._tasks = {
+            state.name: self._bars.add_task(_shortened(state.name), total=state.size or None, amount="", waits="")
+            for state in self.states.values()
+        }
+
+    def __enter__(self) -> Self:
+        set_up_logging(RichHandler(console=self._console, show_path=False, log_time_format="%H:%M:%S"))
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+        logging.getLogger("wallaroo_spark").handlers.clear()
+        super().__exit__(kind, error, trace)
+
+    def refresh(self) -> None:
+        """Bring every bar up to date."""
+        for state in self.states.values():
+            done = state.bytes if state.size is None else (state.acknowledged or 0)
+            waiting = f"waits for {self._waits}" if self._waits and not state.outcome else state.outcome
+            self._bars.update(self._tasks[state.name], completed=done, amount=_amount(state), waits=waiting)
+
+    def say(self, line: str) -> None:
+        """A line above the bars."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def make_view(deliveries: Sequence[Delivery], every: float, as_json: bool) -> SendView:
+    """Bars where standard error or output is a terminal that nobody types lines into; else lines."""
+    console = Console(stderr=as_json)
+    typed = any(delivery.size is None for delivery in deliveries) and standard_input_is_terminal()
+    if console.is_terminal and not typed:
+        return BarView(deliveries, every, as_json, console)
+    return SendView(deliveries, every, as_json)
+
+
+def waits(obstacle: str | None, states: Any) -> str:
+    """What sending waits for, in words; when all is sent it is for Spark's commit."""
+    if obstacle is not None:
+        return _WAITS.get(obstacle, obstacle)
+    behind = any(not state.outcome and state.messages for state in states)
+    return "Spark to commit" if behind else ""
+
+
+def summary(state: _State, seconds: float) -> str:
+    """One source's last line."""
+    sent = f"{count(state.messages, 'message')} ({size(state.bytes)})"
+    if state.size is None:
+        return f"{state.name}: {sent} sent, at most once" + ("" if state.outcome == "done" else "; not all of them")
+    if state.outcome != "done":
+        return f"{state.name}: {sent} sent, {size(state.acknowledged or 0)} of {size(state.size)} acknowledged"
+    if not state.messages:
+        return f"{state.name}: nothing new; {size(state.acknowledged or 0)} are acknowledged from before"
+    return f"{state.name}: {sent} sent and acknowledged in {seconds:.1f} s"
+
+
+def _amount(state: _State) -> str:
+    if state.size is None:
+        return f"{count(state.messages, 'message')} sent"
+    return f"{size(state.acknowledged or 0)} of {size(state.size)}"
+
+
+def _shortened(name: str, longest: int = 30) -> str:
+    return name if len(name) <= longest else "…" + name[1 - longest :]

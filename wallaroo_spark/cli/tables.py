@@ -1,0 +1,57 @@
+"""How a receiver's slots are shown, by ``receive`` and by ``status`` alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.table import Table
+
+from wallaroo_spark.cli.common import count, size
+
+_FAULT = "fault:"
+_STYLES = {"serving": "green", "starting": "yellow", "down": "red", "vacant": "red", "unreachable": "red"}
+
+
+def slots_table(slots: Iterable[Mapping[str, Any]]) -> Table:
+    """One row a slot, from what :meth:`Receiver.status` says of each under ``workers``."""
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for name in ("slot", "state", "address"):
+        table.add_column(name, no_wrap=name != "address", overflow="fold")
+    for name in ("sessions", "streams", "messages", "buffered", "pressure", "faults"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for slot in slots:
+        table.add_row(*_row(slot))
+    return table
+
+
+def faults(worker: Mapping[str, Any]) -> int:
+    """How often connectors broke the protocol on a worker."""
+    counts = worker.get("counts", {})
+    return sum(number for name, number in counts.items() if name.startswith(_FAULT))
+
+
+def slot_note(slot: Mapping[str, Any]) -> str:
+    """Why a slot is not served, or that its worker was lost before; empty when all is as it should be."""
+    if slot.get("last_error"):
+        return f"slot {slot['slot']}: submitted {slot.get('submissions', 0)} times; last error: {slot['last_error']}"
+    return ""
+
+
+def _row(slot: Mapping[str, Any]) -> list[str]:
+    state = str(slot["state"])
+    shown = f"[{_STYLES.get(state, '')}]{state}[/]" if state in _STYLES else state
+    worker = slot.get("worker")
+    if not worker:
+        return [str(slot["slot"]), shown, str(slot.get("connect", "")), *[""] * 6]
+    return [
+        str(slot["slot"]),
+        shown,
+        str(worker["connect"]),
+        count(worker["sessions"]),
+        count(worker["streams"]),
+        count(worker["counts"].get("messages", 0)),
+        f"{size(worker['buffered_bytes'])} of {size(worker['budget_bytes'])}",
+        str(worker["pressure"]),
+        count(faults(worker)),
+    ]
