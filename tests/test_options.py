@@ -153,7 +153,7 @@ def test_a_value_below_its_bound_is_refused_and_the_bound_is_allowed(row: Row) -
     assert row.minimum is not None
     assert getattr(Options(**{row.attribute: row.minimum}), row.attribute) == row.minimum
 
-    with pytest.raises(ConfigurationError, match=rf"option {row.name}: .* is below "):
+    with pytest.raises(ConfigurationError, match=rf"option {row.name}: .* is not "):
         Options(**{row.attribute: row.minimum - 1})
 
 
@@ -189,7 +189,7 @@ def test_passwords_and_keys_are_among_the_secrets() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.TEXT, Kind.NAMES)])
 def test_a_secret_that_cannot_be_read_is_not_quoted(kind: Kind) -> None:
-    row = Row("pin", "pin", kind, default=None, help="", choices=(), secret=True, minimum=None)
+    row = Row("pin", "pin", kind, default=None, help="", choices=(), secret=True, minimum=None, maximum=None)
 
     with pytest.raises(ConfigurationError) as caught:
         read_value(row, "hush-hush")
@@ -234,3 +234,28 @@ def test_the_reference_page_is_the_one_the_table_makes() -> None:
 def test_every_option_is_explained_on_the_reference_page(row: Row) -> None:
     assert row.help.endswith(".")
     assert f"| `{row.name}` |" in REFERENCE.read_text(encoding="utf-8")
+
+
+def test_a_port_above_the_highest_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="option port: 70000 is above 65535"):
+        Options(port=70_000)
+
+
+def test_a_number_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="option leaseSeconds: nan is not"):
+        Options(lease_seconds=float("nan"))
+
+
+@pytest.mark.parametrize("seconds", [0.000001, 0.5, 1e16, 86_400.0])
+def test_any_number_of_seconds_survives_being_written(seconds: float) -> None:
+    options = Options(replay_timeout=seconds)
+
+    assert Options.parse(options.to_texts()) == options
+
+
+def test_a_secret_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "cookie"
+    path.write_bytes(b"\xff\xfe")
+
+    with pytest.raises(ConfigurationError, match="the file is not UTF-8 text"):
+        resolve_secret(f"file:{path}")

@@ -45,6 +45,7 @@ class Row:
     choices: tuple[str, ...]
     secret: bool
     minimum: float | None
+    maximum: float | None
 
 
 def _option(
@@ -55,8 +56,16 @@ def _option(
     choices: tuple[str, ...] = (),
     secret: bool = False,
     minimum: float | None = None,
+    maximum: float | None = None,
 ) -> Any:
-    metadata = {"kind": kind, "help": help, "choices": choices, "secret": secret, "minimum": minimum}
+    metadata = {
+        "kind": kind,
+        "help": help,
+        "choices": choices,
+        "secret": secret,
+        "minimum": minimum,
+        "maximum": maximum,
+    }
     return field(default=default, metadata=metadata, repr=not secret)
 
 
@@ -79,7 +88,9 @@ class Options:
     host: str = _option(
         "", Kind.TEXT, "Address the workers bind. Empty: loopback in local mode, every interface on a cluster."
     )
-    port: int = _option(0, Kind.COUNT, "Slot p listens on port + p; 0 lets the system choose.", minimum=0)
+    port: int = _option(
+        0, Kind.COUNT, "Slot p listens on port + p; 0 lets the system choose.", minimum=0, maximum=65_535
+    )
     advertise: str = _option(
         "", Kind.TEXT, "Host name or address that connectors are told. Empty: found out by the worker."
     )
@@ -217,6 +228,8 @@ def resolve_secret(value: str) -> str:
             return Path(rest).read_text(encoding="utf-8").rstrip("\r\n")
         except OSError as error:
             raise ConfigurationError(f"secret {value}: cannot be read: {error.strerror}", path=rest) from error
+        except UnicodeDecodeError:
+            raise ConfigurationError(f"secret {value}: the file is not UTF-8 text", path=rest) from None
     return value
 
 
@@ -231,8 +244,10 @@ def _check(row: Row, value: Any) -> None:
         raise ConfigurationError(
             f"option {row.name}: {value!r} is not one of {', '.join(row.choices)}", option=row.name
         )
-    if row.minimum is not None and value is not None and value < row.minimum:
-        raise ConfigurationError(f"option {row.name}: {value} is below {row.minimum:g}", option=row.name)
+    if row.minimum is not None and value is not None and not value >= row.minimum:
+        raise ConfigurationError(f"option {row.name}: {value} is not {row.minimum:g} or more", option=row.name)
+    if row.maximum is not None and value > row.maximum:
+        raise ConfigurationError(f"option {row.name}: {value} is above {row.maximum:g}", option=row.name)
 
 
 _BYTE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -288,4 +303,7 @@ def _write_value(value: Any) -> str:
         return ",".join(value)
     if isinstance(value, dict):
         return json.dumps(value)
+    if isinstance(value, float):
+        # Never in scientific notation, which is not read back.
+        return f"{value:.6f}".rstrip("0").rstrip(".")
     return str(value)

@@ -98,6 +98,7 @@ class Feed:
         else:
             with contextlib.closing(records) if isinstance(records, Generator) else contextlib.nullcontext():
                 await self._send_all(records)
+        self._report()
         if self._end:
             await self._stream.end()
         await self._stream.flushed()

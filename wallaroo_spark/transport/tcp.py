@@ -281,7 +281,9 @@ class _TcpStream(asyncio.Protocol):
             _log.debug("%s does not take what is queued for it", self.peer)
             return False
         if not self._tls and not self._lost.is_set():
-            self._transport.write_eof()
+            # The peer's reset may have arrived already, with nobody told of it yet.
+            with contextlib.suppress(OSError):
+                self._transport.write_eof()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TLS_LINGER_SECONDS if self._tls else LINGER_SECONDS):
                 await self._peer_end()
