@@ -165,7 +165,7 @@ def _watch(plan: Plan, view: View, receiver: Receiver, query: Any, sink: Sink, s
 
 
 def _scene(plan: Plan, receiver: Receiver, sink: Sink, notes: list[str]) -> Scene:
-    return Scene(plan.senders, plan.totals, receiver.status(), sink.messages, len(sink.batches), notes)
+    return Scene(plan.senders, plan.totals, receiver.status(), sink.messages, sink.filled, notes)
 
 
 def _kill_a_worker(receiver: Receiver) -> str:

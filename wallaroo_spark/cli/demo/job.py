@@ -63,6 +63,12 @@ class Sink:
         with self._lock:
             return sum(self.batches.values())
 
+    @property
+    def filled(self) -> int:
+        """Batches that had messages; Spark runs the first one although it has none."""
+        with self._lock:
+            return sum(count > 0 for count in self.batches.values())
+
     def write(self, batch: DataFrame, number: int) -> None:
         """One batch, for ``foreachBatch``. Run again, it overwrites what it wrote."""
         rows = self.rows / f"batch={number}"

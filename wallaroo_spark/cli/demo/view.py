@@ -68,8 +68,7 @@ class View:
             self._last_line = now
             sent = sum(sender.sent for sender in scene.senders)
             self.console.print(
-                f"sent {sent:,} of {scene.expected:,}, committed {scene.committed:,} in {scene.batches} batches, "
-                f"{self._rate():,} messages/s",
+                f"sent {sent:,} of {scene.expected:,}, committed {_in_batches(scene)}, {self._rate():,} messages/s",
                 highlight=False,
             )
 
@@ -81,7 +80,7 @@ class View:
         connectors = Table.grid(padding=(0, 2))
         for sender in scene.senders:
             total = sum(scene.totals[file] for file in sender.files)
-            state = "done" if sender.finished else "sending"
+            state = "acknowledged" if sender.finished else ("sending" if sender.sent < total else "waits for a commit")
             bar = ProgressBar(total=max(total, 1), completed=sender.sent, width=28)
             connectors.add_row(sender.instance, sender.revision, bar, f"{sender.sent:>9,} of {total:,}", state)
         workers = Table.grid(padding=(0, 2))
@@ -100,7 +99,7 @@ class View:
             )
         batches = Table.grid(padding=(0, 2))
         bar = ProgressBar(total=max(scene.expected, 1), completed=scene.committed, width=28)
-        batches.add_row(bar, f"{scene.committed:>9,} of {scene.expected:,} in {scene.batches} batches")
+        batches.add_row(bar, f"{scene.expected:,} messages in all, committed {_in_batches(scene)}")
         batches.add_row("", f"{self._rate():>9,} messages/s")
         return Group(
             Panel(connectors, title="connectors", title_align="left"),
@@ -108,3 +107,7 @@ class View:
             Panel(batches, title="committed by the query", title_align="left"),
             *(Text(note, style="bold yellow") for note in scene.notes),
         )
+
+
+def _in_batches(scene: Scene) -> str:
+    return f"{scene.committed:,} in {scene.batches} {'batch' if scene.batches == 1 else 'batches'}"
