@@ -43,6 +43,8 @@ class Progress:
         self.epoch, self.batch = event.epoch, event.batch
         self._recall.send_again(back, "the query went back")
         behind = set(back)
+        for ledger in [buffer.ledgers[key] for key in back if key in buffer.ledgers]:
+            self._sessions.tidy(ledger)
         ledgers = [ledger for ledger in buffer.ledgers.values() if ledger.key not in behind]
         self._moved([ledger for ledger in ledgers if ledger.committed != before[ledger.key]])
         return True

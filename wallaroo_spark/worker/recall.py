@@ -21,10 +21,11 @@ class Recall:
 
     def send_again(self, keys: Iterable[StreamKey], why: str) -> None:
         """Tell whoever sends these, or may have sent what is committed no longer."""
-        for key in keys:
-            for client in self._senders(key):
-                if client.phase is Phase.STREAMING:
-                    self._tell(client, key, why)
+        # All are found before the first is told: a session that leaves takes with it what is known of its streams.
+        pairs = [(client, key) for key in keys for client in self._senders(key)]
+        for client, key in pairs:
+            if client.phase is Phase.STREAMING:
+                self._tell(client, key, why)
 
     def _senders(self, key: StreamKey) -> Iterator[Client]:
         """The owner; else the sessions that have been told of it, or may be about to send it."""

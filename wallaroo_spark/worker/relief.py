@@ -43,7 +43,7 @@ class Relief:
         ledgers = [ledger for ledger in self._buffer.ledgers.values() if not ledger.empty]
         others = [ledger for ledger in ledgers if ledger.key not in waited]
         for ledger in sorted(others, key=lambda ledger: (bool(ledger.ephemeral), -ledger.cost)):
-            if self._pressure() is Pressure.NONE:
+            if self._pressure() is Pressure.NONE or (ledger.ephemeral and self._pressure() is Pressure.SOFT):
                 return
             self._sessions.counts["shed-streams"] += 1
             self._buffer.drop(ledger)

@@ -5,6 +5,7 @@ Source: ``protocol.md``, section Stream states.
 
 from __future__ import annotations
 
+from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Notify, NotifyReceived, StreamState
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.connection import Client
@@ -67,11 +68,18 @@ class Streams:
             if client is None or notify is None:
                 sessions.release(stream_id)
             elif stream_id in event.granted:
-                self._open_claimed(client, notify)
+                self._open_granted(client, notify)
             else:
                 self._answer(client, stream_id, success=False)
         if client:
             self._gates.acknowledge(client)
+
+    def _open_granted(self, client: Client, notify: Notify) -> None:
+        try:
+            self._open_claimed(client, notify)
+        except RemoteProtocolError as error:
+            self._sessions.fault(client, error)
+            self._sessions.release(notify.stream_id)
 
     def unanswered(self, event: e.RegistryFailed) -> None:
         """The registry could not say whose these ids are, so they are refused."""

@@ -1,0 +1,174 @@
+"""Credits and sockets: who may send when the buffer is empty, filling up, and full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.worker.bench import Bench, Connector
+from wallaroo_spark.protocol import DRAFT_BE, REVISIONS, V3, Ack, Revision
+from wallaroo_spark.worker import events as e
+from wallaroo_spark.worker.buffer import PlannedRange
+from wallaroo_spark.worker.ledger import StreamKey
+
+BUDGET = 1 << 20
+revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
+
+
+@pytest.fixture
+def small(make_bench: Callable[..., Bench]) -> Bench:
+    return make_bench(memory_budget=BUDGET)
+
+
+def sender(bench: Bench, instance: str, revision: Revision = DRAFT_BE) -> Connector:
+    """A connector with stream 1 open."""
+    connector = bench.join(revision, instance)
+    connector.open(1)
+    return connector
+
+
+def fill(connector: Connector, first: int, total: int, size: int = 50_000) -> int:
+    """Send messages until so much is held; the id behind the last."""
+    while connector.bench.state.buffer.used < total:
+        connector.messages(1, [first], size=size)
+        first += 1
+    return first
+
+
+@revisions
+def test_a_connector_that_is_committed_never_runs_out_of_credits(small: Bench, revision: Revision) -> None:
+    connector = sender(small, "shop-1", revision)
+    sent = 0
+    for _ in range(40):
+        count = min(connector.session.credits.available, 300)
+        connector.messages(1, range(sent + 1, sent + count + 1))
+        sent += count
+        small.run_batch()
+
+    assert sent == 40 * 300
+    assert connector.session.credits.available > 0
+    assert connector.error == ""
+
+
+@revisions
+def test_a_message_without_a_credit_breaks_the_protocol(small: Bench, revision: Revision) -> None:
+    connector, other = sender(small, "shop-1", revision), small.join(revision, "shop-2")
+    other.open(2)
+    credits = connector.session.credits.available
+    message = connector.message(1, 1)
+    connector.session.credits.grant(1 << 20)
+    connector.send(message, *(connector.message(1, number) for number in range(2, credits + 2)))
+
+    assert "with no credit left" in connector.error
+    assert small.counts["fault:no-credit"] == 1
+    assert small.counts["messages"] == credits
+    other.messages(2, [5])
+    assert [5] in small.run_batch().values()
+
+
+def test_a_notify_may_overdraw_and_the_debt_is_made_good(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(memory_budget=BUDGET)
+    bench.state.flow.observe(10_000, 10_000 * 200_000)
+    connector = bench.join(V3)
+    assert connector.session.credits.available == 3
+
+    connector.send(*(connector.session.notify(number, "") for number in range(50)))
+    assert connector.session.credits.available == 3
+    connector.messages(7, [1, 2, 3])
+    assert connector.error == ""
+
+
+def test_past_the_soft_limit_nobody_is_read(small: Bench) -> None:
+    one, two = sender(small, "one"), sender(small, "two")
+    fill(one, 1, BUDGET * 3 // 4)
+
+    assert one.paused
+    assert two.paused
+    assert small.state.status()["pressure"] == "soft"
+    small.run_batch()
+    assert not one.paused
+    assert not two.paused
+    assert small.state.status()["pressure"] == "none"
+
+
+def test_who_ran_out_of_credits_meanwhile_gets_new_ones(small: Bench) -> None:
+    connector = sender(small, "one")
+    fill(connector, 1, BUDGET * 3 // 4, size=200_000)
+    connector.session.credits.spend(connector.session.credits.available)
+    small.state.sessions.clients[0].protocol.credits.spend(1 << 20)
+    acks = len(connector.said(Ack))
+    small.run_batch()
+
+    assert connector.said(Ack)[acks].refs != ()
+    assert connector.session.credits.available > 0
+
+
+def test_handshakes_are_read_whatever_the_buffer_holds(small: Bench) -> None:
+    fill(sender(small, "one"), 1, BUDGET)
+    late = small.connect(DRAFT_BE, "late")
+
+    assert not late.paused
+    late.hello()
+    assert late.paused
+    assert late.session.credits.available == 1
+
+
+def wanted(*instances: str, end: int = 100) -> e.Wanted:
+    return e.Wanted(tuple(PlannedRange(StreamKey(instance, 1), None, end) for instance in instances))
+
+
+def test_past_the_soft_limit_what_a_read_waits_for_is_read(small: Bench) -> None:
+    one, two = sender(small, "one"), sender(small, "two")
+    fill(one, 1, BUDGET * 3 // 4)
+    small.do(wanted("two"))
+    assert one.paused
+    assert not two.paused
+    two.messages(1, range(1, 11))
+    assert two.session.credits.available > 0
+
+    small.do(e.Wanted(()))
+    assert two.paused
+
+
+def test_a_session_that_has_opened_nothing_yet_may_be_what_a_read_waits_for(small: Bench) -> None:
+    fill(sender(small, "one"), 1, BUDGET * 3 // 4)
+    late = small.join(DRAFT_BE, "two")
+    assert not late.paused
+
+    late.open(1)
+    assert late.paused
+    small.do(wanted("two"))
+    assert not late.paused
+
+
+def test_a_session_that_is_told_to_go_is_read_to_its_end(small: Bench) -> None:
+    one = sender(small, "one")
+    fill(one, 1, BUDGET * 3 // 4)
+    assert one.paused
+
+    small.do(e.Stopping("the receiver stops"))
+    assert not one.paused
+
+
+def test_a_session_that_is_paused_may_go(small: Bench) -> None:
+    one, two = sender(small, "one"), sender(small, "two")
+    fill(one, 1, BUDGET * 3 // 4)
+    one.leave()
+    assert two.paused
+
+    small.run_batch()
+    assert not two.paused
+
+
+def test_windows_of_thousands_of_sessions_stay_within_what_is_free(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(memory_budget=64 << 20, max_sessions=5000)
+    connectors = [bench.connect(DRAFT_BE, f"shop-{number}") for number in range(3000)]
+    validate, bench.state.validate = bench.state.validate, lambda: None  # type: ignore[method-assign]  # quadratic here
+    for connector in connectors:
+        connector.hello()
+    bench.state.validate = validate  # type: ignore[method-assign]  # the real one again
+
+    latest = [connector.session.credits.available for connector in connectors[-1000:]]
+    assert max(latest) <= (64 << 20) // (2000 * 256)
+    assert min(latest) >= 1
