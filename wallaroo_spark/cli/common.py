@@ -15,6 +15,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEBUG = "wallaroo_spark.debug"
 """The key in the root context's ``meta`` under which the switch is kept."""
 
+REPEAT_SECONDS = 60.0
+"""How long a warning is not repeated."""
+_REMEMBERED = 1000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -46,10 +49,30 @@ def set_up_logging(handler: logging.Handler | None = None) -> None:
     if handler is None:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    if not debugging():
+        handler.addFilter(_Fresh())
     logger = logging.getLogger("wallaroo_spark")
     logger.handlers = [handler]
     logger.propagate = False
     logger.setLevel(logging.DEBUG if debugging() else logging.WARNING)
+
+
+class _Fresh(logging.Filter):
+    """Passes over a message that was shown within the last minute, and errors that a verb raises and shows itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to show a record."""
+        if record.name == "wallaroo_spark.connector" and record.levelno >= logging.ERROR:
+            return False
+        message = record.getMessage()
+        fresh = record.created - self._shown.get(message, -REPEAT_SECONDS) >= REPEAT_SECONDS
+        if fresh:
+            self._shown = {**self._shown, message: record.created} if len(self._shown) < _REMEMBERED else {}
+        return fresh
 
 
 def count(number: int, thing: str = "", things: str = "") -> str:

@@ -21,6 +21,8 @@ from wallaroo_spark.cli.tables import faults, slot_note, slots_table
 
 RATE_SECONDS = 5.0
 """The rate shown is that of about so long."""
+IDLE_FACTOR = 6
+"""A line that says the same as the last one comes so many times more seldom."""
 
 
 class PlainView:
@@ -30,6 +32,7 @@ class PlainView:
         self._every = every
         self._echo = echo
         self._last = time.monotonic()
+        self._said = ""
 
     def __enter__(self) -> Self:
         set_up_logging()
@@ -50,9 +53,11 @@ class PlainView:
 
     def show(self, snapshot: Snapshot) -> None:
         """A line, when it is time for one."""
-        if time.monotonic() - self._last >= self._every:
-            self._last = time.monotonic()
-            self._echo(f"{time.strftime('%H:%M:%S')} {in_one_line(snapshot)}")
+        line = in_one_line(snapshot)
+        pause = self._every * (IDLE_FACTOR if line == self._said else 1)
+        if time.monotonic() - self._last >= pause:
+            self._last, self._said = time.monotonic(), line
+            self._echo(f"{time.strftime('%H:%M:%S')} {line}")
 
     def stopping(self, why: str) -> None:
         """Say that it was understood."""

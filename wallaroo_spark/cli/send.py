@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from wallaroo_spark.connector import Connector, Source
 
 STDIN = "-"
+TERMINATED = 143
+"""The exit status of a program that was terminated, as shells count it: 128 and SIGTERM."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,12 @@ def send(files: tuple[str, ...], every: float, as_json: bool, follow: bool, fram
 
     _check(files, follow, framed, settings)
     deliveries = [_delivery(file, follow, framed) for file in files]
+    connector = _connector(settings)
     with make_view(deliveries, every, as_json) as view:
-        asyncio.run(_send(_connector(settings), deliveries, view))
+        try:
+            asyncio.run(_send(connector, deliveries, view))
+        except asyncio.CancelledError:
+            raise click.exceptions.Exit(TERMINATED) from None
 
 
 def _check(files: Sequence[str], follow: bool, framed: bool, settings: dict[str, Any]) -> None:
@@ -119,7 +127,14 @@ def _connector(settings: dict[str, Any]) -> Connector:
 
 
 async def _send(connector: Connector, deliveries: Sequence[Delivery], view: SendView) -> None:
-    """Feed all of them at once. One that fails leaves the others to their end; its error is raised then."""
+    """Feed all of them at once. One that fails leaves the others to their end; its error is raised then.
+
+    SIGTERM cancels it, so that the connection is closed in good order.
+    """
+    this = asyncio.current_task()
+    assert this is not None
+    if threading.current_thread() is threading.main_thread():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     async with connector:
         watching = asyncio.create_task(view.watch(connector))
         try:

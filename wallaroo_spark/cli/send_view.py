@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -88,7 +88,7 @@ class SendView:
     async def watch(self, connector: Connector) -> None:
         """Look now and then, until cancelled."""
         while True:
-            self._waits = waits(connector.waiting_for, self.states.values())
+            self._waits = waits(connector.waiting_for, list(self.states.values()))
             self.refresh()
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -193,12 +193,13 @@ def make_view(deliveries: Sequence[Delivery], every: float, as_json: bool) -> Se
     return SendView(deliveries, every, as_json)
 
 
-def waits(obstacle: str | None, states: Any) -> str:
+def waits(obstacle: str | None, states: Collection[_State]) -> str:
     """What sending waits for, in words; when all is sent it is for Spark's commit."""
     if obstacle is not None:
         return _WAITS.get(obstacle, obstacle)
-    behind = any(not state.outcome and state.messages for state in states)
-    return "Spark to commit" if behind else ""
+    if all(state.outcome for state in states):
+        return ""
+    return "Spark to commit" if any(state.messages for state in states) else _WAITS["connection"]
 
 
 def summary(state: _State, seconds: float) -> str:

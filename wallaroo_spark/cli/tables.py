@@ -15,9 +15,10 @@ _STYLES = {"serving": "green", "starting": "yellow", "down": "red", "vacant": "r
 
 def slots_table(slots: Iterable[Mapping[str, Any]]) -> Table:
     """One row a slot, from what :meth:`Receiver.status` says of each under ``workers``."""
-    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for name in ("slot", "state", "address"):
-        table.add_column(name, no_wrap=name != "address", overflow="fold")
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1))
+    table.add_column("slot", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("address", overflow="fold", min_width=12)
     for name in ("sessions", "streams", "messages", "buffered", "pressure", "faults"):
         table.add_column(name, justify="right", no_wrap=True)
     for slot in slots:

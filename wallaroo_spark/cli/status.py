@@ -1,0 +1,104 @@
+"""``wallaroo-spark status``: what the registry and the workers of a running receiver say."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wallaroo_spark.cli.common import debug_option, set_up_logging
+from wallaroo_spark.errors import TransportError
+
+if TYPE_CHECKING:
+    from wallaroo_spark.registry import Lease, Registry
+
+ATTEMPTS = 2
+"""How often the registry is tried: a person waits for the answer."""
+ANSWER_SECONDS = 5.0
+WIDE = 200
+
+
+@click.command(short_help="Show the workers of a running receiver.")
+@click.option("--registry", required=True, metavar="URL", help="The receiver's Redis; also env:NAME or file:PATH.")
+@click.option("--receiver", required=True, metavar="NAME", help="The receiver's name.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of a table.")
+@debug_option
+def status(registry: str, receiver: str, as_json: bool) -> None:
+    """Show each slot of a receiver: who serves it, who is connected, and how full its buffer is.
+
+    The exit status is 0 when every slot is served, and 1 when one is not or the receiver does not run.
+    """
+    from wallaroo_spark.registry import Registry
+
+    set_up_logging()
+    with Registry(registry, receiver, attempts=ATTEMPTS) as found:
+        answer = look(found, receiver)
+    if as_json:
+        click.echo(json.dumps(answer))
+    elif answer["running"]:
+        _show(answer)
+    else:
+        click.echo(nothing_runs(answer))
+    if any(slot["state"] != "serving" for slot in answer["workers"]) or not answer["running"]:
+        raise click.exceptions.Exit(1)
+
+
+def look(registry: Registry, receiver: str) -> dict[str, Any]:
+    """What there is to know, as JSON-ready values: ``receiver``, ``running``, ``driver`` and ``workers``, one a slot.
+
+    Raises :class:`RegistryError` when the registry does not answer; a worker that does not is said to be unreachable.
+    """
+    fleet, leases, driver = registry.fleet(), registry.leases(), registry.locked_by("receiver")
+    if not leases and driver is None:
+        return {"receiver": receiver, "running": False, "driver": None, "workers": []}
+    slots = range(max([int(fleet.get("workers", 0)), *(slot + 1 for slot in leases)]))
+    workers = [_slot(slot, leases.get(slot), fleet.get("token", "")) for slot in slots]
+    return {"receiver": receiver, "running": True, "driver": driver, "workers": workers}
+
+
+def nothing_runs(answer: dict[str, Any]) -> str:
+    """The sentence for a receiver that does not run."""
+    return (
+        f"Receiver {answer['receiver']!r} does not run: no driver and no worker holds a lease in this registry. "
+        "Start it with wallaroo-spark receive, or check the name and the registry."
+    )
+
+
+def _slot(slot: int, lease: Lease | None, token: str) -> dict[str, Any]:
+    if lease is None:
+        return {"slot": slot, "state": "vacant"}
+    known = {"slot": slot, "connect": lease.connect, "holder": lease.holder, "generation": lease.generation}
+    if not lease.flight:
+        return {**known, "state": "starting"}
+    from wallaroo_spark.worker.flight_client import WorkerClient
+
+    client = WorkerClient(lease.flight, token, ANSWER_SECONDS)
+    try:
+        worker = client.status()
+    except TransportError as error:
+        return {**known, "state": "unreachable", "error": error.message}
+    finally:
+        client.close()
+    return {**known, "state": "stopping" if worker.get("stopping") else "serving", "worker": worker}
+
+
+def _show(answer: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from wallaroo_spark.cli.tables import slots_table
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        # What is read by a program or kept in a file has no width to fit into.
+        console = Console(highlight=False, width=WIDE)
+    driver = f"driver {answer['driver']}" if answer["driver"] else "no driver: it was ended, or has lost the registry"
+    console.print(f"Receiver {answer['receiver']!r}, {driver}", markup=False, soft_wrap=True)
+    console.print(slots_table(answer["workers"]))
+    for slot in answer["workers"]:
+        if slot["state"] == "unreachable":
+            console.print(
+                f"slot {slot['slot']}: {slot['error']}; its inner port must be reachable from here",
+                markup=False,
+                soft_wrap=True,
+            )
