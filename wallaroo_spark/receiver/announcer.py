@@ -49,6 +49,7 @@ class Announcer:
         self._standing: Standing | None = None
         self._told: dict[int, _Told] = {}
         self._lock = threading.Lock()
+        self._standing_lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wallaroo-announcer", daemon=True)
@@ -73,20 +74,30 @@ class Announcer:
 
     def begin(self, standing: Standing) -> None:
         """A query starts: tell all workers before it does."""
-        self._standing = standing
+        with self._standing_lock:
+            self._standing = standing
         self.round()
 
-    def commit(self, batch: int, references: References) -> None:
-        """Spark has committed ``batch``: tell the workers now."""
-        standing = self._standing
-        if standing is not None and batch > standing.batch:
-            self._standing = Standing(standing.epoch, batch, references)
-            self.round()
+    def commit(self, epoch: int, batch: int, references: References) -> None:
+        """Spark has committed ``batch`` of the query of that epoch: tell the workers that are known now.
+
+        What is said late, of a query that another has followed, is about another checkpoint and is passed over.
+        """
+        with self._standing_lock:
+            standing = self._standing
+            if standing is None or epoch != standing.epoch or batch <= standing.batch:
+                return
+            self._standing = Standing(epoch, batch, references)
+        # Looking for new workers may take as long as the registry is away; acknowledgements do not wait for that.
+        self._tell_all()
 
     def round(self) -> None:
         """Look for workers, and tell each what it does not know yet."""
+        self.find_workers()
+        self._tell_all()
+
+    def _tell_all(self) -> None:
         with self._lock:
-            self._find_workers()
             for told in self._told.values():
                 self._tell(told)
 
@@ -107,33 +118,29 @@ class Announcer:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            try:
-                self._each_round()
-                self.round()
-                self.error = ""
-            except Exception as error:
-                if str(error) != self.error:
-                    log.warning("the workers cannot be told where the query stands: %s", error)
-                self.error = str(error)
+            errors = [error for step in (self._each_round, self.round) if (error := _attempt(step)) is not None]
+            said = "; ".join(str(error) for error in errors)
+            if said and said != self.error:
+                log.warning("the receiver's rounds go on, and this is tried again: %s", said)
+            self.error = said
             self._wake.wait(ROUND_SECONDS)
             self._wake.clear()
 
-    def _find_workers(self) -> None:
+    def find_workers(self) -> None:
         """Workers that are known stay known while the registry is away."""
         try:
             leases = self._registry.leases()
         except RegistryError as error:
-            if self.error != error.message:
-                log.warning("new workers cannot be found: %s", error)
-            self.error = error.message
+            log.debug("new workers cannot be found: %s", error)
             return
-        for slot, lease in leases.items():
-            known = self._told.get(slot)
-            if not lease.flight or (known and known.lease.generation >= lease.generation):
-                continue
-            if known:
-                known.client.close()
-            self._told[slot] = _Told(lease, WorkerClient(lease.flight, self._token))
+        with self._lock:
+            for slot, lease in leases.items():
+                known = self._told.get(slot)
+                if not lease.flight or (known and known.lease.generation >= lease.generation):
+                    continue
+                if known:
+                    known.client.close()
+                self._told[slot] = _Told(lease, WorkerClient(lease.flight, self._token))
 
     def _tell(self, told: _Told) -> None:
         standing, known = self._standing, told.standing
@@ -150,3 +157,12 @@ class Announcer:
             log.info("slot %d will be told again: %s", told.lease.slot, error)
         else:
             told.standing = standing
+
+
+def _attempt(step: Callable[[], None]) -> Exception | None:
+    """One step of a round; what goes wrong in it must not keep the others from being taken."""
+    try:
+        step()
+    except Exception as error:
+        return error
+    return None

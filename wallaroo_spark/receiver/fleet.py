@@ -26,6 +26,7 @@ log = logging.getLogger("wallaroo_spark.receiver")
 
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 10.0
+ASK_SECONDS = 1.0
 STEADY_SECONDS = 30.0
 """A job that ran for so long was well, so the next pause is short again."""
 _ERROR_CHARACTERS = 500
@@ -33,10 +34,13 @@ _ERROR_CHARACTERS = 500
 
 @dataclass
 class SlotRecord:
-    """How one slot's job has fared. ``submissions`` counts them all, the first included."""
+    """How one slot's job has fared. ``submissions`` counts them all, the first included; ``submission`` is the last
+    one's number in the registry.
+    """
 
     slot: int
     submissions: int = 0
+    submission: int = 0
     running: bool = False
     last_error: str = ""
 
@@ -80,12 +84,16 @@ class Fleet:
         """Jobs that end from now on are not submitted again."""
         self._stopping.set()
 
-    def join(self, seconds: float) -> None:
-        """Wait for the jobs to end; those that do not are interrupted."""
+    def join(self, seconds: float, ask: Callable[[], None]) -> None:
+        """Have the jobs end, asking the workers every now and then; those that do not end are interrupted."""
         self._stopping.set()
         until = time.monotonic() + seconds
-        for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
+        # A worker may only just be coming up, so that asking once would not reach it.
+        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < until:
+            ask()
+            asked = time.monotonic()
+            for thread in self._threads:
+                thread.join(max(0.0, min(until, asked + ASK_SECONDS) - time.monotonic()))
         for thread in [thread for thread in self._threads if thread.is_alive()]:
             log.warning("the job of %s did not end by itself and is interrupted", thread.name)
             with contextlib.suppress(Exception):
@@ -110,7 +118,7 @@ class Fleet:
             self._stopping.wait(pause)
 
     def _run(self, record: SlotRecord, tag: str) -> None:
-        submission = self._registry.next_submission()
+        submission = record.submission = self._registry.next_submission()
         record.submissions += 1
         setup = dataclasses.replace(self._setup, slot=record.slot, submission=submission)
         self._spark.addTag(tag)

@@ -5,7 +5,9 @@ Source: ``design.md``, How it is used.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import re
@@ -14,6 +16,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,7 +28,7 @@ from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryE
 from wallaroo_spark.options import Options, public_name, resolve_secret
 from wallaroo_spark.receiver import checks
 from wallaroo_spark.receiver.announcer import Announcer, Standing
-from wallaroo_spark.receiver.fleet import Fleet
+from wallaroo_spark.receiver.fleet import Fleet, SlotRecord
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 from wallaroo_spark.source import WallarooDataSource, register
 from wallaroo_spark.worker.service import WorkerSetup
@@ -41,7 +44,8 @@ class Receiver:
     """A fleet of workers inside Spark, and the one streaming query that they feed.
 
     ``options`` are those of the options page, in camelCase or in snake_case. One receiver feeds one query, and one
-    query has one checkpoint. As a context manager it starts on entry and stops on exit.
+    query has one checkpoint. As a context manager it starts on entry and stops on exit. Its methods may be called from
+    several threads; :meth:`stop` ends a :meth:`start` that is under way.
     """
 
     def __init__(self, spark: Any, name: str, **options: Any) -> None:
@@ -50,7 +54,8 @@ class Receiver:
                 f"receiver name {name!r}: use 1 to 100 letters, digits, dots, dashes and underscores", name=name
             )
         attributes = {field.name for field in dataclasses.fields(Options)}
-        texts = {public_name(key) if key in attributes else key: value for key, value in options.items()}
+        given = {key: value for key, value in options.items() if value is not None}
+        texts = {public_name(key) if key in attributes else key: value for key, value in given.items()}
         self.name = name
         self.options = Options.parse({**texts, "receiver": name})
         self.owner = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
@@ -66,7 +71,8 @@ class Receiver:
         self._watcher: CheckpointWatcher | None = None
         self._listener: _Waker | None = None
         self._token = ""
-        self._stopped = threading.Event()
+        self._lifecycle = threading.RLock()
+        self._stopping = threading.Event()
 
     def __enter__(self) -> Self:
         self.start()
@@ -80,7 +86,7 @@ class Receiver:
     @property
     def registry_url(self) -> str:
         """The registry's URL, for connectors on the same machine when it is embedded. It may hold a password."""
-        return resolve_secret(self.options.registry)
+        return self._embedded.url if self._embedded else resolve_secret(self.options.registry)
 
     def start(self, writer: Any = None, *, checkpoint: str = "") -> Any:
         """Without a writer: start the workers and wait for them; returns the receiver itself.
@@ -88,15 +94,17 @@ class Receiver:
         With a ``DataStreamWriter`` and the ``checkpoint`` it is to use: start the query; returns the StreamingQuery.
         Raises :class:`ConfigurationError`, :class:`RegistryError` or :class:`CheckpointError` before anything is lost.
         """
-        if writer is not None:
-            return self._start_query(writer, checkpoint)
-        if self._fleet is None:
-            try:
-                self._start_fleet()
-            except BaseException:
-                self.stop()
-                raise
-        return self
+        with self._lifecycle:
+            if writer is not None:
+                return self._start_query(writer, checkpoint)
+            if self._fleet is None:
+                self._stopping.clear()
+                try:
+                    self._start_fleet()
+                except BaseException:
+                    self._shut_down()
+                    raise
+            return self
 
     def stream(self) -> DataFrame:
         """The streaming DataFrame of the rows that connectors send; the same one at each call."""
@@ -105,51 +113,75 @@ class Receiver:
         if self._stream is None:
             register(self._spark)
             shown = dataclasses.replace(self.options, cookie="", token="")
-            texts = {**shown.to_texts(), "receiver": self.name, "registry": self.options.registry}
+            registry = self.registry_url if self._embedded else self.options.registry
+            texts = {**shown.to_texts(), "receiver": self.name, "registry": registry}
             self._stream = self._spark.readStream.format(WallarooDataSource.name()).options(**texts).load()
         return self._stream
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to know, as JSON-ready values."""
-        standing = self._announcer.standing if self._announcer else None
+        # Another thread may be starting or stopping the receiver: look at each part once.
+        fleet, announcer, query = self._fleet, self._announcer, self._query
+        files, watcher = self._files, self._watcher
+        standing = announcer.standing if announcer else None
         return {
             "receiver": self.name,
-            "workers": [self._slot_status(record) for record in self._fleet.records] if self._fleet else [],
+            "workers": [_slot_status(record, announcer) for record in fleet.records] if fleet else [],
             "query": {
-                "active": bool(self._query is not None and self._query.isActive),
-                "checkpoint": self._files.identity if self._files else None,
+                "active": bool(query is not None and query.isActive),
+                "checkpoint": files.identity if files else None,
                 "committed_batch": standing.batch if standing else None,
-                "watcher_error": self._watcher.error if self._watcher else None,
+                "watcher_error": watcher.error if watcher else None,
             },
         }
 
     def stop(self) -> None:
         """Stop the query, acknowledge what it has committed, and let the workers go. May be called again."""
-        self._stop_query()
-        if self._fleet:
-            self._fleet.expect_end()
-        if self._announcer:
-            for slot, (_, client) in self._announcer.workers().items():
-                try:
-                    client.stop("the receiver is stopping")
-                except WallarooError as error:
-                    log.debug("slot %d: %s", slot, error)
-        if self._fleet:
-            self._fleet.join(STOP_SECONDS)
-        if self._announcer:
-            self._announcer.stop()
-        if self._registry:
+        self._stopping.set()
+        with self._lifecycle:
+            self._shut_down()
+
+    def _shut_down(self) -> None:
+        """Free all that there is, whatever goes wrong with the rest of it."""
+        self._stopping.set()
+        for step in (self._stop_query, self._stop_workers, self._let_go_of_registry):
             try:
-                self._registry.unlock("receiver", self.owner)
-            except RegistryError as error:
-                log.debug("%s", error)
-            self._registry.close()
-        if self._checkpoints:
-            self._checkpoints.close()
-        if self._embedded:
-            self._embedded.stop()
-        self._fleet = self._announcer = self._registry = self._checkpoints = self._embedded = self._stream = None
-        self._stopped.set()
+                step()
+            except Exception as error:
+                log.warning("receiver %s: stopping goes on after an error: %s", self.name, error)
+        self._stream = None
+
+    def _stop_workers(self) -> None:
+        fleet, announcer = self._fleet, self._announcer
+        if fleet:
+            fleet.expect_end()
+            fleet.join(STOP_SECONDS, self._dismiss)
+        if announcer:
+            announcer.stop()
+        self._fleet = self._announcer = None
+
+    def _dismiss(self) -> None:
+        """Ask every worker that can be found to leave."""
+        assert self._announcer is not None
+        self._announcer.find_workers()
+        for slot, (_, client) in self._announcer.workers().items():
+            try:
+                client.stop("the receiver is stopping")
+            except WallarooError as error:
+                log.debug("slot %d: %s", slot, error)
+
+    def _let_go_of_registry(self) -> None:
+        registry, checkpoints, embedded = self._registry, self._checkpoints, self._embedded
+        self._registry = self._checkpoints = self._embedded = None
+        with contextlib.ExitStack() as last:
+            if embedded:
+                last.callback(embedded.stop)
+            if checkpoints:
+                last.callback(checkpoints.close)
+            if registry:
+                last.callback(registry.close)
+                with contextlib.suppress(RegistryError):
+                    registry.unlock("receiver", self.owner)
 
     def _start_fleet(self) -> None:
         checks.environment(self._spark)
@@ -164,7 +196,7 @@ class Receiver:
         shipped = dataclasses.replace(
             self.options, host=host, registry=self.registry_url, cookie=resolve_secret(self.options.cookie)
         )
-        self._hold_name(registry)
+        self._hold(lambda: registry.lock("receiver", self.owner, self.options.lease_seconds), self._name_in_use)
         registry.forget_slots_from(self.options.workers)
         self._fleet = Fleet(self._spark, registry, WorkerSetup(shipped, 0, 0, self._token))
         self._announcer = Announcer(registry, self._token, self._renew)
@@ -177,46 +209,61 @@ class Receiver:
     def _open_registry(self) -> Registry:
         if self.options.registry == "embedded":
             self._embedded = EmbeddedRedis()
-            self.options = dataclasses.replace(self.options, registry=self._embedded.start())
+            self._embedded.start()
         seconds = self.options.lease_seconds
         self._registry = Registry(self.registry_url, self.name, lease_seconds=seconds)
         self._checkpoints = Registry(self.registry_url, "checkpoints", lease_seconds=seconds)
         self._registry.ping()
         return self._registry
 
-    def _hold_name(self, registry: Registry) -> None:
-        """One driver a receiver. One that was killed holds the name until its lock runs out, so that is waited for."""
+    def _hold(self, take: Callable[[], bool], refusal: Callable[[], WallarooError]) -> None:
+        """Take a lock. A driver that was killed holds its locks until they run out, so that is waited for."""
         until = time.monotonic() + self.options.lease_seconds + 1
-        while not registry.lock("receiver", self.owner, self.options.lease_seconds):
+        while not take():
             if time.monotonic() > until:
-                raise ConfigurationError(
-                    f"receiver {self.name!r} is run by another driver ({registry.locked_by('receiver')}); stop it, or "
-                    "give this one another name"
-                )
-            time.sleep(0.2)
+                raise refusal()
+            self._pause(0.2)
+
+    def _pause(self, seconds: float) -> None:
+        if self._stopping.wait(seconds):
+            raise ConfigurationError(f"receiver {self.name!r} was stopped while it was starting; start it again")
+
+    def _name_in_use(self) -> WallarooError:
+        assert self._registry is not None
+        other = self._registry.locked_by("receiver")
+        return ConfigurationError(
+            f"receiver {self.name!r} is run by another driver ({other}); stop it, or give this one another name"
+        )
 
     def _await_workers(self, registry: Registry) -> None:
         assert self._fleet is not None
         until = time.monotonic() + WORKERS_SECONDS
         while True:
-            serving = {slot for slot, lease in registry.leases().items() if lease.flight}
-            missing = [record for record in self._fleet.records if record.slot not in serving]
+            # Leases of a fleet that was killed last a while longer: only this fleet's submissions count.
+            serving = {(slot, lease.submission) for slot, lease in registry.leases().items() if lease.flight}
+            missing = [record for record in self._fleet.records if (record.slot, record.submission) not in serving]
             if not missing:
                 return
             if time.monotonic() > until:
                 why = "; ".join(f"slot {record.slot}: {record.last_error or 'no error'}" for record in missing)
                 raise ConfigurationError(f"workers did not come up within {WORKERS_SECONDS:g} seconds: {why}")
-            time.sleep(0.05)
+            self._pause(0.05)
 
     def _renew(self) -> None:
         """What the driver holds in the registry, written again each round: Redis may have been emptied."""
-        assert self._registry is not None
+        registry, checkpoints, files = self._registry, self._checkpoints, self._files
+        if registry is None or self._stopping.is_set():
+            return
         if self._embedded is not None and not self._embedded.running:
             self._embedded.start()
-        self._registry.lock("receiver", self.owner, self.options.lease_seconds)
-        self._registry.publish_fleet({"token": self._token, "workers": str(self.options.workers)})
-        if self._files is not None and self._checkpoints is not None:
-            self._checkpoints.lock(self._files.identity, self.owner, self.options.lease_seconds)
+        if not registry.lock("receiver", self.owner, self.options.lease_seconds):
+            # Two fleets that take the slots from each other would serve nobody; who was away too long gives in.
+            if self._fleet is not None:
+                self._fleet.expect_end()
+            raise self._name_in_use()
+        registry.publish_fleet({"token": self._token, "workers": str(self.options.workers)})
+        if files is not None and checkpoints is not None:
+            checkpoints.lock(files.identity, self.owner, self.options.lease_seconds)
 
     def _start_query(self, writer: Any, checkpoint: str) -> Any:
         if self._fleet is None or self._announcer is None or self._registry is None:
@@ -228,65 +275,78 @@ class Receiver:
         self._stop_query()
         files = CheckpointFiles(checkpoint)
         checks.synchronous(writer, files.holes(), files.identity)
-        self._hold_checkpoint(files)
-        committed = files.progress(self.name).committed
-        references = committed.references if committed else (self.options.starting_offsets or {})
-        epoch = self._registry.next_submission()
-        self._announcer.begin(Standing(epoch, committed.batch if committed else -1, references))
-        self._watcher = CheckpointWatcher(files, self.name, self._progressed)
-        self._listener = _Waker(self._watcher)
-        self._spark.streams.addListener(self._listener)
         try:
+            self._hold_checkpoint(files)
+            self._begin(files)
             self._query = writer.option("checkpointLocation", checkpoint).start()
         except BaseException:
             self._stop_query()
             raise
+        assert self._watcher is not None
         self._watcher.start()
         return self._query
 
+    def _begin(self, files: CheckpointFiles) -> None:
+        """Have the workers know where the query will go on, and the watcher follow it from there."""
+        assert self._announcer is not None
+        assert self._registry is not None
+        committed = files.progress(self.name).committed
+        references = committed.references if committed else (self.options.starting_offsets or {})
+        epoch = self._registry.next_submission()
+        self._announcer.begin(Standing(epoch, committed.batch if committed else -1, references))
+        self._watcher = CheckpointWatcher(files, self.name, functools.partial(self._progressed, epoch))
+        self._listener = _Waker(self._watcher)
+        self._spark.streams.addListener(self._listener)
+
     def _hold_checkpoint(self, files: CheckpointFiles) -> None:
         """One query a checkpoint, whichever receiver feeds it."""
-        assert self._checkpoints is not None
-        until = time.monotonic() + self.options.lease_seconds + 1
-        while not self._checkpoints.lock(files.identity, self.owner, self.options.lease_seconds):
-            if time.monotonic() > until:
-                other = self._checkpoints.locked_by(files.identity)
-                raise CheckpointError(
-                    f"checkpoint {files.identity} is used by another query, of {other}; "
-                    "stop that one, or use another checkpoint",
-                    checkpoint=files.identity,
-                )
-            time.sleep(0.2)
+        checkpoints = self._checkpoints
+        assert checkpoints is not None
+
+        def in_use() -> WallarooError:
+            return CheckpointError(
+                f"checkpoint {files.identity} is used by another query, of {checkpoints.locked_by(files.identity)}; "
+                "stop that one, or use another checkpoint",
+                checkpoint=files.identity,
+            )
+
+        self._hold(lambda: checkpoints.lock(files.identity, self.owner, self.options.lease_seconds), in_use)
         self._files = files
 
-    def _progressed(self, progress: Progress) -> None:
-        if progress.committed is not None and self._announcer is not None:
-            self._announcer.commit(progress.committed.batch, progress.committed.references)
+    def _progressed(self, epoch: int, progress: Progress) -> None:
+        announcer = self._announcer
+        if progress.committed is not None and announcer is not None:
+            announcer.commit(epoch, progress.committed.batch, progress.committed.references)
 
     def _stop_query(self) -> None:
-        if self._query is not None and self._query.isActive:
-            self._query.stop()
-        if self._watcher is not None:
-            self._watcher.stop()
-        if self._listener is not None:
-            self._spark.streams.removeListener(self._listener)
-        if self._files is not None and self._checkpoints is not None:
-            try:
-                self._checkpoints.unlock(self._files.identity, self.owner)
-            except RegistryError as error:
-                log.debug("%s", error)
-        self._query = self._watcher = self._listener = self._files = None
+        """Stop the query; the watcher's last look then finds all that it has committed."""
+        query, watcher, listener, files = self._query, self._watcher, self._listener, self._files
+        self._query = self._listener = None
+        with contextlib.ExitStack() as last:
+            last.callback(self._let_go_of_checkpoint, files)
+            if listener is not None:
+                last.callback(self._spark.streams.removeListener, listener)
+            if watcher is not None:
+                last.callback(watcher.stop)
+            if query is not None and query.isActive:
+                query.stop()
 
-    def _slot_status(self, record: Any) -> dict[str, Any]:
-        assert self._announcer is not None
-        answer = self._announcer.status(record.slot)
-        return {
-            "slot": record.slot,
-            "state": "serving" if answer else ("starting" if record.running else "down"),
-            "submissions": record.submissions,
-            "last_error": record.last_error,
-            **({"worker": answer} if answer else {}),
-        }
+    def _let_go_of_checkpoint(self, files: CheckpointFiles | None) -> None:
+        self._watcher = self._files = None
+        if files is not None and self._checkpoints is not None:
+            with contextlib.suppress(RegistryError):
+                self._checkpoints.unlock(files.identity, self.owner)
+
+
+def _slot_status(record: SlotRecord, announcer: Announcer | None) -> dict[str, Any]:
+    answer = announcer.status(record.slot) if announcer else None
+    return {
+        "slot": record.slot,
+        "state": "serving" if answer else ("starting" if record.running else "down"),
+        "submissions": record.submissions,
+        "last_error": record.last_error,
+        **({"worker": answer} if answer else {}),
+    }
 
 
 class _Waker(StreamingQueryListener):

@@ -51,7 +51,9 @@ class Workers:
 
     def __init__(self, partition: RangePartition, registry: Callable[[], Registry]) -> None:
         self._partition = partition
-        self._registry = registry
+        self._open_registry = registry
+        self._registry: Registry | None = None
+        self._token = partition.token
         self._addresses = dict(partition.addresses)
         self._clients: dict[str, WorkerClient] = {}
         self._refreshed = time.monotonic()
@@ -63,7 +65,7 @@ class Workers:
 
     def _client(self, address: str) -> WorkerClient:
         if address not in self._clients:
-            self._clients[address] = WorkerClient(address, self._partition.token)
+            self._clients[address] = WorkerClient(address, self._token)
         return self._clients[address]
 
     def refresh(self) -> None:
@@ -72,11 +74,16 @@ class Workers:
             return
         self._refreshed = time.monotonic()
         try:
-            leases = self._registry().leases()
+            registry = self._registry = self._registry or self._open_registry()
+            # A partition that was planned before any worker was found knows no token either.
+            token = self._token or registry.fleet().get("token", "")
+            leases = registry.leases()
         except RegistryError as error:
             log.warning("reading goes on with the workers that are known: %s", error)
             return
-        self._addresses.update({slot: lease.flight for slot, lease in leases.items() if lease.flight})
+        self._token = token
+        if token:
+            self._addresses.update({slot: lease.flight for slot, lease in leases.items() if lease.flight})
 
     def close(self) -> None:
         """Give the connections up."""
@@ -96,7 +103,8 @@ def read_ranges(partition: RangePartition, registry: Callable[[], Registry]) -> 
     try:
         while missing:
             before = dict(missing)
-            for number, (_, client) in enumerate(workers.in_turn()):
+            turn = workers.in_turn()
+            for number, (_, client) in enumerate(turn):
                 if missing:
                     yield from _read_from(client, missing, partition, PATIENCE_SECONDS if number == 0 else 0.0)
             if missing != before:
@@ -105,7 +113,7 @@ def read_ranges(partition: RangePartition, registry: Callable[[], Registry]) -> 
                 _give_up(partition, list(missing.values()))
                 return
             if missing:
-                if not partition.addresses:
+                if not turn:
                     time.sleep(PATIENCE_SECONDS)
                 workers.refresh()
     finally:

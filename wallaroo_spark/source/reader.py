@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from wallaroo_spark.checkpoint import Reference
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.registry import Registry
@@ -45,6 +46,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._holders: dict[tuple[str, str], int] = {}
         self._waiting_until: float | None = None
         self._began = 0.0
+        self._idle_since: float | None = None
         self._target: dict[str, Any] | None = None
         self._last: dict[str, Any] = {}
 
@@ -144,7 +146,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """An AvailableNow run begins: it ends with what connectors sent until all have fallen quiet."""
         self._began = time.monotonic()
         self._waiting_until = self._began + self.options.available_now_timeout
-        self._target = None
+        self._idle_since = self._target = None
         _ = self._fleet
 
     def _latest_of_available_now(self, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
@@ -161,10 +163,12 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if plan is not None and not plan.empty:
                 ends = self._within_target(references_of(start), plan)
                 if ends != references_of(start):
+                    self._idle_since = None
                     self._last = offset(self.options.receiver, ends)
                     return self._last
             if self._target is not None:
                 return start
+            self._idle_since = self._idle_since or time.monotonic()
             time.sleep(_LOOK_SECONDS)
 
     def _within_target(self, start: dict[str, Any], plan: Plan) -> dict[str, Any]:
@@ -174,7 +178,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         target = references_of(self._target)
         ends = {
             scope: {
-                stream_id: _nearer(end, target[scope][stream_id])
+                stream_id: self._nearer(end, target[scope][stream_id])
                 for stream_id, end in streams.items()
                 if stream_id in target.get(scope, {})
                 and start.get(scope, {}).get(stream_id) != target[scope][stream_id]
@@ -183,20 +187,29 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         return merge(start, {scope: streams for scope, streams in ends.items() if streams})
 
+    def _nearer(self, end: Reference, target: Reference) -> Reference:
+        """The one that comes first. Which of two references does is known only where ids increase."""
+        if self.options.message_ids == "increasing" and isinstance(end, int) and isinstance(target, int):
+            return min(end, target)
+        return target
+
     def _quiet(self) -> bool:
-        """Whether every connector that is connected, or is named, has sent nothing for a while or has ended all."""
+        """Whether every connector that was seen, and each that is named, has sent nothing for a while or ended all.
+
+        Only time in which no batch runs counts: before one is committed, a connector may have to wait for credits.
+        """
         options, now = self.options, time.monotonic()
-        if now - self._began < options.quiet_seconds:
+        seen = self._fleet.seen
+        if now - self._began < options.quiet_seconds or not set(options.instances) <= set(seen):
             return False
+        waited = 0.0 if self._idle_since is None else now - self._idle_since
         connected = {connector["instance"]: connector for connector in self._fleet.connectors()}
-        for name in options.instances:
-            gone = self._fleet.seen.get(name)
-            if name not in connected and (gone is None or now - gone["at"] < options.quiet_seconds):
+        for instance, last in list(seen.items()):
+            idle = connected[instance]["idle"] if instance in connected else now - last["at"]
+            ended = last["streams"] and not last["open"]
+            if not ended and min(idle, waited) < options.quiet_seconds:
                 return False
-        return all(
-            (connector["streams"] and not connector["open"]) or connector["idle"] >= options.quiet_seconds
-            for connector in connected.values()
-        )
+        return True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The end of what is buffered, with how much that lies behind what was planned last, as ``lag``."""
@@ -241,7 +254,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranges=planned,
             addresses=self._fleet.addresses(),
             receiver=options.receiver,
-            registry=options.registry,
+            # An executor may have neither the environment nor the files in which the secret is kept.
+            registry=resolve_secret(options.registry),
             token=self._fleet.token,
             replay_timeout=options.replay_timeout,
             fail_on_data_loss=options.fail_on_data_loss,
@@ -251,9 +265,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The partition's rows as Arrow record batches, in an executor."""
         assert isinstance(partition, RangePartition)
-        return read_ranges(
-            partition, lambda: Registry(resolve_secret(partition.registry), partition.receiver, attempts=1)
-        )
+        return read_ranges(partition, lambda: Registry(partition.registry, partition.receiver, attempts=1))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: the commit log speaks, and the receiver's watcher reads it."""
@@ -262,7 +274,3 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The query has ended."""
         if "_fleet" in self.__dict__:
             self._fleet.stop()
-
-
-def _nearer(end: Any, target: Any) -> Any:
-    return min(end, target) if isinstance(end, int) and isinstance(target, int) else target

@@ -1,0 +1,55 @@
+"""A driver as a process of its own, for tests that kill it.
+
+    python driver.py DIRECTORY PORT HOLD [REGISTRY]
+
+It runs a receiver with two workers on PORT and PORT + 1 and writes the rows of batch N to ``DIRECTORY/rows/N.json``, in
+place of what was there. Batch HOLD (-1: none) makes ``DIRECTORY/held`` and waits for ever, so its offsets are
+written and its commit is not. The driver ends in good order when its standard input ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.conftest import LOCAL_SPARK
+from tests.receiver.support import COOKIE
+from wallaroo_spark import Receiver
+
+
+def main(directory: Path, port: int, hold: int, registry: str = "embedded") -> None:
+    """Run until standard input ends."""
+    builder = SparkSession.builder.master("local[4]").appName("a driver to be killed")
+    for name, value in LOCAL_SPARK.items():
+        builder = builder.config(name, value)
+    spark = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    rows = directory / "rows"
+    rows.mkdir(exist_ok=True)
+
+    def write(frame: DataFrame, number: int) -> None:
+        found = [[row.stream, row.message_id, bytes(row.value).decode()] for row in frame.collect()]
+        draft = rows / f".{number}"
+        draft.write_text(json.dumps(found), encoding="utf-8")
+        os.replace(draft, rows / f"{number}.json")
+        if number == hold:
+            (directory / "held").touch()
+            threading.Event().wait()
+
+    options = {"workers": 2, "port": port, "cookie": COOKIE, "registry": registry, "lease_seconds": 3}
+    with Receiver(spark, "orders", max_offsets_per_trigger=50, **options) as receiver:
+        query = receiver.start(
+            receiver.stream().writeStream.foreachBatch(write), checkpoint=str(directory / "checkpoint")
+        )
+        sys.stdin.read()
+        assert query.exception() is None, query.exception()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

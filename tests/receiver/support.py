@@ -1,0 +1,207 @@
+"""What the tests of the whole path share: connectors to feed a receiver, and sinks that remember batch by batch."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from wallaroo_spark.connector import Backoff, BlockingConnector, FeedResult, Record, Records
+from wallaroo_spark.receiver import Receiver
+
+COOKIE = "biscuit"
+QUICK = Backoff(initial=0.05, maximum=0.5, give_up_after=120)
+
+
+def eventually(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait for what announces itself in no other way than by being so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
+        time.sleep(0.02)
+
+
+def addresses(receiver: Receiver) -> str:
+    """Where the receiver's workers listen, as connectors are told."""
+    workers = [slot["worker"] for slot in receiver.status()["workers"] if "worker" in slot]
+    return ",".join(worker["connect"] for worker in workers)
+
+
+def payload(stream: str, number: int) -> bytes:
+    """What message ``number`` of a stream holds."""
+    return f"{stream} {number}".encode()
+
+
+def payloads(stream: str, first: int, last: int) -> list[bytes]:
+    """What the messages from ``first`` to ``last`` hold, in order."""
+    return [payload(stream, number) for number in range(first, last + 1)]
+
+
+def numbered(stream: str, first: int, last: int) -> Records:
+    """A replayable source of the messages from ``first`` to ``last``."""
+    return Records(stream, lambda: [Record(number, payload(stream, number)) for number in range(first, last + 1)])
+
+
+def free_ports(count: int) -> int:
+    """The first of so many free ports in a row, on loopback."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first: int = probe.getsockname()[1]
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first
+
+
+class Feeders:
+    """Connectors that feed sources, each in a thread of its own, until all is acknowledged."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(16, "feeder")
+        self._connectors: list[BlockingConnector] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for connector in self._connectors:
+            connector.close()
+        self._pool.shutdown(cancel_futures=True)
+
+    def connect(self, instance: str, workers: str = "", **settings: Any) -> BlockingConnector:
+        """A connector that comes back quickly; closed in the end."""
+        if "registry" not in settings:
+            settings["workers"] = workers
+        connector = BlockingConnector("orders", instance=instance, cookie=COOKIE, retry=QUICK, **settings)
+        self._connectors.append(connector)
+        return connector
+
+    def feed(self, connector: BlockingConnector, source: Records, *, end: bool = True) -> Future[FeedResult]:
+        """Feed a source; the future's result comes when all of it is acknowledged."""
+        return self._pool.submit(connector.feed, source, end=end)
+
+    def run(self, work: Callable[[], Any]) -> Future[Any]:
+        """Something else that blocks."""
+        return self._pool.submit(work)
+
+
+class Batches:
+    """A foreachBatch sink that keeps each batch's rows under its number, so a batch that is run again counts once.
+
+    ``hold(n)`` has batch n wait before it is done, until ``go()``; ``entered`` is set while it waits.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[int, list[Row]] = {}
+        self.entered = threading.Event()
+        self._gate = threading.Event()
+        self._held: Callable[[int], bool] = lambda number: False
+
+    def hold(self, batch: Callable[[int], bool]) -> None:
+        """Have batches with these numbers wait, after they have read their rows."""
+        self.entered.clear()
+        self._gate.clear()
+        self._held = batch
+
+    def go(self) -> None:
+        """Let a held batch go, and all that follow."""
+        self._held = lambda number: False
+        self._gate.set()
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        rows = frame.collect()
+        if self._held(number):
+            self.entered.set()
+            assert self._gate.wait(120)
+        self.rows[number] = rows
+
+    @property
+    def all(self) -> list[Row]:
+        """The rows of all batches, in the order of the batches and of the rows within."""
+        return [row for number in sorted(self.rows) for row in self.rows[number]]
+
+    def values(self, stream: str) -> list[bytes]:
+        """What came of a stream, in order."""
+        return [bytes(row.value) for row in self.all if row.stream == stream]
+
+
+def processes_with(variable: str, value: str) -> list[int]:
+    """The processes in whose environment a variable has this value; children inherit it, whatever group they are in."""
+    wanted = f"{variable}={value}".encode()
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (directory / "environ").read_bytes().split(b"\0") and not _is_zombie(directory):
+                found.append(int(directory.name))
+        except OSError:
+            continue
+    return found
+
+
+def _is_zombie(directory: Path) -> bool:
+    return (directory / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "Z"
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def descendants(pid: int) -> list[int]:
+    """A process's children, theirs and so on."""
+    parents: dict[int, list[int]] = {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (directory / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents.setdefault(int(fields[1]), []).append(int(directory.name))
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        children = parents.get(todo.pop(), [])
+        found += children
+        todo += children
+    return found
+
+
+def listeners(port: int, among: Iterable[int]) -> list[int]:
+    """Which of these processes listen on a loopback port."""
+    wanted = f"0100007F:{port:04X}"
+    inodes = {
+        fields[9]
+        for fields in (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+        if fields[1] == wanted and fields[3] == "0A"
+    }
+    found = []
+    for pid in among:
+        try:
+            links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        except OSError:
+            continue
+        if any(link == f"socket:[{inode}]" for link in links for inode in inodes):
+            found.append(pid)
+    return found
+
+
+def rows_of(spark: SparkSession, receiver: Receiver, **options: Any) -> DataFrame:
+    """The receiver's stream read by format name, with options of its own for this one query."""
+    reader = spark.readStream.format("wallaroo").option("receiver", receiver.name)
+    return reader.option("registry", receiver.registry_url).options(**options).load()
