@@ -15,6 +15,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEBUG = "wallaroo_spark.debug"
 """The key in the root context's ``meta`` under which the switch is kept."""
 
+INTERRUPTED = 130
+"""The exit status of a program that was interrupted, as shells count it: 128 and SIGINT."""
+TERMINATED = 143
+"""The same for SIGTERM."""
 REPEAT_SECONDS = 60.0
 """How long a warning is not repeated."""
 _REMEMBERED = 1000

@@ -22,10 +22,7 @@ try:
 except ModuleNotFoundError:
     sys.exit("Error: the command line needs click; run: pip install 'wallaroo-spark[cli]'")
 
-from wallaroo_spark.cli.common import DEBUG, debug_option
-
-INTERRUPTED = 130
-"""The exit status of a program that was interrupted, as shells count it: 128 and SIGINT."""
+from wallaroo_spark.cli.common import DEBUG, INTERRUPTED, debug_option
 
 VERBS = {
     "demo": ("wallaroo_spark.cli.demo", "demo", "Run the whole thing on this machine and reconcile what came out."),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import click
 
-from wallaroo_spark.cli.common import debug_option
+from wallaroo_spark.cli.common import INTERRUPTED, debug_option
 
 
 @click.command(short_help="Run a receiver and its query as a YAML file says.")
@@ -46,8 +47,10 @@ def receive(
     console = Console()
     if plain or not (console.is_terminal and sys.stdout.isatty()):
         with PlainView(every) as lines:
-            receiving.receive(loaded, lines, show_registry=show_registry, spark_log=spark_log or "")
-        return
-    log = spark_log or receiving.new_spark_log(loaded.receiver)
-    with LiveView(console, log) as live:
-        receiving.receive(loaded, live, show_registry=show_registry, spark_log=log)
+            stopped_by = receiving.receive(loaded, lines, show_registry=show_registry, spark_log=spark_log or "")
+    else:
+        log = spark_log or receiving.new_spark_log(loaded.receiver)
+        with LiveView(console, log) as live:
+            stopped_by = receiving.receive(loaded, live, show_registry=show_registry, spark_log=log)
+    if stopped_by == signal.SIGINT:
+        raise click.exceptions.Exit(INTERRUPTED)

@@ -11,12 +11,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 from wallaroo_spark.cli.receive_config import ReceiveConfig
+from wallaroo_spark.cli.signals import Signals, java_waits
 from wallaroo_spark.errors import ConfigurationError, WallarooError
 
 POLL_SECONDS = 0.25
@@ -57,46 +57,13 @@ class View(Protocol):
         """All has ended in good order."""
 
 
-@dataclass
-class Signals:
-    """SIGINT and SIGTERM as a wish to stop. As a context manager it puts the old handlers back.
-
-    While Spark starts, a signal raises :class:`KeyboardInterrupt` at once; once :attr:`gentle` is set it is only noted,
-    so that no call to Spark is cut in two. A second one of them raises in any case.
-    """
-
-    received: int | None = None
-    gentle: bool = False
-    _before: dict[int, Any] = field(default_factory=dict)
-
-    def __enter__(self) -> Signals:
-        self.install()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def install(self) -> None:
-        """Take the signals over; again after Spark has started, for it takes SIGINT for itself."""
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                before = signal.signal(number, self._note)
-                self._before.setdefault(number, before)
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        again = self.received is not None
-        self.received = number
-        if again or not self.gentle:
-            raise KeyboardInterrupt
-
-
-def receive(config: ReceiveConfig, view: View, *, show_registry: bool = False, spark_log: str = "") -> None:
-    """Run the receiver and its query until the query ends or a signal says so.
+def receive(
+    config: ReceiveConfig, view: View, *, show_registry: bool = False, spark_log: str = ""
+) -> signal.Signals | None:
+    """Run the receiver and its query until the query ends or a signal says so; returns that signal.
 
     ``spark_log`` is a file for what Spark's Java process and the workers write to standard error; empty leaves it
-    there. Raises :class:`KeyboardInterrupt` after a clean stop by SIGINT, and :class:`WallarooError` when the query
-    fails or nothing can start.
+    there. Raises :class:`WallarooError` when the query fails or nothing can start.
     """
     with Signals() as signals:
         view.starting(config)
@@ -105,17 +72,16 @@ def receive(config: ReceiveConfig, view: View, *, show_registry: bool = False, s
                 session, ours = open_session(config)
             signals.install()
             try:
-                _run(config, session, view, signals, show_registry)
+                with java_waits(session, signals):
+                    _run(config, session, view, signals, show_registry)
             finally:
                 if ours:
                     with contextlib.suppress(Exception):
                         session.stop()
         except KeyboardInterrupt:
-            if signals.received != signal.SIGTERM:
+            if signals.received is None:
                 raise
-            return
-        if signals.received == signal.SIGINT:
-            raise KeyboardInterrupt
+    return None if signals.received is None else signal.Signals(signals.received)
 
 
 def open_session(config: ReceiveConfig) -> tuple[Any, bool]:
@@ -179,7 +145,8 @@ def _run(config: ReceiveConfig, session: Any, view: View, signals: Signals, show
             _watch(receiver, query, tally, view, signals)
             if signals.received is not None:
                 view.stopping(signal.Signals(signals.received).name)
-                query.stop()
+                with contextlib.suppress(Exception):
+                    query.stop()
             tally.wait(LAST_PROGRESS_SECONDS)
             last = tally.snapshot(receiver.status())
         finally:
@@ -199,7 +166,7 @@ def _watch(receiver: Any, query: Any, tally: _Tally, view: View, signals: Signal
                 return
         except Exception as error:
             if signals.received is not None or _spark_is_gone(error):
-                # Under spark-submit the signal ends the Java process too, and it may be first.
+                # The Java process was ended by something that it could not wait for.
                 return
             raise _failed(error) from error
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wallaroo_spark.cli.common import debug_option
+from wallaroo_spark.cli.common import TERMINATED, debug_option
 from wallaroo_spark.errors import WallarooError
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from wallaroo_spark.connector import Connector, Source
 
 STDIN = "-"
-TERMINATED = 143
-"""The exit status of a program that was terminated, as shells count it: 128 and SIGTERM."""
 
 
 @dataclass(frozen=True)

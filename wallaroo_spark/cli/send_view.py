@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.progress import BarColumn, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bars
+from rich.text import Text
 
 from wallaroo_spark.cli.common import count, set_up_logging, size
 from wallaroo_spark.cli.send import STDIN, Delivery, standard_input_is_terminal
@@ -149,7 +150,7 @@ class BarView(SendView):
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[amount]}", justify="right", markup=False),
-            TransferSpeedColumn(),
+            _RateColumn(),
             TextColumn("{task.fields[waits]}", style="yellow", markup=False),
             console=console,
             expand=True,
@@ -182,6 +183,15 @@ class BarView(SendView):
     def say(self, line: str) -> None:
         """A line above the bars."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class _RateColumn(ProgressColumn):
+    """Bytes a second; nothing before there is a rate."""
+
+    def render(self, task: Task) -> Text:
+        """The rate of one bar."""
+        speed = task.finished_speed or task.speed
+        return Text(f"{size(speed)}/s" if speed else "", style="progress.data.speed")
 
 
 def make_view(deliveries: Sequence[Delivery], every: float, as_json: bool) -> SendView:

@@ -1,0 +1,46 @@
+"""The page of the command line, written from the help of its verbs.
+
+Run ``python -m wallaroo_spark.cli.pages > docs/cli.md`` after a verb's options have changed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import click
+
+from wallaroo_spark.cli.main import cli
+
+HEAD = """\
+# The command line
+
+`pip install 'wallaroo-spark[cli]'` is enough for `send`; `status` needs `[worker]` beside it, `receive` and `demo` need
+`[all]`, or `[worker,cli]` where there is a Spark already. This page is generated from the commands' own help by
+`python -m wallaroo_spark.cli.pages > docs/cli.md`.
+
+Errors are one sentence on standard error. The exit status is 0 when all is well, 1 after an error, 2 when the command
+was not understood, 130 after Ctrl-C.
+"""
+WIDTH = 100
+
+
+def cli_page() -> str:
+    """The whole page as Markdown: a head, then the help of the group and of each verb, as a terminal shows it."""
+    return HEAD + "".join(f"\n## {title}\n\n```text\n{text}\n```\n" for title, text in _helps())
+
+
+def _helps() -> Iterator[tuple[str, str]]:
+    group = click.Context(cli, info_name="wallaroo-spark", terminal_width=WIDTH, max_content_width=WIDTH)
+    yield "wallaroo-spark", cli.get_help(group)
+    for verb in cli.list_commands(group):
+        command = cli.get_command(group, verb)
+        assert command is not None
+        own = click.Context(
+            command, info_name=verb, parent=group, terminal_width=WIDTH, help_option_names=["-h", "--help"]
+        )
+        yield f"wallaroo-spark {verb}", command.get_help(own)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(cli_page())
