@@ -13,6 +13,7 @@ from wallaroo_spark.protocol import (
     DRAFT_BE,
     DRAFT_LE,
     REVISIONS,
+    V3,
     Ack,
     Error,
     Fault,
@@ -26,6 +27,7 @@ from wallaroo_spark.protocol import (
     WorkerSession,
 )
 from wallaroo_spark.protocol.wire import structs
+from wallaroo_spark.protocol.worker_session import MAX_NAME_BYTES
 
 revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
 drafts = pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE], ids=repr)
@@ -258,6 +260,23 @@ def test_a_second_notify_of_an_open_stream_is_refused(revision: Revision) -> Non
 def test_streams_without_number_are_refused(revision: Revision) -> None:
     wire = b"".join(revision.encode(Notify(number, "x")) for number in range(4))
     assert fault_of(Pair(revision, max_streams=3).start(), wire) is Fault.TOO_MANY_STREAMS
+
+
+@revisions
+def test_a_stream_name_without_measure_is_refused(revision: Revision) -> None:
+    pair = Pair(revision).start()
+    pair.worker.receive(revision.encode(Notify(1, "x" * MAX_NAME_BYTES)))
+    assert pair.worker.next_event() is not None
+    assert fault_of(pair, revision.encode(Notify(2, "x" * (MAX_NAME_BYTES + 1)))) is Fault.NAME_TOO_LONG
+
+
+def test_notifying_without_end_is_refused() -> None:
+    pair = Pair(V3, max_streams=3, credits=1).start()
+    wire = V3.encode(Notify(1, "x"))
+    pair.worker.receive(wire)
+    assert pair.worker.next_event() is not None
+    pair.worker.notify_ack(1, None, success=True)
+    assert fault_of(pair, wire * 4) is Fault.NO_CREDIT
 
 
 @pytest.mark.parametrize("start", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x02\x00\x01", bytes(5), b"\xff" * 9])

@@ -31,6 +31,7 @@ class Fault(StrEnum):
     STREAM_NOT_OPEN = "stream-not-open"
     STREAM_ALREADY_OPEN = "stream-already-open"
     TOO_MANY_STREAMS = "too-many-streams"
+    NAME_TOO_LONG = "name-too-long"
     NO_CREDIT = "no-credit"
     MIXED_EPHEMERAL = "mixed-ephemeral"
     REPLAY_DIFFERS = "replay-differs"

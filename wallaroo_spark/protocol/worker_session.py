@@ -36,6 +36,8 @@ from wallaroo_spark.protocol.streams import StreamSpan, StreamTable, spans
 from wallaroo_spark.protocol.wire import Reader
 
 MAX_INSTANCE_BYTES = 255
+MAX_NAME_BYTES = 1024
+"""Bytes a stream's name may have here; ``short_bytes`` would let a peer make us remember 64 KiB for each stream."""
 _NOT_A_TAG = -1
 
 
@@ -164,6 +166,7 @@ class WorkerSession(Session):
     def _event(self, frame: Frame) -> WorkerEvent:
         match frame:
             case Notify():
+                self._check_notify(frame)
                 already_open = self.streams.get(frame.stream_id).state is StreamState.OPEN
                 self.streams.notify(frame.stream_id, frame.name)
                 self.credits.overdraw()
@@ -175,6 +178,14 @@ class WorkerSession(Session):
                 self._buffer.clear()
                 return ErrorReceived(frame.reason)
         raise AssertionError(f"the session table lets {frame!r} through to a worker")
+
+    def _check_notify(self, notify: Notify) -> None:
+        """NOTIFY may overdraw, so what it can make a worker remember needs bounds of its own."""
+        size = len(notify.name.encode("utf-8"))
+        if size > MAX_NAME_BYTES:
+            raise broken(Fault.NAME_TOO_LONG, f"a stream name has {size} bytes; at most {MAX_NAME_BYTES} are accepted")
+        if self.credits.available <= -self._max_streams:
+            raise broken(Fault.NO_CREDIT, f"NOTIFY frames are {self._max_streams} credits in debt; wait for an ACK")
 
     def _read_hello(self, revision: Revision, body: bytes) -> Hello:
         hello = codecs.decode_hello(Reader(body, revision.byte_order, "HELLO"), self._check_hello)
