@@ -26,7 +26,7 @@ from wallaroo_spark.connector.sources import Source
 from wallaroo_spark.connector.stream import Stream
 from wallaroo_spark.errors import ConfigurationError, LocalProtocolError, TransportError
 from wallaroo_spark.options import resolve_secret
-from wallaroo_spark.protocol import REVISIONS, U64_MAX, Revision
+from wallaroo_spark.protocol import MAX_INSTANCE_BYTES, MAX_NAME_BYTES, REVISIONS, U64_MAX, Revision
 from wallaroo_spark.transport import client_context, parse_address, parse_addresses
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("wallaroo_spark.connector")
 
-_MAX_INSTANCE_BYTES = 255
-_MAX_NAME_BYTES = 0xFFFF
 # The connector's own back-off goes on where the registry's leaves off.
 _REGISTRY_ATTEMPTS = 2
 
@@ -79,9 +77,9 @@ class Connector:
         retry: Backoff | None = None,
         message_ids: str = "increasing",
     ) -> None:
-        if not 0 < len(instance.encode()) <= _MAX_INSTANCE_BYTES:
+        if not 0 < len(instance.encode()) <= MAX_INSTANCE_BYTES:
             raise ConfigurationError(
-                f"instance {instance!r} has {len(instance.encode())} bytes; it has 1 to {_MAX_INSTANCE_BYTES}",
+                f"instance {instance!r} has {len(instance.encode())} bytes; it has 1 to {MAX_INSTANCE_BYTES}",
                 option="instance",
             )
         if not program:
@@ -227,8 +225,8 @@ class Connector:
     def _add(self, name: str, stream_id: int | None, ledger: Ledger) -> Stream:
         self._hub.check()
         self._start()
-        if len(name.encode()) > _MAX_NAME_BYTES:
-            raise LocalProtocolError(f"stream name {name[:40]!r}… has more than {_MAX_NAME_BYTES} bytes; shorten it")
+        if len(name.encode()) > MAX_NAME_BYTES:
+            raise LocalProtocolError(f"stream name {name[:40]!r}… has more than {MAX_NAME_BYTES} bytes; shorten it")
         if stream_id is not None and not 0 <= stream_id <= U64_MAX:
             raise LocalProtocolError(f"stream id {stream_id} is not an unsigned 64-bit integer (0 to {U64_MAX})")
         stream = Stream(self._hub, name, stream_id_of(self.instance, name) if stream_id is None else stream_id, ledger)

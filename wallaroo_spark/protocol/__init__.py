@@ -40,6 +40,8 @@ from wallaroo_spark.protocol.session import named_revision
 from wallaroo_spark.protocol.states import SESSION, Role, SessionState, StreamEvent, StreamState
 from wallaroo_spark.protocol.streams import Stream, StreamSpan, StreamTable
 from wallaroo_spark.protocol.worker_session import (
+    MAX_INSTANCE_BYTES,
+    MAX_NAME_BYTES,
     Admission,
     EosReceived,
     ErrorReceived,
@@ -53,6 +55,8 @@ from wallaroo_spark.protocol.worker_session import (
 __all__ = [
     "DRAFT_BE",
     "DRAFT_LE",
+    "MAX_INSTANCE_BYTES",
+    "MAX_NAME_BYTES",
     "NOTHING_PROCESSED",
     "REVISIONS",
     "SESSION",
