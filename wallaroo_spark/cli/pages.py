@@ -31,14 +31,12 @@ def cli_page() -> str:
 
 
 def _helps() -> Iterator[tuple[str, str]]:
-    group = click.Context(cli, info_name="wallaroo-spark", terminal_width=WIDTH, max_content_width=WIDTH)
+    group = click.Context(cli, info_name="wallaroo-spark", terminal_width=WIDTH, help_option_names=["-h", "--help"])
     yield "wallaroo-spark", cli.get_help(group)
     for verb in cli.list_commands(group):
         command = cli.get_command(group, verb)
         assert command is not None
-        own = click.Context(
-            command, info_name=verb, parent=group, terminal_width=WIDTH, help_option_names=["-h", "--help"]
-        )
+        own = click.Context(command, info_name=verb, parent=group)
         yield f"wallaroo-spark {verb}", command.get_help(own)
 
 
