@@ -46,7 +46,7 @@ class TestSettings:
 
     async def test_names_and_ids_that_do_not_fit_a_frame_are_refused(self) -> None:
         async with ScriptedWorker() as worker, connector(worker) as sender:
-            with pytest.raises(LocalProtocolError, match="more than 65535 bytes"):
+            with pytest.raises(LocalProtocolError, match="more than 1024 bytes"):
                 await sender.open("x" * 70_000)
             with pytest.raises(LocalProtocolError, match="stream id -1"):
                 await sender.open("a", id=-1)
