@@ -30,7 +30,6 @@ from tests.receiver.support import (
     processes_with,
 )
 from wallaroo_spark.receiver import Receiver
-from wallaroo_spark.registry import EmbeddedRedis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,9 +55,9 @@ def mark() -> str:
 def start_driver(tmp_path: Path, mark: str) -> Iterator[StartDriver]:
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(port: int, hold: int = -1, registry: str = "embedded") -> subprocess.Popen[bytes]:
+    def start(port: int, hold: int = -1) -> subprocess.Popen[bytes]:
         log = (tmp_path / f"driver-{len(started)}.log").open("wb")
-        command = [sys.executable, "-m", "tests.receiver.driver", str(tmp_path), str(port), str(hold), registry]
+        command = [sys.executable, "-m", "tests.receiver.driver", str(tmp_path), str(port), str(hold)]
         environment = os.environ | {MARK: mark, "PYTHONPATH": str(ROOT)}
         with log:
             driver = subprocess.Popen(
@@ -74,8 +73,7 @@ def start_driver(tmp_path: Path, mark: str) -> Iterator[StartDriver]:
             driver.wait()
         assert driver.stdin is not None
         driver.stdin.close()
-    for pid in processes_with(MARK, mark):
-        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not processes_with(MARK, mark))
 
 
 def written(directory: Path) -> dict[str, list[str]]:
@@ -88,35 +86,36 @@ def written(directory: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("own_registry", [False, True], ids=["embedded registry", "a registry that stays"])
 def test_a_driver_killed_between_plan_and_commit_goes_on_without_loss_or_repetition(
-    start_driver: StartDriver, feeders: Feeders, tmp_path: Path, mark: str, own_registry: bool
+    start_driver: StartDriver, feeders: Feeders, tmp_path: Path, mark: str
 ) -> None:
     port = free_ports(2)
-    with EmbeddedRedis() as redis:
-        registry = redis.url if own_registry else "embedded"
-        first = start_driver(port, 1, registry)
-        feeds = []
-        for name in ("a", "b"):
-            connector = feeders.connect(f"shop-{name}", f"127.0.0.1:{port},127.0.0.1:{port + 1}")
-            feeds.append(feeders.feed(connector, numbered(name, 1, 100)))
-        eventually((tmp_path / "held").exists, 90)
-        assert (tmp_path / "checkpoint" / "offsets" / "1").exists()
-        assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
-        os.killpg(first.pid, signal.SIGKILL)
-        first.wait()
-        eventually(lambda: processes_with(MARK, mark) == [], 15)
-        (tmp_path / "held").unlink()
+    first = start_driver(port, 1)
+    feeds = []
+    for name in ("a", "b"):
+        connector = feeders.connect(f"shop-{name}", f"127.0.0.1:{port},127.0.0.1:{port + 1}")
+        feeds.append(feeders.feed(connector, numbered(name, 1, 100)))
+    eventually((tmp_path / "held").exists, 90)
+    assert (tmp_path / "checkpoint" / "offsets" / "1").exists()
+    assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
+    family = descendants(first.pid)
+    assert any("pyspark" in command_of(pid) for pid in family)
+    assert any("redis-server" in command_of(pid) for pid in family)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    # A server that renames itself shows no environment, and what was started late is not in the family.
+    eventually(lambda: not processes_with(MARK, mark) and not any(command_of(pid) for pid in family), 30)
+    (tmp_path / "held").unlink()
 
-        second = start_driver(port, -1, registry)
-        results = [feed.result(120) for feed in feeds]
-        assert second.stdin is not None
-        second.stdin.close()
-        assert second.wait(60) == 0, (tmp_path / "driver-1.log").read_text()[-5000:]
+    second = start_driver(port)
+    results = [feed.result(120) for feed in feeds]
+    assert second.stdin is not None
+    second.stdin.close()
+    assert second.wait(60) == 0, (tmp_path / "driver-1.log").read_text()[-5000:]
 
     assert [result.acknowledged for result in results] == [100, 100]
     assert written(tmp_path) == {name: [f"{name} {n}" for n in range(1, 101)] for name in ("a", "b")}
-    eventually(lambda: processes_with(MARK, mark) == [], 15)
+    eventually(lambda: not processes_with(MARK, mark), 30)
 
 
 def test_a_worker_killed_in_the_middle_of_a_stream_loses_and_repeats_nothing(

@@ -1,6 +1,6 @@
 """A driver as a process of its own, for tests that kill it.
 
-    python driver.py DIRECTORY PORT HOLD [REGISTRY]
+    python driver.py DIRECTORY PORT HOLD
 
 It runs a receiver with two workers on PORT and PORT + 1 and writes the rows of batch N to ``DIRECTORY/rows/N.json``, in
 place of what was there. Batch HOLD (-1: none) makes ``DIRECTORY/held`` and waits for ever, so its offsets are
@@ -22,7 +22,7 @@ from tests.receiver.support import COOKIE
 from wallaroo_spark import Receiver
 
 
-def main(directory: Path, port: int, hold: int, registry: str = "embedded") -> None:
+def main(directory: Path, port: int, hold: int) -> None:
     """Run until standard input ends."""
     builder = SparkSession.builder.master("local[4]").appName("a driver to be killed")
     for name, value in LOCAL_SPARK.items():
@@ -41,7 +41,7 @@ def main(directory: Path, port: int, hold: int, registry: str = "embedded") -> N
             (directory / "held").touch()
             threading.Event().wait()
 
-    options = {"workers": 2, "port": port, "cookie": COOKIE, "registry": registry, "lease_seconds": 3}
+    options = {"workers": 2, "port": port, "cookie": COOKIE, "lease_seconds": 3}
     with Receiver(spark, "orders", max_offsets_per_trigger=50, **options) as receiver:
         query = receiver.start(
             receiver.stream().writeStream.foreachBatch(write), checkpoint=str(directory / "checkpoint")
@@ -52,4 +52,4 @@ def main(directory: Path, port: int, hold: int, registry: str = "embedded") -> N
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

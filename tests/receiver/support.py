@@ -86,7 +86,8 @@ class Feeders:
         """A connector that comes back quickly; closed in the end."""
         if "registry" not in settings:
             settings["workers"] = workers
-        connector = BlockingConnector("orders", instance=instance, cookie=COOKIE, retry=QUICK, **settings)
+        given = {"cookie": COOKIE, "retry": QUICK, **settings}
+        connector = BlockingConnector("orders", instance=instance, **given)
         self._connectors.append(connector)
         return connector
 
@@ -102,7 +103,8 @@ class Feeders:
 class Batches:
     """A foreachBatch sink that keeps each batch's rows under its number, so a batch that is run again counts once.
 
-    ``hold(n)`` has batch n wait before it is done, until ``go()``; ``entered`` is set while it waits.
+    ``hold`` has batches wait before they are done, until ``go()``; ``entered`` is set while one waits. While ``broken``
+    is set, the first batch that has rows fails.
     """
 
     def __init__(self) -> None:
@@ -110,6 +112,7 @@ class Batches:
         self.entered = threading.Event()
         self._gate = threading.Event()
         self._held: Callable[[int], bool] = lambda number: False
+        self.broken = False
 
     def hold(self, batch: Callable[[int], bool]) -> None:
         """Have batches with these numbers wait, after they have read their rows."""
@@ -124,6 +127,8 @@ class Batches:
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         rows = frame.collect()
+        if rows and self.broken:
+            raise RuntimeError("the sink is broken")
         if self._held(number):
             self.entered.set()
             assert self._gate.wait(120)

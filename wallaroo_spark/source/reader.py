@@ -200,7 +200,12 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         options, now = self.options, time.monotonic()
         seen = self._fleet.seen
-        if now - self._began < options.quiet_seconds or not set(options.instances) <= set(seen):
+        if options.instances:
+            expected = set(options.instances) <= set(seen)
+        else:
+            # Whoever is to come is given a moment to connect.
+            expected = now - self._began >= options.quiet_seconds
+        if not expected:
             return False
         waited = 0.0 if self._idle_since is None else now - self._idle_since
         connected = {connector["instance"]: connector for connector in self._fleet.connectors()}
@@ -221,6 +226,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One partition a slot that has something. May be the first call of a process, with no plan before it."""
+        self._last = end
         planned = ranges(references_of(start), references_of(end))
         if not planned:
             return []

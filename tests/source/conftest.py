@@ -1,0 +1,26 @@
+"""A Redis for the tests of the source, and a fleet of real workers for each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.source.fleet import LiveFleet
+from wallaroo_spark.registry import EmbeddedRedis
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as embedded:
+        yield embedded
+
+
+@pytest.fixture
+def fleet(server: EmbeddedRedis) -> Iterator[LiveFleet]:
+    """No worker runs yet; the receiver's name is the test's own."""
+    with LiveFleet(server.url, f"source-{next(_numbers)}") as opened:
+        yield opened

@@ -1,0 +1,116 @@
+"""Real workers on a real Redis, without Spark: each is the thread that would run in an executor, or a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from wallaroo_spark.connector import Backoff, BlockingConnector
+from wallaroo_spark.options import Options
+from wallaroo_spark.registry import Lease, Registry
+from wallaroo_spark.worker.flight_client import References, WorkerClient
+from wallaroo_spark.worker.run import WorkerThread
+from wallaroo_spark.worker.service import WorkerSetup
+
+TOKEN = "fleet-token"
+COOKIE = "biscuit"
+
+
+def eventually(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    """Wait for what announces itself in no other way than by being so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
+        time.sleep(0.01)
+
+
+class LiveFleet:
+    """Workers of one receiver. What the driver would tell them, the test does, with :meth:`begin`."""
+
+    def __init__(self, url: str, receiver: str, **options: Any) -> None:
+        settings = {"workers": 2, "lease_seconds": 5.0, "cookie": COOKIE, "host": "127.0.0.1", **options}
+        self.options = Options(receiver=receiver, registry=url, **settings)
+        self.registry = Registry(url, receiver, lease_seconds=self.options.lease_seconds)
+        self._workers: dict[int, WorkerThread] = {}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.publish()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+        for slot in [*self._workers]:
+            self.stop(slot)
+        for slot in [*self._processes]:
+            self.kill(slot)
+        self.registry.close()
+
+    def publish(self) -> None:
+        """What the driver says of the fleet."""
+        self.registry.publish_fleet({"token": TOKEN, "workers": str(self.options.workers)})
+
+    def start(self, slot: int, *, own_process: bool = False) -> Lease:
+        """A worker for the slot, once it serves; its lease. In a process of its own it can be killed."""
+        submission = self.registry.next_submission()
+        if own_process:
+            command = [sys.executable, "-m", "tests.source.worker_process", self.options.registry]
+            arguments = [self.options.receiver, str(slot), str(submission)]
+            self._processes[slot] = subprocess.Popen([*command, *arguments], stdin=subprocess.PIPE)
+        else:
+            registry = Registry(self.options.registry, self.options.receiver, lease_seconds=self.options.lease_seconds)
+            self._open.callback(registry.close)
+            worker = WorkerThread(WorkerSetup(self.options, slot, submission, TOKEN), registry)
+            worker.__enter__()
+            self._workers[slot] = worker
+
+        def serving() -> bool:
+            lease = self.registry.leases().get(slot)
+            return lease is not None and lease.submission == submission and bool(lease.flight)
+
+        eventually(serving)
+        return self.registry.leases()[slot]
+
+    def stop(self, slot: int) -> None:
+        """End the slot's worker in good order."""
+        self._workers.pop(slot).__exit__(None, None, None)
+
+    def kill(self, slot: int) -> None:
+        """End the slot's worker with SIGKILL."""
+        process = self._processes.pop(slot)
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+    def client(self, slot: int) -> WorkerClient:
+        """What the driver asks the slot's worker with."""
+        client = WorkerClient(self.registry.leases()[slot].flight, TOKEN)
+        self._open.callback(client.close)
+        return client
+
+    def begin(self, references: References | None = None, epoch: int = 1, batch: int = -1) -> None:
+        """Tell every worker where the query stands."""
+        for slot in self.registry.leases():
+            self.client(slot).rewind(epoch, batch, references or {})
+
+    def connect(self, instance: str, slot: int = 0) -> BlockingConnector:
+        """A connector, which knocks at this slot first and is at home there if it is new."""
+        retry = Backoff(initial=0.05, maximum=0.3)
+        settings: dict[str, Any] = {"cookie": COOKIE, "retry": retry, "registry": self.options.registry}
+        self.registry.assign(instance, slot, self.options.workers)
+        connector = BlockingConnector(self.options.receiver, instance=instance, **settings)
+        self._open.callback(connector.close)
+        return connector
+
+    def held(self, slot: int) -> int:
+        """How many messages the slot's worker has taken in."""
+        return int(self.client(slot).status()["counts"].get("messages", 0))

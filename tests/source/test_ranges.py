@@ -1,0 +1,216 @@
+"""Planned ranges are read from whoever has them, waited for while they are sent again, and given up in plain words."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.source.fleet import TOKEN, LiveFleet, eventually
+from wallaroo_spark.connector import Record, Records, stream_id_of
+from wallaroo_spark.errors import ReplayError
+from wallaroo_spark.registry import Registry
+from wallaroo_spark.source.ranges import Planned, RangePartition, read_ranges
+
+STREAM = str(stream_id_of("shop-1", "numbers"))
+
+
+def partition(fleet: LiveFleet, *ranges: Planned, slot: int = 0, **options: Any) -> RangePartition:
+    settings = {
+        "addresses": {slot: lease.flight for slot, lease in fleet.registry.leases().items()},
+        "receiver": fleet.options.receiver,
+        "registry": fleet.options.registry,
+        "token": TOKEN,
+        "replay_timeout": 30.0,
+        **options,
+    }
+    return RangePartition(slot, list(ranges), **settings)
+
+
+def read(part: RangePartition) -> Iterator[pa.RecordBatch]:
+    # As in an executor: what was planned has been pickled.
+    part = pickle.loads(pickle.dumps(part))
+    return read_ranges(part, lambda: Registry(part.registry, part.receiver, attempts=1))
+
+
+def ids(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [message_id for batch in batches for message_id in batch["message_id"].to_pylist()]
+
+
+def numbers(first: int, last: int, size: int = 1) -> Records:
+    return Records("numbers", lambda: [Record(number, bytes(size)) for number in range(first, last + 1)])
+
+
+def feed(fleet: LiveFleet, source: Records, slot: int = 0) -> threading.Thread:
+    """Feed without waiting for acknowledgements, which nobody sends here."""
+    connector = fleet.connect("shop-1", slot)
+
+    def run() -> None:
+        try:
+            connector.feed(source, end=False)
+        except Exception:
+            logging.getLogger(__name__).debug("the test has ended", exc_info=True)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_exactly_the_planned_rows_come_in_order(fleet: LiveFleet) -> None:
+    fleet.start(0)
+    fleet.begin()
+    feed(fleet, numbers(1, 50))
+    eventually(lambda: fleet.held(0) == 50)
+
+    assert ids(read(partition(fleet, ("shop-1", STREAM, 10, 30)))) == list(range(11, 31))
+    # A task that is run again reads the same.
+    assert ids(read(partition(fleet, ("shop-1", STREAM, 10, 30)))) == list(range(11, 31))
+
+
+def test_boundaries_come_when_they_are_asked_for(fleet: LiveFleet) -> None:
+    fleet.start(0)
+    fleet.begin()
+    stream = fleet.connect("shop-1").open("numbers")
+    stream.send(b"x", id=1)
+    stream.send_boundary(2)
+    eventually(lambda: fleet.held(0) == 2)
+
+    assert ids(read(partition(fleet, ("shop-1", STREAM, None, 2)))) == [1]
+    assert ids(read(partition(fleet, ("shop-1", STREAM, None, 2), include_boundaries=True))) == [1, 2]
+
+
+def test_a_range_that_is_not_there_is_waited_for_until_it_is_sent_again(fleet: LiveFleet) -> None:
+    fleet.start(0)
+    fleet.begin()
+    found: list[int] = []
+    reading = threading.Thread(target=lambda: found.extend(ids(read(partition(fleet, ("shop-1", STREAM, 5, 20))))))
+    reading.start()
+    reading.join(0.3)
+    assert reading.is_alive()
+
+    feed(fleet, numbers(6, 40))
+    reading.join(30)
+
+    assert found == list(range(6, 21))
+
+
+def test_the_rest_is_read_from_another_slot_when_the_stream_has_moved_there(fleet: LiveFleet) -> None:
+    fleet.start(0)
+    fleet.start(1)
+    fleet.begin()
+    feed(fleet, numbers(1, 20), slot=1)
+    eventually(lambda: fleet.held(1) == 20)
+
+    assert ids(read(partition(fleet, ("shop-1", STREAM, None, 20), slot=0))) == list(range(1, 21))
+
+
+def test_a_read_that_is_cut_off_half_way_goes_on_with_the_successor_of_the_worker(fleet: LiveFleet) -> None:
+    total, size = 20_000, 2_000
+    fleet.start(0, own_process=True)
+    fleet.begin()
+    feed(fleet, numbers(1, total, size))
+    eventually(lambda: fleet.held(0) == total)
+
+    batches = read(partition(fleet, ("shop-1", STREAM, None, total)))
+    found = ids(iter([next(batches)]))
+    assert 0 < len(found) < total
+    fleet.kill(0)
+    fleet.start(0)
+    fleet.begin()
+    found += ids(batches)
+
+    assert found == list(range(1, total + 1))
+
+
+def test_workers_are_found_by_the_task_itself_when_none_was_known_at_planning(fleet: LiveFleet) -> None:
+    part = partition(fleet, ("shop-1", STREAM, None, 3), token="")
+    assert part.addresses == {}
+    found: list[int] = []
+    reading = threading.Thread(target=lambda: found.extend(ids(read(part))))
+    reading.start()
+    fleet.start(0)
+    fleet.begin()
+    feed(fleet, numbers(1, 3))
+    reading.join(30)
+
+    assert found == [1, 2, 3]
+
+
+def test_reading_goes_on_while_redis_is_away(fleet: LiveFleet) -> None:
+    fleet.start(0)
+    fleet.begin()
+    feed(fleet, numbers(1, 5))
+    eventually(lambda: fleet.held(0) == 5)
+    part = partition(fleet, ("shop-1", STREAM, None, 5), registry="redis://127.0.0.1:1/0", slot=7)
+
+    assert ids(read(part)) == [1, 2, 3, 4, 5]
+
+
+def test_what_does_not_come_again_is_an_error_that_names_it(fleet: LiveFleet) -> None:
+    fleet.start(0)
+    fleet.begin()
+    ranges: list[Planned] = [("shop-1", str(number), 4, 9) for number in range(6)]
+    part = partition(fleet, *ranges, ("", "77", None, 3), replay_timeout=0.5)
+
+    with pytest.raises(ReplayError) as failed:
+        ids(read(part))
+
+    said = failed.value.message
+    assert said.startswith("planned messages of instance 'shop-1' stream 0 (4, 9], instance 'shop-1' stream 1 (4, 9]")
+    assert "and 2 more were not sent again within 0.5 seconds (replayTimeout)" in said
+    assert "start the connectors that own them, or set failOnDataLoss=false to go on without" in said
+    assert failed.value.fields["ranges"] == part.ranges
+    assert pickle.loads(pickle.dumps(failed.value)).fields == failed.value.fields
+
+
+def test_what_does_not_come_again_is_left_out_when_that_is_allowed(
+    fleet: LiveFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet.start(0)
+    fleet.begin()
+    feed(fleet, numbers(1, 5))
+    eventually(lambda: fleet.held(0) == 5)
+    missing: Planned = ("shop-2", "9", None, 3)
+    part = partition(fleet, missing, ("shop-1", STREAM, 2, 5), replay_timeout=0.5, fail_on_data_loss=False)
+
+    assert ids(read(part)) == [3, 4, 5]
+    assert "instance 'shop-2' stream 9 (None, 3]" in caplog.text
+    assert "going on without, as failOnDataLoss is false" in caplog.text
+
+
+def test_an_ephemeral_range_of_a_lost_worker_is_not_waited_for(fleet: LiveFleet) -> None:
+    lost = fleet.start(0, own_process=True)
+    fleet.begin()
+    stream = fleet.connect("shop-1").open("fleeting", ephemeral=True)
+    stream.send(b"x")
+    eventually(lambda: fleet.held(0) == 1)
+    planned: Planned = ("shop-1", str(stream.id), None, f"e:0:{lost.generation}:1")
+    assert len(ids(read(partition(fleet, planned)))) == 1
+    fleet.kill(0)
+    fleet.start(0)
+
+    assert ids(read(partition(fleet, planned, replay_timeout=20))) == []
+
+
+def test_an_ephemeral_range_is_read_from_its_own_slot_whichever_is_asked_first(fleet: LiveFleet) -> None:
+    lease = fleet.start(0)
+    fleet.start(1)
+    fleet.begin()
+    stream = fleet.connect("shop-1").open("fleeting", ephemeral=True)
+    stream.send(b"x")
+    eventually(lambda: fleet.held(0) == 1)
+    planned: Planned = ("shop-1", str(stream.id), None, f"e:0:{lease.generation}:1")
+
+    assert len(ids(read(partition(fleet, planned, slot=1)))) == 1
+
+
+def test_secrets_do_not_show(fleet: LiveFleet) -> None:
+    shown = repr(partition(fleet, ("shop-1", STREAM, None, 1)))
+
+    assert TOKEN not in shown
+    assert fleet.options.registry not in shown
