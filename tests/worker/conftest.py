@@ -1,13 +1,16 @@
-"""A bench whose state is valid after every event, and once more at the end of every test."""
+"""A bench whose state is valid after every event, and workers that really run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from tests.worker.bench import Bench
+from tests.worker.running import Fleet, Running, fleet
+from wallaroo_spark.registry import EmbeddedRedis
 
 
 @pytest.fixture
@@ -26,3 +29,20 @@ def make_bench() -> Iterator[Callable[..., Bench]]:
 @pytest.fixture
 def bench(make_bench: Callable[..., Bench]) -> Bench:
     return make_bench()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def make_fleet(redis_server: EmbeddedRedis) -> Iterator[Callable[..., Fleet]]:
+    with ExitStack() as stack:
+        yield lambda url="", **options: stack.enter_context(fleet(url or redis_server.url, **options))
+
+
+@pytest.fixture
+def worker(make_fleet: Callable[..., Fleet]) -> Running:
+    return make_fleet().start()

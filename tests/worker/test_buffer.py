@@ -154,6 +154,12 @@ def test_an_ephemeral_range_that_is_gone_is_not_waited_for(buffer: Buffer) -> No
     assert found_ids(buffer.find(PlannedRange(A, None, "e:3:6:9"))) == []
 
 
+def test_an_ephemeral_range_of_another_slot_is_not_called_gone(buffer: Buffer) -> None:
+    assert buffer.find(PlannedRange(A, None, "e:2:6:9")) is None
+    put = fill(buffer, A, 1)
+    assert put.range(None, "e:2:6:9") is None
+
+
 def test_a_commit_of_a_stream_that_is_not_here_is_remembered(buffer: Buffer) -> None:
     assert buffer.commit({A: 5, C: "e:0:1:2"}) == []
 
