@@ -231,12 +231,17 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not planned:
             return []
         self._await_fleet()
+        planned = [one for one in planned if not self._dissolved(one[3])]
         by_slot: dict[int, list[Any]] = {}
         assigned = self._assigned({scope for scope, *_ in planned if scope})
         for one in planned:
             slot = slot_of(one[0], one[1], one[3], self._holders, assigned)
             by_slot.setdefault(slot, []).append(one)
         return [self._partition(slot, by_slot[slot]) for slot in sorted(by_slot)]
+
+    def _dissolved(self, to: Reference) -> bool:
+        """Whether an ephemeral range was of a slot that the fleet no longer has, so that nobody can say it is gone."""
+        return isinstance(to, str) and 0 < self._fleet.workers <= int(to.split(":")[1])
 
     def _await_fleet(self) -> None:
         """Give the workers of a restarted query a moment to be found; the tasks look again by themselves."""

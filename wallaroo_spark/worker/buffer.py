@@ -230,7 +230,7 @@ class Buffer:
 
     def _lost(self, planned: PlannedRange) -> FoundRange | None:
         """An ephemeral range of this slot whose buffer is gone: it was delivered at most once, and not again."""
-        if isinstance(planned.end, str):
+        if isinstance(planned.end, str) and self._origin.same_slot(planned.end):
             return FoundRange(planned.key, "", ())
         return None
 

@@ -46,6 +46,10 @@ class Origin:
         kind, slot, generation, position = reference.split(":")
         return int(position) if (kind, int(slot), int(generation)) == ("e", self.slot, self.generation) else None
 
+    def same_slot(self, reference: str) -> bool:
+        """Whether a reference is of this slot: only here can be said that what it refers to is gone."""
+        return int(reference.split(":")[1]) == self.slot
+
 
 @dataclass(frozen=True, slots=True)
 class Extent:
@@ -293,7 +297,7 @@ class Ledger:
     def _ephemeral_range(self, begin: int, end: str) -> tuple[int, int] | None:
         position = self._origin.position(end)
         if position is None:
-            return begin, begin
+            return (begin, begin) if self._origin.same_slot(end) else None
         return (begin, max(begin, position)) if position <= self.end else None
 
     def commit(self, reference: Reference) -> list[Segment] | None:
