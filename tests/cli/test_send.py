@@ -41,7 +41,7 @@ def test_every_line_is_sent_and_acknowledged(desk: Desk, run: Run, orders: Path,
         "complete": True,
         "files": [{"file": str(orders), "messages": 500, "bytes": size_ - 500, "acknowledged": size_}],
     }
-    assert list(desk.references.values()).count({}) == 0
+    assert [list(streams.values()) for streams in desk.references.values()] == [[size_]]
 
 
 def test_a_second_run_goes_on_where_the_first_one_was(desk: Desk, run: Run, orders: Path) -> None:

@@ -25,6 +25,7 @@ LAST_PROGRESS_SECONDS = 5.0
 """How long the numbers of a query that has ended are waited for; they come in a thread of Spark's."""
 
 _OURS = re.compile(r"^(?:[\w.]+: )?wallaroo_spark\.errors\.\w+: (.+)$", re.MULTILINE)
+_JAVA_CLASS = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: ")
 _LONGEST = 500
 
 
@@ -89,7 +90,6 @@ def open_session(config: ReceiveConfig) -> tuple[Any, bool]:
 
     Started by spark-submit its settings hold. By itself it is local mode with room for the workers and two batches.
     """
-    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
@@ -102,8 +102,10 @@ def open_session(config: ReceiveConfig) -> tuple[Any, bool]:
         builder = builder.config(name, value)
     try:
         session = builder.getOrCreate()
-    except PySparkException as error:
-        raise ConfigurationError(f"Spark did not start: {_in_short(error)}; see its own messages above") from error
+    except Exception as error:
+        if not _is_sparks(error):
+            raise
+        raise ConfigurationError(f"Spark did not start: {_in_short(error)}; see its own messages") from error
     with contextlib.suppress(Exception):
         # Spark Connect has no context, and logs elsewhere.
         session.sparkContext.setLogLevel("ERROR")
@@ -112,8 +114,6 @@ def open_session(config: ReceiveConfig) -> tuple[Any, bool]:
 
 def start_query(receiver: Any, config: ReceiveConfig) -> Any:
     """Start the query of a started receiver. Raises :class:`ConfigurationError` for what Spark refuses."""
-    from pyspark.errors import PySparkException
-
     sink = config.sink
     try:
         rows = receiver.stream()
@@ -125,7 +125,9 @@ def start_query(receiver: Any, config: ReceiveConfig) -> Any:
         if config.trigger:
             writer = writer.trigger(**config.trigger)
         return receiver.start(writer.queryName(config.receiver), checkpoint=config.checkpoint)
-    except PySparkException as error:
+    except Exception as error:
+        if not _is_sparks(error):
+            raise
         raise ConfigurationError(
             f"Spark refuses the query: {_in_short(error)}; check select, sink and trigger", receiver=config.receiver
         ) from error
@@ -271,8 +273,17 @@ def _failed(error: Exception) -> WallarooError:
     )
 
 
+def _is_sparks(error: Exception) -> bool:
+    """Whether Spark said so; some of its Java errors come through without a Python class of their own."""
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, PySparkException) or type(error).__name__ == "Py4JJavaError"
+
+
 def _in_short(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        lines = [_JAVA_CLASS.sub("", lines[1])]
     text = lines[0] if lines else type(error).__name__
     return text[:_LONGEST].rstrip(".;")
 

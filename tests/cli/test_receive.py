@@ -1,0 +1,228 @@
+"""receive: in processes of its own with send and status beside it, and on the session that is there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+
+from tests.cli.conftest import COOKIE, PROGRAM, Run
+from tests.conftest import ROOT
+from wallaroo_spark.cli import receiving
+from wallaroo_spark.cli.receive_config import ReceiveConfig, parse
+from wallaroo_spark.cli.receive_view import PlainView
+from wallaroo_spark.cli.receiving import Snapshot
+from wallaroo_spark.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+YAML = """
+receiver: orders
+workers: 1
+cookie: env:THE_COOKIE
+checkpoint: checkpoint
+sink: {format: parquet, path: rows}
+trigger: {processingTime: 500 milliseconds}
+select: [stream, message_id, value]
+spark: {spark.ui.enabled: false, spark.driver.memory: 1g}
+"""
+
+
+@contextmanager
+def receiving_process(directory: Path) -> Iterator[tuple[subprocess.Popen[str], list[str], str]]:
+    """A receiver that listens: its process, the lines it has printed so far, and its registry's URL."""
+    (directory / "receive.yaml").write_text(YAML, encoding="utf-8")
+    command = [*PROGRAM, "receive", "receive.yaml", "--show-registry", "--every", "0.5", "--spark-log", "spark.log"]
+    variables = os.environ | {"THE_COOKIE": COOKIE}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=directory, env=variables
+    ) as process:
+        try:
+            assert process.stdout is not None
+            lines: list[str] = []
+            for line in process.stdout:
+                lines.append(line.rstrip())
+                if line.startswith("Registry: "):
+                    break
+            else:
+                raise AssertionError(process.stderr and process.stderr.read())
+            yield process, lines, lines[-1].removeprefix("Registry: ")
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+@pytest.mark.spark
+def test_the_parquet_files_hold_what_was_sent(run: Run, tmp_path: Path) -> None:
+    contents = {"one": [b"%d,\xff\r" % number for number in range(3000)], "two": [b"", b"last, without newline"]}
+    for name, lines in contents.items():
+        (tmp_path / name).write_bytes(b"\n".join(lines))
+
+    with receiving_process(tmp_path) as (process, said, url):
+        where = ["--registry", url, "--receiver", "orders"]
+        sent = run("send", "one", "two", *where, "--cookie", COOKIE, timeout=120)
+        status = run("status", *where)
+        process.send_signal(signal.SIGTERM)
+        rest, errors = process.communicate(timeout=60)
+
+    assert sent.returncode == 0, sent.stderr
+    assert (status.returncode, "serving" in status.stdout) == (0, True)
+    assert said[0] == "Starting Spark and 1 worker of receiver 'orders' …"
+    assert said[1].endswith("rows go to parquet at rows; Ctrl-C stops it.")
+    assert rest.splitlines()[-2:][0] == "Stopping (SIGTERM) …"
+    assert "Ended in good order after" in rest
+    assert "3,002 rows in" in rest
+    assert (process.returncode, errors) == (0, "")
+    table = pq.read_table(tmp_path / "rows").sort_by([("stream", "ascending"), ("message_id", "ascending")])
+    found: dict[str, list[bytes]] = {}
+    for stream, value in zip(table["stream"].to_pylist(), table["value"].to_pylist(), strict=True):
+        found.setdefault(stream, []).append(value)
+    assert found == contents
+
+
+@pytest.mark.spark
+def test_spark_submit_that_is_terminated_stops_the_query_first(tmp_path: Path) -> None:
+    (tmp_path / "receive.yaml").write_text(YAML, encoding="utf-8")
+    spark_submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+    job = [str(ROOT / "jobs" / "receive.py"), "receive.yaml"]
+    command = [spark_submit, "--properties-file", str(ROOT / "conf" / "local.conf"), *job]
+    variables = os.environ | {"THE_COOKIE": COOKIE, "PYTHONPATH": str(ROOT)}
+    with (
+        (tmp_path / "errors").open("w") as errors,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=tmp_path, env=variables
+        ) as process,
+    ):
+        assert process.stdout is not None
+        listening = next(line for line in process.stdout if "listens on" in line)
+        # The script has become the Java process, so the signal reaches that alone.
+        process.send_signal(signal.SIGTERM)
+        rest = process.stdout.read()
+
+    assert "rows go to parquet at rows" in listening
+    assert "Stopping (SIGTERM) …" in rest
+    assert "Ended in good order after" in rest
+    assert "Traceback" not in (tmp_path / "errors").read_text(encoding="utf-8")
+
+
+class Recorder:
+    """A view that keeps what it is shown; ``on_listening`` may do what a test wants at that moment."""
+
+    def __init__(self, on_listening: Callable[[], object] = lambda: None) -> None:
+        self.said: list[str] = []
+        self.lines = PlainView(0, self.said.append)
+        self._on_listening = on_listening
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.lines, name)
+
+    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str) -> None:
+        self.lines.listening(config, addresses, registry)
+        self._on_listening()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[..., ReceiveConfig]:
+    def make(**changes: Any) -> ReceiveConfig:
+        sink = {"format": "noop"}
+        return parse(
+            {"receiver": "here", "workers": 1, "checkpoint": str(tmp_path / "ck"), "sink": sink, **changes}, "r.yaml"
+        )
+
+    return make
+
+
+def test_an_available_now_run_ends_by_itself(spark: SparkSession, config: Callable[..., ReceiveConfig]) -> None:
+    view = Recorder()
+
+    stopped_by = receiving.receive(config(trigger={"availableNow": True}, quietSeconds=0), view)
+
+    assert stopped_by is None
+    assert view.said[1].endswith("rows go to noop; it ends when all is read.")
+    assert "0 rows in" in view.said[-1]
+    assert not spark.streams.active
+    assert spark.range(3).count() == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_query_in_good_order(
+    spark: SparkSession, config: Callable[..., ReceiveConfig], number: signal.Signals
+) -> None:
+    view = Recorder(lambda: os.kill(os.getpid(), number))
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+
+    stopped_by = receiving.receive(config(), view)
+
+    assert stopped_by == number
+    assert view.said[-2] == f"Stopping ({number.name}) …"
+    assert view.said[-1].startswith("Ended in good order after")
+    assert not spark.streams.active
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"select": ["valeu"]}, r"Spark refuses the query: \[UNRESOLVED_COLUMN.*; check select, sink and trigger"),
+        ({"sink": {"format": "nowhere"}}, r"Spark refuses the query: \[DATA_SOURCE_NOT_FOUND\]"),
+        ({"trigger": {"processingTime": "often"}}, r"Spark refuses the query: .*often"),
+    ],
+)
+def test_what_spark_refuses_is_one_sentence(
+    spark: SparkSession, config: Callable[..., ReceiveConfig], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        receiving.receive(config(**changes), Recorder())
+
+    assert "\n" not in caught.value.message
+
+
+def test_a_failed_query_gives_our_own_reason_where_there_is_one() -> None:
+    ours = Exception(
+        "[STREAM_FAILED] Query failed\n  File x\nwallaroo_spark.errors.ReplayError: stream 7 is gone; wait\n"
+    )
+    theirs = Exception("[STREAM_FAILED] Disk is full.\n\tat org.apache")
+
+    assert receiving._failed(ours).message == "the query failed: stream 7 is gone; wait"
+    assert receiving._failed(theirs).message == (
+        "the query failed: [STREAM_FAILED] Disk is full; once that is mended, start it again: it goes on from its "
+        "checkpoint"
+    )
+
+
+def snapshot(rows: int) -> Snapshot:
+    return Snapshot({"workers": [], "query": {"committed_batch": 3}}, rows, 4, 10.0)
+
+
+def test_a_line_that_says_nothing_new_comes_more_seldom() -> None:
+    said: list[str] = []
+    view = PlainView(0.0, said.append)
+    seldom = PlainView(3600.0, said.append)
+
+    view.show(snapshot(1))
+    view.show(snapshot(2))
+    seldom.show(snapshot(3))
+
+    assert [line.split(" ", 1)[1] for line in said] == [
+        "batch 3 committed · 1 row · 0 of 0 workers · 0 sessions · 0 B buffered · 0 faults",
+        "batch 3 committed · 2 rows · 0 of 0 workers · 0 sessions · 0 B buffered · 0 faults",
+    ]
+
+
+def test_standard_error_of_what_starts_inside_goes_to_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "spark.log"
+
+    with receiving._standard_error_to(str(file)):
+        subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write('noise')"], check=True)
+
+    assert file.read_text(encoding="utf-8") == "noise"

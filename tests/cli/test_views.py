@@ -1,0 +1,114 @@
+"""What a person sees on a terminal of 100 columns."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from wallaroo_spark.cli.receive_config import parse
+from wallaroo_spark.cli.receive_view import LiveView
+from wallaroo_spark.cli.receiving import Snapshot
+from wallaroo_spark.cli.send import Delivery
+from wallaroo_spark.cli.send_view import BarView, make_view
+from wallaroo_spark.cli.tables import faults, slots_table
+from wallaroo_spark.connector import FeedResult, Progress, Stdin
+
+WORKER = {
+    "connect": "192.168.100.200:65535",
+    "sessions": 1000,
+    "streams": 1000,
+    "buffered_bytes": 128 << 20,
+    "budget_bytes": 256 << 20,
+    "pressure": "hard",
+    "counts": {"messages": 123_456_789, "fault:wrong-cookie": 2, "fault:no-credit": 1, "replayed": 5},
+}
+SLOTS: list[dict[str, Any]] = [
+    {"slot": 0, "state": "serving", "submissions": 1, "last_error": "", "worker": WORKER},
+    {"slot": 1, "state": "down", "submissions": 3, "last_error": "the executor was lost"},
+]
+SNAPSHOT = Snapshot({"workers": SLOTS, "query": {"committed_batch": 7}}, 5000, 8, 10.0)
+CONFIG = parse({"receiver": "orders", "checkpoint": "c", "sink": {"format": "noop"}}, "r.yaml")
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None, legacy_windows=False)
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    logger = logging.getLogger("wallaroo_spark")
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before
+
+
+def text(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_busy_slot_fits_into_a_line(console: Console) -> None:
+    console.print(slots_table(SLOTS))
+
+    lines = text(console).splitlines()
+    assert len(lines) == 3
+    assert lines[1].split() == [
+        "0", "serving", "192.168.100.200:65535", "1,000", "1,000", "123,456,789", "128", "MiB", "of", "256", "MiB",
+        "hard", "3",
+    ]  # fmt: skip
+    assert lines[2].split() == ["1", "down"]
+
+
+def test_only_faults_count_as_faults() -> None:
+    assert faults(WORKER) == 3
+
+
+def test_the_live_table_shows_slots_rate_and_what_went_wrong(console: Console) -> None:
+    with LiveView(console, "/tmp/spark.log") as view:
+        view.starting(CONFIG)
+        view.listening(CONFIG, ["a:1", "b:2"], "redis://shown")
+        view.show(Snapshot(SNAPSHOT.status, 1000, 1, 8.0))
+        view.show(SNAPSHOT)
+        view.stopping("SIGINT")
+        view.ended(SNAPSHOT)
+
+    shown = text(console)
+    assert "Starting Spark and 2 workers of receiver 'orders' …" in shown
+    assert "Receiver 'orders' listens on a:1, b:2; rows go to noop; Ctrl-C stops it." in shown
+    assert "Registry: redis://shown" in shown
+    assert "Spark's own messages are in /tmp/spark.log." in shown
+    assert "batch 7 committed · 5,000 rows · 2,000 rows/s" in shown
+    assert "slot 1: submitted 3 times; last error: the executor was lost" in shown
+    assert shown.rstrip().endswith(
+        "Ended in good order after 10 s: 5,000 rows in 8 batches; the checkpoint holds the place."
+    )
+
+
+def test_bars_show_what_is_acknowledged_and_what_is_waited_for(console: Console) -> None:
+    source = Stdin(name="a-name-that-is-much-too-long-for-a-bar-on-a-terminal")
+    with BarView([Delivery(source, 4096)], 1.0, False, console) as view:
+        view.progressed(Progress(source.name, 10, 2000, 2048, 1024))
+        view._waits = "Spark to commit"
+        view.refresh()
+        shown = text(console) + "".join(str(task.fields) for task in view._bars.tasks)
+        view.finished(source.name, FeedResult(20, 4000, 4096))
+
+    assert "1.0 KiB of 4.0 KiB" in shown
+    assert "waits for Spark to commit" in shown
+    assert f"{source.name}: 20 messages (3.9 KiB) sent and acknowledged in" in text(console)
+
+
+def test_without_a_terminal_there_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with make_view([Delivery(Stdin(), None)], 1.0, True) as view:
+        assert not isinstance(view, BarView)
+        view.failed("stdin")
+
+    shown = capsys.readouterr()
+    assert shown.err == "stdin: 0 messages (0 B) sent, at most once; not all of them\n"
+    assert '"complete": false' in shown.out

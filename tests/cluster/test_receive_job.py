@@ -1,0 +1,149 @@
+"""jobs/receive.py on a standalone cluster: real processes everywhere, and what comes out is what is in the files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from chispa import assert_df_equality
+
+from tests.cluster.conftest import Submit
+from tests.conftest import ROOT
+from wallaroo_spark.registry import EmbeddedRedis
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PROGRAM = [sys.executable, "-m", "wallaroo_spark.cli.main"]
+COOKIE = "cookie-of-the-cluster"
+REVISIONS = ("draft-be", "draft-le", "v3")
+LINES = 2000
+SEND_SECONDS = 180
+
+YAML = """
+receiver: cluster
+registry: env:WALLAROO_REGISTRY
+workers: 2
+cookie: env:WALLAROO_COOKIE
+instances: [shop-draft-be, shop-draft-le, shop-v3]
+quietSeconds: 1
+availableNowTimeout: 120
+maxOffsetsPerTrigger: 2500
+checkpoint: {directory}/checkpoint
+sink: {{format: parquet, path: {directory}/rows}}
+select: [instance, stream, message_id, CAST(value AS STRING) AS text]
+"""
+
+
+@pytest.fixture
+def registry_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A Redis for every process of the test, named by the environment as on a real cluster."""
+    with EmbeddedRedis() as server:
+        monkeypatch.setenv("WALLAROO_REGISTRY", server.url)
+        monkeypatch.setenv("WALLAROO_COOKIE", COOKIE)
+        yield server.url
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """The job's YAML file, and beside it a file of lines for each revision."""
+    for revision in REVISIONS:
+        lines = "".join(f"{revision} line {number}\n" for number in range(LINES))
+        (tmp_path / f"{revision}.txt").write_text(lines, encoding="utf-8")
+    file = tmp_path / "receive.yaml"
+    file.write_text(YAML.format(directory=tmp_path), encoding="utf-8")
+    return file
+
+
+def verb(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*PROGRAM, *arguments, "--registry", "env:WALLAROO_REGISTRY", "--receiver", "cluster"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=SEND_SECONDS)
+
+
+def send(directory: Path, revision: str) -> Any:
+    """Send a revision's file; what the last line says of it."""
+    file = str(directory / f"{revision}.txt")
+    ended = verb(
+        "send", file, "--instance", f"shop-{revision}", "--revision", revision, "--cookie", COOKIE, "--json"
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def expected(spark: SparkSession, directory: Path) -> DataFrame:
+    """The rows that the files are: a line's reference is the offset behind it."""
+    rows = []
+    for revision in REVISIONS:
+        file, offset = directory / f"{revision}.txt", 0
+        for line in file.read_bytes().splitlines(keepends=True):
+            offset += len(line)
+            rows.append((f"shop-{revision}", str(file), offset, line.decode().rstrip("\n")))
+    return spark.createDataFrame(rows, "instance string, stream string, message_id bigint, text string")
+
+
+def assert_rows_are_the_files(spark: SparkSession, directory: Path) -> None:
+    found = spark.read.parquet(str(directory / "rows"))
+    assert_df_equality(
+        found.orderBy("instance", "message_id"),
+        expected(spark, directory).orderBy("instance", "message_id"),
+        ignore_nullable=True,
+    )
+
+
+@pytest.mark.usefixtures("registry_url")
+def test_an_available_now_job_takes_what_three_connectors_send(
+    submit: Submit, job: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    with ThreadPoolExecutor(len(REVISIONS)) as threads:
+        sending = [threads.submit(send, tmp_path, revision) for revision in REVISIONS]
+        finished = submit(
+            ROOT / "jobs" / "receive.py",
+            str(job),
+            "--set",
+            "trigger.availableNow=true",
+            properties=ROOT / "conf" / "standalone.conf",
+        )
+        sent = [future.result() for future in sending]
+
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert f"{len(REVISIONS) * LINES:,} rows in" in finished.stdout
+    assert COOKIE not in finished.stdout
+    assert [summary["messages"] for summary in sent] == [LINES] * len(REVISIONS)
+    assert_rows_are_the_files(spark, tmp_path)
+
+
+@pytest.mark.usefixtures("registry_url")
+def test_a_job_outlives_a_killed_worker_and_stops_when_terminated(
+    submit: Submit, job: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    with ThreadPoolExecutor(1 + len(REVISIONS)) as threads:
+        running = threads.submit(
+            submit,
+            ROOT / "jobs" / "receive.py",
+            str(job),
+            "--set",
+            "trigger.processingTime=500 milliseconds",
+            properties=ROOT / "conf" / "standalone.conf",
+        )
+        first = send(tmp_path, "draft-be")
+        slots = json.loads(verb("status", "--json").stdout)
+        victim = next(slot["worker"]["pid"] for slot in slots["workers"] if slot["worker"]["counts"].get("messages"))
+        os.kill(victim, signal.SIGKILL)
+        others = [threads.submit(send, tmp_path, revision) for revision in REVISIONS[1:]]
+        sent = [first, *(future.result() for future in others)]
+        driver = int(json.loads(verb("status", "--json").stdout)["driver"].split("/")[1])
+        os.kill(driver, signal.SIGTERM)
+        finished = running.result()
+
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "Stopping (SIGTERM) …" in finished.stdout
+    assert [summary["messages"] for summary in sent] == [LINES] * len(REVISIONS)
+    assert_rows_are_the_files(spark, tmp_path)
