@@ -24,7 +24,7 @@ def test_a_serving_worker_is_a_row_of_the_table(desk: Desk) -> None:
     assert names.split() == [
         "slot", "state", "address", "sessions", "streams", "messages", "buffered", "pressure", "faults",
     ]  # fmt: skip
-    assert row.split() == ["0", "serving", desk.address, "0", "0", "0", "0", "B", "of", "256", "MiB", "none", "0"]
+    assert row.split() == ["0", "serving", desk.address, "0", "0", "0", "0%", "of", "256", "MiB", "none", "0"]
 
 
 def test_json_holds_what_the_worker_says_and_no_secret(desk: Desk) -> None:

@@ -19,7 +19,7 @@ from wallaroo_spark.cli.tables import faults, slots_table
 from wallaroo_spark.connector import FeedResult, Progress, Stdin
 
 WORKER = {
-    "connect": "192.168.100.200:65535",
+    "connect": "192.168.100.20:7100",
     "sessions": 1000,
     "streams": 1000,
     "buffered_bytes": 128 << 20,
@@ -59,10 +59,16 @@ def test_a_busy_slot_fits_into_a_line(console: Console) -> None:
     lines = text(console).splitlines()
     assert len(lines) == 3
     assert lines[1].split() == [
-        "0", "serving", "192.168.100.200:65535", "1,000", "1,000", "123,456,789", "128", "MiB", "of", "256", "MiB",
+        "0", "serving", "192.168.100.20:7100", "1,000", "1,000", "123,456,789", "50%", "of", "256", "MiB",
         "hard", "3",
     ]  # fmt: skip
     assert lines[2].split() == ["1", "down"]
+
+
+def test_a_buffer_with_a_little_in_it_is_not_called_empty(console: Console) -> None:
+    console.print(slots_table([{**SLOTS[0], "worker": {**WORKER, "buffered_bytes": 1}}]))
+
+    assert "<1% of 256 MiB" in text(console)
 
 
 def test_only_faults_count_as_faults() -> None:

@@ -39,6 +39,11 @@ def slot_note(slot: Mapping[str, Any]) -> str:
     return ""
 
 
+def _fill(used: int, budget: int) -> str:
+    percent = 100 * used / budget
+    return f"{'<1' if 0 < percent < 1 else f'{percent:.0f}'}% of {size(budget)}"
+
+
 def _row(slot: Mapping[str, Any]) -> list[str]:
     state = str(slot["state"])
     shown = f"[{_STYLES.get(state, '')}]{state}[/]" if state in _STYLES else state
@@ -52,7 +57,7 @@ def _row(slot: Mapping[str, Any]) -> list[str]:
         count(worker["sessions"]),
         count(worker["streams"]),
         count(worker["counts"].get("messages", 0)),
-        f"{size(worker['buffered_bytes'])} of {size(worker['budget_bytes'])}",
+        _fill(worker["buffered_bytes"], worker["budget_bytes"]),
         str(worker["pressure"]),
         count(faults(worker)),
     ]
