@@ -50,7 +50,11 @@ def receive(
             stopped_by = receiving.receive(loaded, lines, show_registry=show_registry, spark_log=spark_log or "")
     else:
         log = spark_log or receiving.new_spark_log(loaded.receiver)
-        with LiveView(console, log) as live:
-            stopped_by = receiving.receive(loaded, live, show_registry=show_registry, spark_log=log)
+        try:
+            with LiveView(console, log) as live:
+                stopped_by = receiving.receive(loaded, live, show_registry=show_registry, spark_log=log)
+        except Exception:
+            click.echo(f"Spark's own messages are in {log}.", err=True)
+            raise
     if stopped_by == signal.SIGINT:
         raise click.exceptions.Exit(INTERRUPTED)

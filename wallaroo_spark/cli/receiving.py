@@ -64,7 +64,8 @@ def receive(
     """Run the receiver and its query until the query ends or a signal says so; returns that signal.
 
     ``spark_log`` is a file for what Spark's Java process and the workers write to standard error; empty leaves it
-    there. Raises :class:`WallarooError` when the query fails or nothing can start.
+    there. Raises :class:`WallarooError` when the query fails or nothing can start, and :class:`KeyboardInterrupt` when
+    it was interrupted before the query ran, or twice.
     """
     with Signals() as signals:
         view.starting(config)
@@ -80,7 +81,7 @@ def receive(
                     with contextlib.suppress(Exception):
                         session.stop()
         except KeyboardInterrupt:
-            if signals.received is None:
+            if signals.received != signal.SIGTERM:
                 raise
     return None if signals.received is None else signal.Signals(signals.received)
 
