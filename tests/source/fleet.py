@@ -103,10 +103,10 @@ class LiveFleet:
             self.client(slot).rewind(epoch, batch, references or {})
 
     def connect(self, instance: str, slot: int = 0) -> BlockingConnector:
-        """A connector, which knocks at this slot first and is at home there if it is new."""
+        """A connector that is at home at this slot; new ones are shared out evenly, so take the slots in turn."""
         retry = Backoff(initial=0.05, maximum=0.3)
         settings: dict[str, Any] = {"cookie": COOKIE, "retry": retry, "registry": self.options.registry}
-        self.registry.assign(instance, slot, self.options.workers)
+        assert self.registry.assign(instance, slot, self.options.workers).slot == slot
         connector = BlockingConnector(self.options.receiver, instance=instance, **settings)
         self._open.callback(connector.close)
         return connector

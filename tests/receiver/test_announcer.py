@@ -1,0 +1,149 @@
+"""Every worker learns where the query stands: at once, again when it is a new one, and nothing of another query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.source.fleet import TOKEN, LiveFleet, eventually
+from wallaroo_spark.receiver.announcer import Announcer, Standing
+from wallaroo_spark.registry import EmbeddedRedis
+
+A = {"shop-1": {"7": 10}}
+B = {"shop-1": {"7": 20}}
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def fleet(redis: EmbeddedRedis, request: pytest.FixtureRequest) -> Iterator[LiveFleet]:
+    with LiveFleet(redis.url, request.node.name) as opened:
+        yield opened
+
+
+@pytest.fixture
+def make_announcer() -> Iterator[Callable[..., Announcer]]:
+    made: list[Announcer] = []
+
+    def make(fleet: LiveFleet, each_round: Callable[[], None] = lambda: None) -> Announcer:
+        made.append(Announcer(fleet.registry, TOKEN, each_round))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for announcer in made:
+        announcer.stop()
+
+
+def known(fleet: LiveFleet, slot: int) -> tuple[Any, ...]:
+    status = fleet.client(slot).status()
+    return status["ready"], status["epoch"], status["batch"]
+
+
+def test_workers_know_where_the_query_stands_before_it_starts(
+    fleet: LiveFleet, make_announcer: Callable[..., Announcer]
+) -> None:
+    for slot in (0, 1):
+        fleet.start(slot)
+    announcer = make_announcer(fleet)
+    assert announcer.standing is None
+    announcer.begin(Standing(5, 2, A))
+
+    assert [known(fleet, slot) for slot in (0, 1)] == [(True, 5, 2)] * 2
+    announcer.commit(5, 3, B)
+    assert [known(fleet, slot) for slot in (0, 1)] == [(True, 5, 3)] * 2
+
+
+def test_a_worker_that_comes_later_or_takes_over_is_told_all_of_it(
+    fleet: LiveFleet, make_announcer: Callable[..., Announcer]
+) -> None:
+    fleet.start(0, own_process=True)
+    announcer = make_announcer(fleet)
+    announcer.begin(Standing(5, 2, A))
+    announcer.commit(5, 3, B)
+    fleet.kill(0)
+    announcer.commit(5, 4, B)
+    for slot in (0, 1):
+        fleet.start(slot)
+
+    eventually(lambda: [known(fleet, slot) for slot in (0, 1)] == [(True, 5, 4)] * 2)
+    assert fleet.connect("shop-1").open("seven", id=7).reference == 20
+
+
+def test_what_is_said_late_of_another_query_reaches_no_worker(
+    fleet: LiveFleet, make_announcer: Callable[..., Announcer]
+) -> None:
+    fleet.start(0)
+    announcer = make_announcer(fleet)
+    announcer.begin(Standing(5, 9, B))
+    announcer.begin(Standing(6, -1, A))
+    announcer.commit(5, 10, B)
+
+    assert announcer.standing == Standing(6, -1, A)
+    assert known(fleet, 0) == (True, 6, -1)
+    assert fleet.connect("shop-1").open("seven", id=7).reference == 10
+
+
+def test_a_batch_that_is_not_newer_is_passed_over(fleet: LiveFleet, make_announcer: Callable[..., Announcer]) -> None:
+    fleet.start(0)
+    announcer = make_announcer(fleet)
+    announcer.begin(Standing(5, 3, B))
+    for batch in (2, 3):
+        announcer.commit(5, batch, A)
+
+    assert announcer.standing == Standing(5, 3, B)
+
+
+def test_nothing_is_told_before_a_query_has_started(fleet: LiveFleet, make_announcer: Callable[..., Announcer]) -> None:
+    fleet.start(0)
+    announcer = make_announcer(fleet)
+    announcer.commit(5, 3, A)
+    announcer.round()
+
+    assert known(fleet, 0)[0] is False
+
+
+def test_known_workers_are_told_while_redis_is_away(make_announcer: Callable[..., Announcer]) -> None:
+    with EmbeddedRedis() as redis, LiveFleet(redis.url, "away") as fleet:
+        fleet.start(0)
+        announcer = make_announcer(fleet)
+        announcer.begin(Standing(5, 2, A))
+        client = fleet.client(0)
+        redis.stop()
+        announcer.commit(5, 3, B)
+
+        assert client.status()["batch"] == 3
+        assert announcer.status(0) is not None
+        redis.start()
+
+
+def test_rounds_go_on_when_the_driver_cannot_renew_what_it_holds(
+    fleet: LiveFleet, make_announcer: Callable[..., Announcer]
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("no luck")
+
+    announcer = make_announcer(fleet, fail)
+    announcer.begin(Standing(5, 2, A))
+    eventually(lambda: announcer.error == "no luck")
+    fleet.start(0)
+
+    eventually(lambda: known(fleet, 0) == (True, 5, 2))
+
+
+def test_a_worker_that_does_not_answer_has_no_status(
+    fleet: LiveFleet, make_announcer: Callable[..., Announcer]
+) -> None:
+    announcer = make_announcer(fleet)
+    assert announcer.status(0) is None
+    fleet.start(0, own_process=True)
+    eventually(lambda: announcer.status(0) is not None)
+    fleet.kill(0)
+
+    assert announcer.status(0) is None

@@ -1,0 +1,166 @@
+"""What can be known to go wrong is said before anything starts, in one sentence with the way out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from wallaroo_spark.errors import CheckpointError, ConfigurationError
+from wallaroo_spark.options import Options
+from wallaroo_spark.receiver import checks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass
+class Context:
+    """As much of a SparkContext as local masters need."""
+
+    master: str
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21", "25.0.1+8"])
+def test_a_java_that_is_new_enough_is_fine(version: str) -> None:
+    checks.java(version)
+
+
+@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.22", "16"])
+def test_an_old_java_is_refused_with_the_package_to_install(version: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        checks.java(version)
+
+    assert refused.value.message == (
+        f"Spark runs on Java {version}, and needs 17 or newer; install openjdk-17-jre-headless or set JAVA_HOME to a "
+        "newer one"
+    )
+
+
+def versions(**found: str) -> Any:
+    def version(name: str) -> str:
+        if name not in found:
+            raise metadata.PackageNotFoundError(name)
+        return found[name]
+
+    return version
+
+
+def test_the_packages_of_this_environment_are_fine() -> None:
+    checks.packages()
+
+
+def test_a_pyspark_that_no_installer_knows_of_is_fine() -> None:
+    checks.packages(versions(pandas="2.3.1", pyarrow="15.0"))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (
+            {"pyspark": "4.2.0", "pandas": "2.2", "pyarrow": "15"},
+            "pyspark is 4.2.0, and must be 4.3 or newer; run: pip install 'pyspark>=4.3'",
+        ),
+        (
+            {"pyspark": "4.3.0", "pandas": "3.0.0rc1", "pyarrow": "15"},
+            "pandas is 3.0.0rc1, and must be below 3, which PySpark needs; run: pip install 'pandas<3'",
+        ),
+        (
+            {"pyspark": "5.0.0.dev1", "pandas": "2.2", "pyarrow": "14.0.2"},
+            "pyarrow is 14.0.2, and must be 15 or newer; run: pip install 'pyarrow>=15'",
+        ),
+        ({"pyspark": "4.3.0", "pyarrow": "15"}, "pandas is not installed; run: pip install 'pandas<3'"),
+    ],
+    ids=["old pyspark", "new pandas", "old pyarrow", "no pandas"],
+)
+def test_a_package_that_does_not_fit_is_named_with_the_command_that_helps(found: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        checks.packages(versions(**found))
+
+    assert refused.value.message == said
+
+
+@pytest.mark.parametrize(
+    ("master", "slots"),
+    [("local", 1), ("local[3]", 3), ("local[3, 2]", 3), ("local[*]", os.cpu_count()), ("local-cluster[2,3,1024]", 6)],
+)
+def test_task_slots_are_read_from_the_master(master: str, slots: int) -> None:
+    assert checks.count_task_slots(Context(master)) == slots
+
+
+def test_workers_that_would_take_every_task_slot_are_refused(spark: SparkSession) -> None:
+    checks.task_slots(spark, 3)
+
+    with pytest.raises(ConfigurationError) as refused:
+        checks.task_slots(spark, 4)
+
+    assert refused.value.message == (
+        "4 workers and the query need 5 task slots, and local[4] has 4: no batch would ever run; use fewer workers, "
+        "or local[5] or more"
+    )
+
+
+def test_this_environment_is_fit_to_run(spark: SparkSession) -> None:
+    checks.environment(spark)
+
+
+def test_the_python_of_the_workers_must_have_this_package(tmp_path: Path) -> None:
+    checks.workers_python(sys.executable)
+    bare = tmp_path / "python3"
+    bare.write_text("#!/bin/sh\nexit 1\n")
+    bare.chmod(0o755)
+
+    for executable in (str(bare), "no-such-python"):
+        with pytest.raises(ConfigurationError) as refused:
+            checks.workers_python(executable)
+        assert refused.value.message == (
+            f"Spark would run its workers with {executable!r}, which lacks this package; "
+            f"set PYSPARK_PYTHON={sys.executable} before the session is made"
+        )
+
+
+@pytest.mark.parametrize(
+    "master", ["local[4]", "spark://127.0.0.1:7077", "spark://localhost:7077", "spark://[::1]:7077"]
+)
+def test_an_embedded_registry_serves_one_machine(master: str) -> None:
+    checks.registry_reach(Options(), master)
+
+
+@pytest.mark.parametrize("master", ["spark://10.0.0.7:7077", "yarn", "k8s://https://cluster:6443", "connect"])
+def test_an_embedded_registry_on_several_machines_is_refused(master: str) -> None:
+    checks.registry_reach(Options(registry="redis://host"), master)
+
+    with pytest.raises(
+        ConfigurationError, match=r"registry=embedded is for one machine, and .* may have several; give"
+    ):
+        checks.registry_reach(Options(), master)
+
+
+def test_asynchronous_progress_tracking_is_refused(spark: SparkSession) -> None:
+    writer = spark.readStream.format("rate").load().writeStream.format("noop")
+    checks.synchronous(writer, (), "file:///checkpoint")
+    checks.synchronous(writer.option("asyncProgressTrackingEnabled", "false"), (), "file:///checkpoint")
+
+    with pytest.raises(ConfigurationError, match="asyncProgressTrackingEnabled lets a planned range change"):
+        checks.synchronous(writer.option("asyncProgressTrackingEnabled", True), (), "file:///checkpoint")
+
+
+def test_a_checkpoint_with_holes_is_refused(spark: SparkSession) -> None:
+    writer = spark.readStream.format("rate").load().writeStream.format("noop")
+
+    with pytest.raises(CheckpointError) as refused:
+        checks.synchronous(writer, (3, 4, 7, 8, 9, 11), "file:///checkpoint")
+
+    assert refused.value.message == (
+        "checkpoint file:///checkpoint lacks batches 3, 4, 7, 8, 9 within its logs, as asynchronous progress tracking "
+        "leaves them; use another checkpoint"
+    )
+
+
+def test_a_writer_that_cannot_be_looked_into_is_let_through() -> None:
+    checks.synchronous(object(), (), "file:///checkpoint")

@@ -1,0 +1,136 @@
+"""The receiver's own manners: its options, what it refuses, and that nothing is left behind when it cannot start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.receiver.support import addresses, command_of, descendants, eventually
+from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryError
+from wallaroo_spark.receiver import Receiver
+from wallaroo_spark.registry import EmbeddedRedis, Registry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_options_may_be_written_either_way() -> None:
+    one = Receiver(None, "orders", maxOffsetsPerTrigger=5, leaseSeconds="2s", **{"tls.ca": "ca.pem"})
+    other = Receiver(None, "orders", max_offsets_per_trigger=5, lease_seconds=2.0, tls_ca="ca.pem", cookie=None)
+
+    assert one.options == other.options
+    assert one.options.receiver == "orders"
+    assert one.owner != other.owner
+
+
+def test_an_option_that_is_not_known_is_refused_with_what_may_be_meant() -> None:
+    with pytest.raises(ConfigurationError, match="option max_ofsets_per_trigger is not known; did you mean"):
+        Receiver(None, "orders", max_ofsets_per_trigger=5)
+
+
+@pytest.mark.parametrize("name", ["", "two words", "a/b", "{orders}", "x" * 101])
+def test_a_name_that_cannot_name_keys_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="use 1 to 100 letters, digits, dots, dashes and underscores"):
+        Receiver(None, name)
+
+
+def test_a_receiver_that_is_not_started_says_so(tmp_path: Path) -> None:
+    receiver = Receiver(None, "orders")
+
+    with pytest.raises(ConfigurationError, match=r"not started; call start\(\), or use it in a with statement"):
+        receiver.stream()
+    with pytest.raises(ConfigurationError, match=r"not started; call start\(\), or use it in a with statement"):
+        receiver.start(object(), checkpoint=str(tmp_path))
+    assert receiver.status() == {
+        "receiver": "orders",
+        "workers": [],
+        "query": {"active": False, "checkpoint": None, "committed_batch": None, "watcher_error": None},
+    }
+    receiver.stop()
+    receiver.stop()
+
+
+def test_what_cannot_start_leaves_nothing_behind(spark: SparkSession) -> None:
+    with (
+        pytest.raises(ConfigurationError, match="9 workers and the query need 10 task slots"),
+        Receiver(spark, "orders", workers=9),
+    ):
+        pytest.fail("it must not start")
+    with (
+        pytest.raises(RegistryError, match="cannot be reached"),
+        Receiver(spark, "orders", workers=1, registry="redis://127.0.0.1:1"),
+    ):
+        pytest.fail("it must not start")
+
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("wallaroo-orders")]
+    assert not any("redis-server" in command_of(pid) for pid in descendants(os.getpid()))
+
+
+def test_a_query_that_cannot_start_leaves_the_receiver_ready_for_another(spark: SparkSession, tmp_path: Path) -> None:
+    with Receiver(spark, "orders", workers=1) as receiver:
+        writer = receiver.stream().writeStream
+        with pytest.raises(ConfigurationError, match="the checkpoint has no location"):
+            receiver.start(writer.format("noop"), checkpoint="")
+        broken = tmp_path / "broken"
+        for log in ("offsets", "commits"):
+            (broken / log).mkdir(parents=True)
+            (broken / log / "0").write_text("nonsense\n{}")
+        with pytest.raises(CheckpointError):
+            receiver.start(writer.format("noop"), checkpoint=str(broken))
+        with pytest.raises(Exception, match="no-such-format"):
+            receiver.start(writer.format("no-such-format"), checkpoint=str(tmp_path / "unused"))
+
+        query = receiver.start(receiver.stream().writeStream.format("noop"), checkpoint=str(tmp_path / "good"))
+
+        assert query.isActive
+        assert receiver.stream() is receiver.stream()
+    assert not query.isActive
+    assert receiver.status()["workers"] == []
+
+
+def test_leases_of_a_fleet_that_was_killed_are_not_taken_for_workers(spark: SparkSession) -> None:
+    with EmbeddedRedis() as redis, Registry(redis.url, "orders", lease_seconds=60) as registry:
+        old = registry.acquire(0, registry.next_submission(), "killed", "127.0.0.1:1", "127.0.0.1:2")
+        assert old is not None
+        with Receiver(spark, "orders", workers=1, registry=redis.url) as receiver:
+            assert registry.leases()[0].generation > old.generation
+            assert addresses(receiver) == registry.leases()[0].connect != old.connect
+
+
+def test_a_driver_that_was_away_too_long_gives_in_to_the_one_that_has_its_name(spark: SparkSession) -> None:
+    with EmbeddedRedis() as redis, Registry(redis.url, "orders") as registry:
+        with Receiver(spark, "orders", workers=1, registry=redis.url) as receiver:
+            announcer = receiver._announcer
+            assert announcer is not None
+
+            def take_over() -> bool:
+                registry.unlock("receiver", receiver.owner)
+                return registry.lock("receiver", "another", 60)
+
+            eventually(take_over)
+            registry.publish_fleet({"token": "another's"})
+            eventually(lambda: "is run by another driver (another)" in announcer.error)
+            assert registry.fleet() == {"token": "another's"}
+            # Its worker ends, and is not submitted against the other driver's.
+            registry.acquire(0, registry.next_submission(), "another's", "127.0.0.1:1", "127.0.0.1:2")
+            eventually(lambda: receiver.status()["workers"][0]["state"] == "down")
+        assert registry.locked_by("receiver") == "another"
+
+
+def test_an_embedded_registry_that_dies_is_started_again_and_filled(spark: SparkSession) -> None:
+    with Receiver(spark, "orders", workers=1, lease_seconds=1) as receiver:
+        embedded = receiver._embedded
+        assert embedded is not None
+        first = embedded.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: embedded.running and embedded.pid != first)
+        with Registry(receiver.registry_url, "orders") as registry:
+            eventually(lambda: 0 in registry.leases() and registry.fleet().get("token"))
+            assert addresses(receiver) == registry.leases()[0].connect
+        assert receiver.status()["workers"][0]["submissions"] == 1

@@ -1,0 +1,219 @@
+"""The stream reader as Spark calls it, without Spark: offsets in, offsets out, and nothing that passes is an error."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
+from pyspark.sql.types import StructType
+
+from tests.source.fleet import LiveFleet, eventually
+from wallaroo_spark.columnar import ROW_SCHEMA
+from wallaroo_spark.connector import stream_id_of
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.options import Options
+from wallaroo_spark.source import WallarooDataSource
+from wallaroo_spark.source.ranges import RangePartition
+from wallaroo_spark.source.reader import WallarooStreamReader
+
+SCHEMA = from_arrow_schema(ROW_SCHEMA)
+EVERYTHING = ReadAllAvailable()
+MakeReader = Callable[..., WallarooStreamReader]
+
+
+@pytest.fixture
+def make_reader(fleet: LiveFleet) -> Iterator[MakeReader]:
+    made: list[WallarooStreamReader] = []
+
+    def make(**options: Any) -> WallarooStreamReader:
+        settings = {"receiver": fleet.options.receiver, "registry": fleet.options.registry, **options}
+        made.append(WallarooStreamReader(Options(**settings)))
+        return made[-1]
+
+    yield make
+    for reader in made:
+        reader.stop()
+
+
+def send(fleet: LiveFleet, name: str, *numbers: int, slot: int = 0) -> str:
+    """Have these messages held by the slot's worker; the stream's id."""
+    before = fleet.held(slot)
+    stream = fleet.connect(f"shop-{name}", slot).open(name)
+    for number in numbers:
+        stream.send(b"x", id=number)
+    eventually(lambda: fleet.held(slot) == before + len(numbers))
+    return str(stream.id)
+
+
+def latest(reader: WallarooStreamReader, start: dict[str, Any], limit: ReadLimit = EVERYTHING) -> dict[str, Any]:
+    """The next offset behind ``start``, once there is one."""
+    found: list[dict[str, Any]] = []
+
+    def moved() -> bool:
+        found.append(reader.latestOffset(start, limit))
+        return found[-1] != start
+
+    eventually(moved)
+    return found[-1]
+
+
+def test_it_begins_where_it_is_told_however_often_it_is_asked(make_reader: MakeReader) -> None:
+    begin = {"shop-1": {"7": 12}}
+
+    for reader in (make_reader(starting_offsets=begin), make_reader()):
+        streams = begin if reader.options.starting_offsets else {}
+        for _ in range(2):
+            assert reader.initialOffset()["streams"] == streams
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({}, ReadAllAvailable()),
+        ({"max_offsets_per_trigger": 5, "max_bytes_per_trigger": 9, "min_offsets_per_trigger": 2}, ReadMaxRows(5)),
+        ({"max_bytes_per_trigger": 9, "min_offsets_per_trigger": 2}, ReadMaxBytes(9)),
+        ({"min_offsets_per_trigger": 2}, ReadMinRows(2)),
+    ],
+    ids=["none", "rows", "bytes", "fewest rows"],
+)
+def test_spark_is_told_of_one_limit(make_reader: MakeReader, options: dict[str, int], limit: ReadLimit) -> None:
+    assert make_reader(**options).getDefaultReadLimit() == limit
+
+
+def test_an_offset_takes_in_what_all_workers_have_and_then_stands_still(
+    fleet: LiveFleet, make_reader: MakeReader
+) -> None:
+    for slot in (0, 1):
+        fleet.start(slot)
+    fleet.begin()
+    first, second = send(fleet, "a", 1, 2, 3), send(fleet, "b", 5, slot=1)
+    reader = make_reader()
+    start = reader.initialOffset()
+    eventually(lambda: len(reader.latestOffset(start, EVERYTHING)["streams"]) == 2)
+    end = reader.latestOffset(start, EVERYTHING)
+
+    assert end["streams"] == {"shop-a": {first: 3}, "shop-b": {second: 5}}
+    # Spark compares the texts.
+    assert json.dumps(reader.latestOffset(json.loads(json.dumps(end)), EVERYTHING)) == json.dumps(end)
+
+
+def test_all_limits_count_though_spark_can_name_but_one(fleet: LiveFleet, make_reader: MakeReader) -> None:
+    fleet.start(0)
+    fleet.begin()
+    stream = send(fleet, "a", *range(1, 101))
+    reader = make_reader(max_offsets_per_trigger=50, max_bytes_per_trigger=1000)
+    start = reader.initialOffset()
+
+    end = latest(reader, start, ReadMaxRows(50))["streams"]["shop-a"][stream]
+    assert 1 <= end < 50
+    assert latest(reader, start, EVERYTHING)["streams"]["shop-a"][stream] == 100
+
+
+def test_too_few_messages_wait_but_not_for_ever(fleet: LiveFleet, make_reader: MakeReader) -> None:
+    for slot in (0, 1):
+        fleet.start(slot)
+    fleet.begin()
+    send(fleet, "a", 1, 2)
+    patient = make_reader(min_offsets_per_trigger=3, max_trigger_delay=600.0)
+    eventually(patient._fleet.slots)
+    start = patient.initialOffset()
+    assert all(patient.latestOffset(start, ReadMinRows(3)) == start for _ in range(5))
+    send(fleet, "b", 1, slot=1)
+    eventually(lambda: len(patient._fleet.slots()) == 2)
+    assert patient.latestOffset(start, ReadMinRows(3)) != start
+
+    hasty = make_reader(min_offsets_per_trigger=30, max_trigger_delay=0.3)
+    latest(hasty, start, ReadMinRows(30))
+
+
+def test_a_worker_that_does_not_answer_is_no_error(fleet: LiveFleet, make_reader: MakeReader) -> None:
+    fleet.start(0, own_process=True)
+    fleet.begin()
+    send(fleet, "a", 1)
+    reader = make_reader()
+    start = reader.initialOffset()
+    end = latest(reader, start)
+    fleet.kill(0)
+
+    assert reader.latestOffset(end, EVERYTHING) == end
+    assert reader.latestOffset(start, EVERYTHING) == start
+    assert reader.reportLatestOffset() in (None, {**end, "lag": {"rows": 0, "bytes": 0}})
+
+
+def test_the_lag_is_what_lies_behind_the_last_plan(fleet: LiveFleet, make_reader: MakeReader) -> None:
+    fleet.start(0)
+    fleet.begin()
+    stream = send(fleet, "a", *range(1, 11))
+    reader = make_reader()
+    assert reader.reportLatestOffset() is None
+    latest(reader, reader.initialOffset(), ReadMaxRows(4))
+
+    report = reader.reportLatestOffset()
+
+    assert report is not None
+    assert report["lag"]["rows"] == 6
+    assert report["streams"]["shop-a"][stream] == 10
+
+
+def test_partitions_may_be_the_first_call_of_a_process(
+    fleet: LiveFleet, make_reader: MakeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for slot in (0, 1):
+        fleet.start(slot)
+    fleet.begin()
+    streams = {"shop-a": {send(fleet, "a", 1, 2): 2}, "shop-b": {send(fleet, "b", 1, slot=1): 1}}
+    monkeypatch.setenv("WALLAROO_TEST_REGISTRY", fleet.options.registry)
+    reader = make_reader(registry="env:WALLAROO_TEST_REGISTRY")
+    start = reader.initialOffset()
+    eventually(lambda: len(reader._fleet.slots()) == 2)
+    parts = reader.partitions(start, {**start, "streams": streams})
+
+    assert [part.slot for part in parts if isinstance(part, RangePartition)] == [0, 1]
+    # An executor may have neither the driver's environment nor its files.
+    assert all(isinstance(part, RangePartition) and part.registry == fleet.options.registry for part in parts)
+    shipped = pickle.loads(pickle.dumps(reader))
+    rows = [
+        row for part in parts for batch in shipped.read(pickle.loads(pickle.dumps(part))) for row in batch["stream"]
+    ]
+    assert sorted(str(row) for row in rows) == ["a", "a", "b"]
+
+
+def test_equal_offsets_have_no_partitions(make_reader: MakeReader) -> None:
+    reader = make_reader()
+    start = reader.initialOffset()
+
+    assert reader.partitions(start, start) == []
+
+
+def test_an_ephemeral_range_of_a_slot_that_is_no_more_is_left_out(fleet: LiveFleet, make_reader: MakeReader) -> None:
+    fleet.start(0)
+    reader = make_reader()
+    start = reader.initialOffset()
+    stream = str(stream_id_of("shop-a", "a"))
+    eventually(lambda: reader._fleet.workers == 2)
+
+    for slot, count in ((1, 1), (2, 0)):
+        end = {**start, "streams": {"shop-a": {stream: f"e:{slot}:17:4"}}}
+        assert len(reader.partitions(start, end)) == count
+
+
+@pytest.mark.parametrize("missing", ["receiver", "registry"])
+def test_the_source_names_an_option_that_it_needs(missing: str) -> None:
+    given = {"receiver": "orders", "registry": "redis://127.0.0.1:1"}
+    source = WallarooDataSource({name: value for name, value in given.items() if name != missing})
+
+    with pytest.raises(ConfigurationError, match=rf"needs the option {missing}; Receiver\.stream\(\) sets it"):
+        source.streamReader(SCHEMA)
+
+
+def test_the_source_has_one_schema() -> None:
+    source = WallarooDataSource({"receiver": "orders", "registry": "redis://127.0.0.1:1"})
+
+    assert isinstance(source.streamReader(SCHEMA), WallarooStreamReader)
+    with pytest.raises(ConfigurationError, match=r"leave \.schema"):
+        source.streamReader(StructType(SCHEMA.fields[:3]))
