@@ -309,6 +309,11 @@ def test_a_peer_that_never_reads(
     make_fleet: Callable[..., Fleet], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wallaroo_spark.worker.service.UNSENT_LIMIT", 64 << 10)
+    # The system would otherwise hold some megabytes for a peer before any of it has to wait here.
+    monkeypatch.setattr(
+        "wallaroo_spark.transport.tcp.tune",
+        lambda connection: connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096),
+    )
     worker = make_fleet().start()
     good = Peer(worker, DRAFT_BE, "good").hello().open(1)
     deaf = Peer(worker, V3, "deaf")

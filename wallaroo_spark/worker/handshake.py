@@ -25,16 +25,17 @@ class Handshake:
         sessions, options = self._sessions, self._sessions.options
         sessions.log(client, f"says HELLO in {client.revision.name}")
         client.deadline = None
-        serving = sum(c.phase in (Phase.PARKED, Phase.ASKING, Phase.STREAMING) for c in sessions.clients.values())
+        serving = len(sessions.serving)
         if sessions.stopping:
             sessions.refuse(client, reasons.later(sessions.stopping))
         elif serving >= options.max_sessions:
             why = f"the worker of slot {sessions.slot} has {serving} sessions and takes no more (maxSessions)"
             sessions.fault(client, broken(Fault.WORKER_FULL, reasons.later(why)))
-        elif self.ready:
-            self._ask(client)
         else:
+            sessions.serving.add(client.session)
             client.phase = Phase.PARKED
+            if self.ready:
+                self._ask(client)
 
     def begin(self) -> None:
         """The query's place is known: OK can say what is committed, so those who wait may go on."""
@@ -75,6 +76,7 @@ class Handshake:
         by_instance = client.revision.stream_scope == "instance"
         if by_instance:
             self._supersede(client)
+            sessions.senders[client.instance] = client
         client.phase = Phase.STREAMING
         sessions.streaming[client.session] = client
         references = []
@@ -87,7 +89,7 @@ class Handshake:
 
     def _supersede(self, client: Client) -> None:
         """An instance's streams have one sender: the session that came last."""
-        for other in list(self._sessions.streaming.values()):
-            if other.instance == client.instance and other.revision.stream_scope == "instance":
-                why = f"a newer session of instance {client.instance!r}, from {client.peer}, takes its place"
-                self._sessions.fault(other, broken(Fault.SUPERSEDED, why))
+        other = self._sessions.senders.get(client.instance)
+        if other is not None:
+            why = f"a newer session of instance {client.instance!r}, from {client.peer}, takes its place"
+            self._sessions.fault(other, broken(Fault.SUPERSEDED, why))

@@ -34,11 +34,11 @@ class Recall:
         if ledger is not None and ledger.owner is not None:
             yield sessions.clients[ledger.owner]
             return
-        scope = "instance" if key.scope else "source"
-        may = [c for c in sessions.streaming.values() if c.revision.stream_scope == scope]
         if key.scope:
-            yield from (c for c in may if c.instance == key.scope)
+            if key.scope in sessions.senders:
+                yield sessions.senders[key.scope]
             return
+        may = [c for c in sessions.streaming.values() if c.revision.stream_scope == "source"]
         knows = [c for c in may if c.protocol.streams.get(key.stream_id).state is not StreamState.START]
         yield from knows or (may if ledger is None else [])
 

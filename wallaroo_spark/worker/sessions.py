@@ -25,7 +25,9 @@ LEAVING_SECONDS = 5.0
 class Sessions:
     """Who is connected, and what all parts of the state share: buffer, claims, counts and instructions.
 
-    ``clients`` are all connections, ``streaming`` those that have been told OK and have not ended.
+    ``clients`` are all connections, ``serving`` those that have said a good HELLO and have not ended, and ``streaming``
+    those of them that have been told OK. ``senders`` are the streaming ones that have an instance for themselves, by
+    its name: sessions in a draft.
     """
 
     def __init__(self, options: Options, origin: Origin, cookie: str) -> None:
@@ -34,7 +36,9 @@ class Sessions:
         self.buffer = Buffer(options.memory_budget, origin, options.message_ids)
         self.flow = FlowControl(options.memory_budget)
         self.clients: dict[int, Client] = {}
+        self.serving: set[int] = set()
         self.streaming: dict[int, Client] = {}
+        self.senders: dict[str, Client] = {}
         self.claims: set[int] = set()
         self.counts: Counter[str] = Counter()
         self.stopping = ""
@@ -146,7 +150,10 @@ class Sessions:
             self.out.append(e.Close(client.session, at_once))
 
     def _let_go(self, client: Client) -> None:
+        self.serving.discard(client.session)
         self.streaming.pop(client.session, None)
+        if self.senders.get(client.instance) is client:
+            del self.senders[client.instance]
         keys, client.streams = client.streams, set()
         client.open.clear()
         client.asked.clear()

@@ -46,6 +46,8 @@ from wallaroo_spark.worker.streams import Streams
 LONGEST_HELLO = 5 + 4 * (2 + 0xFFFF)
 """Bytes of a HELLO whose four fields are as long as they can be."""
 
+_SERVING = (Phase.PARKED, Phase.ASKING, Phase.STREAMING)
+
 
 class WorkerState:
     """All that a worker knows. ``cookie`` is the secret itself, not where it is kept."""
@@ -238,10 +240,14 @@ class WorkerState:
         for client in clients.values():
             assert (client.phase is Phase.STREAMING) == (client.session in self.sessions.streaming), client
             assert client.phase is Phase.STREAMING or not (client.streams or client.open or client.asked), client
+            assert (client.session in self.sessions.serving) == (client.phase in _SERVING), client
             assert client.open <= client.streams, client
             assert not client.to_ask, client
             for key in client.streams:
                 assert self.buffer.ledgers[key].owner == client.session, (client, key)
+        for instance, client in self.sessions.senders.items():
+            assert client.session in self.sessions.streaming, client
+            assert client.instance == instance, client
         for ledger in self.buffer.ledgers.values():
             assert ledger.owner is None or ledger.key in clients[ledger.owner].streams, ledger
             assert not ledger.empty or (ledger.owner is not None and not ledger.ended), ledger
