@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tests.protocol.strategies import run_of
 from wallaroo_spark.columnar import StreamRows, by_stream, decode_run
 from wallaroo_spark.protocol import DRAFT_LE, Flags, Message
-from wallaroo_spark.worker.ledger import Ledger, Origin, Reference, StreamKey
+from wallaroo_spark.worker.ledger import Extent, Ledger, Origin, Reference, StreamKey
 from wallaroo_spark.worker.segment import Segment
 
 KEY = StreamKey("shop-1", 1)
@@ -50,3 +50,20 @@ def ids_in(segments: Iterable[Segment]) -> list[int]:
 def held(of: Ledger) -> list[int]:
     """The ids of all rows that a ledger holds, in order."""
     return ids_in(of.segments)
+
+
+def extent(of: Ledger, start: Reference | None, rows: int | None = None, size: int | None = None) -> Extent | None:
+    """What a batch that starts there may take."""
+    return of.extent(start, rows, size)
+
+
+def end_of(of: Ledger, start: Reference | None, rows: int | None = None, size: int | None = None) -> Reference | None:
+    """Where a batch that starts there may end."""
+    found = extent(of, start, rows, size)
+    return found.end if found else None
+
+
+def ids_of(of: Ledger, start: Reference | None, end: Reference) -> list[int] | None:
+    """The ids that a planned range has, None while it is not complete."""
+    positions = of.range(start, end)
+    return None if positions is None else ids_in(of.rows(*positions))

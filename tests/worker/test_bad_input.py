@@ -11,82 +11,23 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.worker.running import COOKIE, SECONDS, Fleet, Running, eventually
+from tests.worker.peer import Peer
+from tests.worker.running import COOKIE, Fleet, Running, eventually
 from wallaroo_spark.protocol import (
     DRAFT_BE,
     DRAFT_LE,
     REVISIONS,
     V3,
-    ConnectorSession,
     EosMessage,
-    Error,
-    Frame,
     Hello,
     Message,
     Notify,
-    NotifyAck,
     Ok,
     Revision,
 )
 
 revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
 drafts = pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE], ids=str)
-
-
-class Peer:
-    """A connector on a socket that can also misbehave."""
-
-    def __init__(self, worker: Running, revision: Revision, instance: str = "bad") -> None:
-        self.socket = socket.create_connection(worker.address, timeout=SECONDS)
-        self.revision = revision
-        self.instance = instance
-        self.session = ConnectorSession(revision)
-        self.frames: list[Frame] = []
-        self.ended = False
-
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
-    def raw(self, frame: Frame) -> None:
-        self.send(self.revision.encode(frame))
-
-    def hello(self) -> Peer:
-        self.send(self.session.hello(version="0.0.1", cookie=COOKIE.encode(), program="", instance=self.instance))
-        assert isinstance(self.next(), Ok)
-        return self
-
-    def open(self, stream_id: int) -> Peer:
-        self.send(self.session.notify(stream_id, "a stream"))
-        if self.revision is V3:
-            answer = self.next()
-            assert isinstance(answer, NotifyAck)
-            assert answer.success
-        return self
-
-    def message(self, stream_id: int, number: int) -> Peer:
-        self.send(self.session.message(Message(stream_id, number, b"x")))
-        return self
-
-    def next(self) -> Frame | None:
-        """The worker's next frame, None once it has closed."""
-        while not self.frames and not self.ended:
-            try:
-                data = self.socket.recv(65_536)
-            except ConnectionError:
-                data = b""
-            self.ended = not data
-            self.session.receive(data)
-            while (frame := self.session.next_event()) is not None:
-                self.frames.append(frame)
-        return self.frames.pop(0) if self.frames else None
-
-    def error(self) -> str | None:
-        """The reason of the ERROR with which the worker ends the session; None when it closes without a word."""
-        while (frame := self.next()) is not None:
-            if isinstance(frame, Error):
-                assert self.next() is None
-                return frame.reason
-        return None
 
 
 @pytest.fixture(scope="module")

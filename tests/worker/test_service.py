@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import pyarrow.flight as flight
 import pytest
 import redis
 import trustme
 
+from tests.worker.peer import Peer, good
 from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running, eventually
-from tests.worker.test_bad_input import Peer
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import (
@@ -27,7 +23,6 @@ from wallaroo_spark.protocol import (
     DRAFT_LE,
     NOTHING_PROCESSED,
     V3,
-    Flags,
     Message,
     NotifyAck,
     Restart,
@@ -45,11 +40,6 @@ def own_redis() -> Iterator[EmbeddedRedis]:
     """A Redis that the test may kill or empty."""
     with EmbeddedRedis() as server:
         yield server
-
-
-def good(worker: Running, instance: str = "good") -> Peer:
-    """A session with stream 1 open."""
-    return Peer(worker, DRAFT_BE, instance).hello().open(1)
 
 
 class TestLeases:
@@ -324,196 +314,6 @@ class TestTls:
         plain = Peer(worker, DRAFT_BE, "plain")
         plain.send(plain.session.hello(version="0.0.1", cookie=COOKIE.encode(), program="", instance="plain"))
         assert plain.error() is None
-
-
-class TestInnerPort:
-    @pytest.mark.parametrize("token", ["", "a guess", TOKEN + " "])
-    def test_without_the_token_nothing_is_told(self, worker: Running, token: str) -> None:
-        peer = good(worker)
-        stranger = WorkerClient(worker.lease.flight, token, timeout=SECONDS)
-        attempts: list[Callable[[], Any]] = [
-            lambda: stranger.available(-1, 0),
-            lambda: stranger.plan({}),
-            lambda: stranger.committed(1, 0, {}),
-            lambda: stranger.rewind(9, 9, {}),
-            stranger.status,
-            lambda: stranger.stop("mischief"),
-            lambda: list(stranger.read([("good", "1", None, 1)], boundaries=False, wait=0)),
-        ]
-        for attempt in attempts:
-            with pytest.raises(TransportError, match="the fleet's token is missing or wrong"):
-                attempt()
-
-        peer.message(1, 1)
-        assert worker.client.status()["epoch"] == 1
-        assert len(worker.rows("good", 1, None, 1)) == 1
-
-    def test_also_without_any_header(self, worker: Running) -> None:
-        bare = flight.connect(f"grpc://{worker.lease.flight}")
-        with pytest.raises(flight.FlightUnauthenticatedError):
-            list(bare.do_action(flight.Action("status", b"{}")))
-        with pytest.raises(flight.FlightUnauthenticatedError):
-            list(bare.list_actions())
-        with pytest.raises(flight.FlightUnauthenticatedError):
-            bare.do_get(flight.Ticket(b"{}")).read_all()
-        bare.close()
-
-    def test_a_worker_without_a_token_does_not_start(self, make_fleet: Callable[..., Fleet]) -> None:
-        fleet = make_fleet()
-        setup = WorkerSetup(Options(**fleet.options), 0, 1, "")
-        frames = run_worker(setup, fleet.registry, iter([]))
-
-        with pytest.raises(Exception, match="is not served without a token"):
-            list(frames)
-
-    def test_the_token_does_not_show_in_what_a_failure_says(self, worker: Running) -> None:
-        with pytest.raises(TransportError) as caught:
-            worker.client._act("mischief", {})
-
-        assert TOKEN not in str(caught.value)
-        assert "there is no action 'mischief'; there are available, plan" in str(caught.value)
-
-    def test_a_worker_that_is_gone_does_not_answer(self, make_fleet: Callable[..., Fleet]) -> None:
-        worker = make_fleet().start()
-        worker.client.stop("a test")
-        worker.ended()
-
-        with pytest.raises(TransportError, match="did not answer 'status'"):
-            WorkerClient(worker.lease.flight, TOKEN, timeout=1.0).status()
-
-    def test_there_are_actions(self, worker: Running) -> None:
-        headers = [(b"authorization", f"Bearer {TOKEN}".encode())]
-        client = flight.connect(f"grpc://{worker.lease.flight}")
-        actions = client.list_actions(flight.FlightCallOptions(headers=headers))
-
-        assert {action.type for action in actions} >= {"available", "plan", "committed", "rewind", "status", "stop"}
-        client.close()
-
-    def test_available_waits_until_something_changes(self, worker: Running) -> None:
-        peer = good(worker)
-        version = eventually(lambda: worker.client.available(-1, 0)["version"])
-        answers: list[dict[str, Any]] = []
-        waiting = threading.Thread(target=lambda: answers.append(worker.client.available(version, SECONDS)))
-        waiting.start()
-        peer.message(1, 1)
-        waiting.join(SECONDS)
-
-        assert answers[0]["version"] > version
-        assert answers[0]["connectors"][0]["instance"] == "good"
-        assert worker.client.available(answers[0]["version"], 0)["version"] == answers[0]["version"]
-
-    def test_a_read_waits_until_its_range_is_there(self, worker: Running) -> None:
-        found: list[list[dict[str, Any]]] = []
-        waiting = threading.Thread(target=lambda: found.append(worker.rows("good", 1, None, 3)))
-        waiting.start()
-        peer = good(worker)
-        for number in (1, 2, 3):
-            peer.message(1, number)
-        waiting.join(SECONDS)
-
-        assert [row["message_id"] for row in found[0]] == [1, 2, 3]
-
-    def test_what_is_not_there_when_the_time_is_over_is_left_out(self, worker: Running) -> None:
-        good(worker).message(1, 1)
-        eventually(lambda: worker.count("messages") == 1)
-        ranges = [("good", "1", None, 9), ("good", "1", None, 1)]
-        marks = [mark for _, found in worker.client.read(ranges, boundaries=False, wait=0.1) for mark in found]
-
-        assert marks == [(1, 1, True)]
-
-    def test_a_read_that_waits_does_not_hold_up_the_worker_s_end(self, worker: Running) -> None:
-        began = threading.Event()
-        outcome: list[str] = []
-
-        def read() -> None:
-            began.set()
-            try:
-                list(worker.client.read([("missing", "1", None, 3)], boundaries=False, wait=60.0))
-                outcome.append("nothing")
-            except TransportError as error:
-                outcome.append(error.message)
-
-        waiting = threading.Thread(target=read)
-        waiting.start()
-        began.wait(SECONDS)
-        WorkerClient(worker.lease.flight, TOKEN).stop("a test")
-        worker.ended()
-        waiting.join(SECONDS)
-
-        assert len(outcome) == 1
-
-    def test_boundaries_are_left_out_unless_they_are_wanted(self, worker: Running) -> None:
-        peer = good(worker)
-        peer.message(1, 1)
-        peer.send(peer.session.message(Message(1, 2, None, Flags.BOUNDARY)))
-        eventually(lambda: worker.count("messages") == 2)
-
-        def ids(boundaries: bool) -> list[int]:
-            batches = worker.client.read([("good", "1", None, 2)], boundaries=boundaries, wait=SECONDS)
-            return [value for batch, _ in batches for value in batch.column("message_id").to_pylist()]
-
-        assert ids(True) == [1, 2]
-        assert ids(False) == [1]
-
-    def test_a_large_range_comes_in_batches_that_say_how_far_they_lead(
-        self, worker: Running, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("wallaroo_spark.worker.flight_server.ROWS_A_BATCH", 10)
-        peer = good(worker)
-        for number in range(1, 31):
-            peer.message(1, number)
-            eventually(lambda wanted=number: worker.count("messages") == wanted)
-        batches = list(worker.client.read([("good", "1", None, 30)], boundaries=False, wait=SECONDS))
-
-        assert [batch.num_rows for batch, _ in batches] == [10, 10, 10, 0]
-        assert [marks for _, marks in batches] == [
-            [(0, 10, False)],
-            [(0, 20, False)],
-            [(0, 30, False)],
-            [(0, None, True)],
-        ]
-
-    def test_ephemeral_ranges_are_read_by_position(self, worker: Running) -> None:
-        peer = good(worker)
-        for _ in range(3):
-            peer.send(peer.session.message(Message(1, None, b"click", Flags.EPHEMERAL)))
-        eventually(lambda: worker.count("messages") == 3)
-        plan = worker.client.plan({}, rows=2)
-        end = plan["ends"]["good"]["1"]
-
-        assert plan["rows"] == 2
-        assert len(worker.rows("good", 1, None, end)) == 2
-        assert worker.rows("good", 1, None, "e:0:1:99") == []
-
-    def test_opaque_ranges_are_read_by_equality(self, make_fleet: Callable[..., Fleet]) -> None:
-        worker = make_fleet(message_ids="opaque").start()
-        peer = good(worker)
-        for number in (9, 2, 7):
-            peer.message(1, number)
-
-        assert [row["message_id"] for row in worker.rows("good", 1, None, 7)] == [9, 2, 7]
-        assert [row["message_id"] for row in worker.rows("good", 1, 9, 7)] == [2, 7]
-
-    def test_status_says_what_the_shell_knows_too(self, worker: Running) -> None:
-        status = worker.client.status()
-
-        assert status["pid"] == os.getpid()
-        assert status["connect"] == worker.lease.connect
-        assert status["generation"] == worker.lease.generation
-        assert (status["registry_away"], status["stopping"]) == (False, "")
-
-
-def test_a_read_that_waits_opens_the_gate_for_what_it_needs(make_fleet: Callable[..., Fleet]) -> None:
-    worker = make_fleet(memory_budget=1 << 20).start()
-    full, needed = good(worker, "full"), good(worker, "needed")
-    for number in range(1, 10):
-        full.send(full.session.message(Message(1, number, b"x" * 100_000)))
-    eventually(lambda: worker.client.status()["pressure"] != "none")
-    needed.message(1, 1)
-
-    assert len(worker.rows("needed", 1, None, 1)) == 1
-    worker.commit(worker.client.plan({})["ends"])
-    eventually(lambda: worker.client.status()["pressure"] == "none")
 
 
 def test_a_paused_peer_that_has_gone_is_noticed_once_there_is_room(make_fleet: Callable[..., Fleet]) -> None:

@@ -1,13 +1,26 @@
-"""What a worker asks of the registry it is handed, and the address it leaves there.
+"""A slot's lease as its worker holds it, and what the worker asks of the registry that it is handed.
 
-``wallaroo_spark.registry.Registry`` has this shape; the worker does not import it. Source: ``design.md``, rule 5.
+``wallaroo_spark.registry.Registry`` has the shape of :class:`Registry`; the worker does not import it.
+Source: ``design.md``, rules 4 and 5.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
+import logging
 import socket
-from typing import Any, Protocol
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
+
+from wallaroo_spark.errors import LeaseLostError, RegistryError
+
+log = logging.getLogger("wallaroo_spark.worker")
+
+T = TypeVar("T")
 
 
 class Lease(Protocol):
@@ -38,6 +51,69 @@ class Registry(Protocol):
 
     def unclaim(self, lease: Any, streams: Any) -> None:
         """Give stream ids back."""
+
+
+class Tenancy:
+    """A slot's lease from asyncio. Where the registry does not answer, calls raise :class:`RegistryError`.
+
+    ``current`` is the lease as it was last given out, None before the first.
+    """
+
+    def __init__(self, registry: Registry, slot: int, submission: int, holder: str) -> None:
+        self.current: Any = None
+        self._registry = registry
+        self._slot = slot
+        self._submission = submission
+        self._holder = holder
+        # Claims are asked for and given back one after the other, or Redis might see it the other way round.
+        self._claiming = asyncio.Lock()
+        # Renewing must not queue behind a thousand sessions that ask where they belong.
+        self._thread = ThreadPoolExecutor(1, "wallaroo-lease")
+
+    async def acquire(self, connect: str = "", flight: str = "") -> bool:
+        """Ask for the lease once; False when a copy of this submission has it, or the registry does not answer.
+
+        Raises :class:`LeaseLostError` when a newer submission is known.
+        """
+        ask = functools.partial(self._registry.acquire, self._slot, self._submission, self._holder, connect, flight)
+        try:
+            lease = await self._run(ask)
+        except LeaseLostError:
+            raise
+        except RegistryError as error:
+            log.warning("slot %d waits for the registry: %s", self._slot, error)
+            return False
+        self.current = lease or self.current
+        return lease is not None
+
+    async def renew(self, instances: Collection[str], claims: Callable[[], set[int]]) -> frozenset[int]:
+        """Keep the lease, and put back what an emptied Redis has forgotten; the claims that another slot has by now."""
+        await self._run(functools.partial(self._registry.renew, self.current, instances=instances))
+        async with self._claiming:
+            wanted = claims().copy()
+            ask = functools.partial(self._registry.claim, self.current, sorted(wanted))
+            return frozenset(wanted - await self._run(ask)) if wanted else frozenset()
+
+    async def claim(self, streams: tuple[int, ...]) -> frozenset[int]:
+        """Claim stream ids; those that are the slot's now."""
+        async with self._claiming:
+            return frozenset(await asyncio.to_thread(self._registry.claim, self.current, streams))
+
+    async def unclaim(self, streams: tuple[int, ...]) -> None:
+        """Give stream ids back, as far as the registry answers."""
+        async with self._claiming:
+            with contextlib.suppress(RegistryError):
+                await asyncio.to_thread(self._registry.unclaim, self.current, streams)
+
+    async def release(self) -> None:
+        """Give the lease back, as far as the registry answers; the last call."""
+        if self.current is not None:
+            with contextlib.suppress(RegistryError):
+                await self._run(functools.partial(self._registry.release, self.current))
+        self._thread.shutdown(wait=False)
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
 
 def reachable_host(bound: str, registry: str) -> str:

@@ -8,12 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import functools
 import logging
 import os
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -23,7 +21,7 @@ from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.transport import ByteStream, Listener
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.flight_server import FlightServer
-from wallaroo_spark.worker.leasing import Registry, reachable_host
+from wallaroo_spark.worker.leasing import Registry, Tenancy, reachable_host
 from wallaroo_spark.worker.ledger import Origin
 from wallaroo_spark.worker.reads import Reads
 from wallaroo_spark.worker.state import WorkerState
@@ -66,8 +64,7 @@ class WorkerService:
         self.state: WorkerState | None = None
         self.reads: Reads | None = None
         self._registry = registry
-        self._holder = holder
-        self._lease: Any = None
+        self._tenancy = Tenancy(registry, setup.slot, setup.submission, holder)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._peers: dict[int, _Peer] = {}
         self._next_session = 0
@@ -76,21 +73,17 @@ class WorkerService:
         self._alone = asyncio.Event()
         self._stop_reason = ""
         self._registry_away = False
-        # Claims are asked for and given back one after the other, or Redis might see it the other way round.
-        self._claiming = asyncio.Lock()
-        # Renewing must not queue behind a thousand sessions that ask where they belong.
-        self._lease_thread = ThreadPoolExecutor(1, "wallaroo-lease")
 
     async def run(self) -> None:
         """Serve the slot until :meth:`stop`, or until a newer submission takes it over."""
         self._loop = asyncio.get_running_loop()
-        if not await self._take_lease():
-            return
-        origin = Origin(self.setup.slot, self._lease.generation)
-        self.state = WorkerState(self.options, origin, resolve_secret(self.options.cookie))
-        self.reads = Reads(self.state.buffer, lambda ranges: self.handle(e.Wanted(ranges)))
         flight = None
         try:
+            if not await self._take_lease():
+                return
+            origin = Origin(self.setup.slot, self._tenancy.current.generation)
+            self.state = WorkerState(self.options, origin, resolve_secret(self.options.cookie))
+            self.reads = Reads(self.state.buffer, lambda ranges: self.handle(e.Wanted(ranges)))
             # A port may be held for longer than the lease lasts.
             self._spawn(self._renew())
             listener = await self._listen()
@@ -98,14 +91,13 @@ class WorkerService:
                 flight = FlightServer(self, self.options.host, self.setup.token)
                 await self._serve_until_stopped(listener, flight)
         finally:
-            self.reads.close()
+            if self.reads is not None:
+                self.reads.close()
             for task in list(self._tasks):
                 task.cancel()
             if flight is not None:
                 await asyncio.to_thread(flight.shutdown)
-            with contextlib.suppress(RegistryError):
-                await self._with_lease(self._registry.release)
-            self._lease_thread.shutdown(wait=False)
+            await self._tenancy.release()
 
     async def _serve_until_stopped(self, listener: Listener, flight: FlightServer) -> None:
         try:
@@ -134,34 +126,15 @@ class WorkerService:
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)
 
-    async def _with_lease(self, work: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run a call of the registry that is given the lease first."""
-        call = functools.partial(work, self._lease, *arguments, **named)
-        return await asyncio.get_running_loop().run_in_executor(self._lease_thread, call)
-
-    async def _acquire(self, connect: str, flight: str) -> Any:
-        """Ask for the lease once; None when a copy of this submission has it, or the registry does not answer."""
-        setup = self.setup
-        try:
-            return await asyncio.to_thread(
-                self._registry.acquire, setup.slot, setup.submission, self._holder, connect, flight
-            )
-        except LeaseLostError:
-            raise
-        except RegistryError as error:
-            log.warning("slot %d waits for the registry: %s", setup.slot, error)
-            return None
-
     async def _take_lease(self) -> bool:
         """Take the slot's lease; False when it is another's, or this copy was told to stop while it waited."""
         while not self._stopped.is_set():
             try:
-                self._lease = await self._acquire("", "")
+                if await self._tenancy.acquire():
+                    return True
             except LeaseLostError as error:
                 log.warning("slot %d: %s", self.setup.slot, error)
                 return False
-            if self._lease is not None:
-                return True
             await self._pause(self.options.lease_seconds / 3)
         return False
 
@@ -194,13 +167,12 @@ class WorkerService:
         inner = transport.format_address(host, flight.port)
         while not self._stopped.is_set():
             try:
-                lease = await self._acquire(connect, inner)
+                if await self._tenancy.acquire(connect, inner):
+                    generation = self._tenancy.current.generation
+                    log.info("slot %d listens at %s, generation %d", self.setup.slot, connect, generation)
+                    return
             except LeaseLostError as error:
                 self.stop(error.message)
-                return
-            if lease is not None:
-                self._lease = lease
-                log.info("slot %d listens at %s, generation %d", self.setup.slot, connect, lease.generation)
                 return
             await self._pause(self.options.lease_seconds / 3)
 
@@ -255,7 +227,7 @@ class WorkerService:
                 case e.AskClaims():
                     self._spawn(self._ask_claims(instruction))
                 case e.ReleaseClaims():
-                    self._spawn(self._release_claims(instruction))
+                    self._spawn(self._tenancy.unclaim(instruction.streams))
                 case e.Log():
                     level = logging.WARNING if instruction.warning else logging.INFO
                     log.log(level, "slot %d: %s", self.setup.slot, instruction.text)
@@ -316,13 +288,12 @@ class WorkerService:
             self.handle(e.Assigned(ask.session, answer.slot, answer.connect))
 
     async def _ask_claims(self, ask: e.AskClaims) -> None:
-        async with self._claiming:
-            try:
-                granted = await asyncio.to_thread(self._registry.claim, self._lease, ask.streams)
-            except Exception as error:
-                self._unanswered(ask.session, error, ask.streams)
-            else:
-                self.handle(e.Claimed(ask.session, ask.streams, frozenset(granted)))
+        try:
+            granted = await self._tenancy.claim(ask.streams)
+        except Exception as error:
+            self._unanswered(ask.session, error, ask.streams)
+        else:
+            self.handle(e.Claimed(ask.session, ask.streams, granted))
 
     def _unanswered(self, session: int, error: Exception, streams: tuple[int, ...] = ()) -> None:
         """Whatever the registry fails with, the session is told, and only a lost lease ends more than that."""
@@ -332,17 +303,13 @@ class WorkerService:
         if isinstance(error, LeaseLostError):
             self.stop(error.message)
 
-    async def _release_claims(self, release: e.ReleaseClaims) -> None:
-        async with self._claiming:
-            with contextlib.suppress(RegistryError):
-                await asyncio.to_thread(self._registry.unclaim, self._lease, release.streams)
-
     async def _renew(self) -> None:
+        state = self.state
+        assert state is not None
         while True:
             await asyncio.sleep(self.options.lease_seconds / 3)
             try:
-                await self._renew_once()
-                self._registry_away = False
+                lost = await self._tenancy.renew(state.instances(), lambda: state.claims)
             except LeaseLostError as error:
                 log.warning("slot %d ends: %s", self.setup.slot, error)
                 self.stop(error.message)
@@ -351,16 +318,10 @@ class WorkerService:
                 if not self._registry_away:
                     log.warning("slot %d goes on without the registry: %s", self.setup.slot, error)
                 self._registry_away = True
-
-    async def _renew_once(self) -> None:
-        """Keep the lease, and put back what an emptied Redis has forgotten of the slot."""
-        assert self.state is not None
-        await self._with_lease(self._registry.renew, instances=self.state.instances())
-        async with self._claiming:
-            claims = self.state.claims.copy()
-            held = await self._with_lease(self._registry.claim, sorted(claims)) if claims else set()
-        if lost := frozenset(claims - held):
-            self.handle(e.ClaimsLost(lost))
+            else:
+                self._registry_away = False
+                if lost:
+                    self.handle(e.ClaimsLost(lost))
 
     async def _tick(self) -> None:
         while True:
@@ -399,8 +360,8 @@ class WorkerService:
         return {
             **self.state.status(),
             "pid": os.getpid(),
-            "generation": self._lease.generation,
-            "connect": self._lease.connect,
+            "generation": self._tenancy.current.generation,
+            "connect": self._tenancy.current.connect,
             "registry_away": self._registry_away,
             "stopping": self._stop_reason,
         }

@@ -1,0 +1,69 @@
+"""A connector on a socket, with the protocol's own session, that can also misbehave."""
+
+from __future__ import annotations
+
+import socket
+
+from tests.worker.running import COOKIE, SECONDS, Running
+from wallaroo_spark.protocol import DRAFT_BE, V3, ConnectorSession, Error, Frame, Message, NotifyAck, Ok, Revision
+
+
+class Peer:
+    """A connector on a socket that can also misbehave."""
+
+    def __init__(self, worker: Running, revision: Revision, instance: str = "bad") -> None:
+        self.socket = socket.create_connection(worker.address, timeout=SECONDS)
+        self.revision = revision
+        self.instance = instance
+        self.session = ConnectorSession(revision)
+        self.frames: list[Frame] = []
+        self.ended = False
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def raw(self, frame: Frame) -> None:
+        self.send(self.revision.encode(frame))
+
+    def hello(self) -> Peer:
+        self.send(self.session.hello(version="0.0.1", cookie=COOKIE.encode(), program="", instance=self.instance))
+        assert isinstance(self.next(), Ok)
+        return self
+
+    def open(self, stream_id: int) -> Peer:
+        self.send(self.session.notify(stream_id, "a stream"))
+        if self.revision is V3:
+            answer = self.next()
+            assert isinstance(answer, NotifyAck)
+            assert answer.success
+        return self
+
+    def message(self, stream_id: int, number: int) -> Peer:
+        self.send(self.session.message(Message(stream_id, number, b"x")))
+        return self
+
+    def next(self) -> Frame | None:
+        """The worker's next frame, None once it has closed."""
+        while not self.frames and not self.ended:
+            try:
+                data = self.socket.recv(65_536)
+            except ConnectionError:
+                data = b""
+            self.ended = not data
+            self.session.receive(data)
+            while (frame := self.session.next_event()) is not None:
+                self.frames.append(frame)
+        return self.frames.pop(0) if self.frames else None
+
+    def error(self) -> str | None:
+        """The reason of the ERROR with which the worker ends the session; None when it closes without a word."""
+        while (frame := self.next()) is not None:
+            if isinstance(frame, Error):
+                assert self.next() is None
+                return frame.reason
+        return None
+
+
+def good(worker: Running, instance: str = "good") -> Peer:
+    """A session with stream 1 open."""
+    return Peer(worker, DRAFT_BE, instance).hello().open(1)
