@@ -16,7 +16,7 @@ import trustme
 
 from tests.worker.peer import Peer, good
 from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running, eventually
-from wallaroo_spark.errors import TransportError
+from wallaroo_spark.errors import LeaseLostError, TransportError
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import (
     DRAFT_BE,
@@ -56,6 +56,22 @@ class TestLeases:
         assert second.lease.generation > first.lease.generation
         second.rewind()
         assert good(second).message(1, 1)
+
+    def test_a_standby_takes_over_at_once_from_a_holder_whose_port_refuses(
+        self, make_fleet: Callable[..., Fleet]
+    ) -> None:
+        fleet = make_fleet(lease_seconds=600.0)
+        registry = Registry(fleet.url, fleet.receiver, lease_seconds=600.0)
+        with socket.create_server(("127.0.0.1", 0)) as bound:
+            address = f"127.0.0.1:{bound.getsockname()[1]}"
+        dead = registry.acquire(0, 1, "a process that was killed", address, address)
+        assert dead is not None
+
+        relieved = fleet.serving(fleet.thread(), but=dead)
+
+        assert relieved.lease.generation > dead.generation
+        with pytest.raises(LeaseLostError):
+            registry.renew(dead)
 
     def test_a_standby_can_be_told_to_stop(self, make_fleet: Callable[..., Fleet]) -> None:
         fleet = make_fleet()

@@ -17,10 +17,13 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from wallaroo_spark.errors import LeaseLostError, RegistryError
+from wallaroo_spark.transport import parse_address
 
 log = logging.getLogger("wallaroo_spark.worker")
 
 T = TypeVar("T")
+_PROBE_PAUSE = 0.5
+_PROBE_SECONDS = 2.0
 
 
 class Lease(Protocol):
@@ -42,6 +45,9 @@ class Registry(Protocol):
 
     def release(self, lease: Any) -> None:
         """Give the lease back."""
+
+    def leases(self) -> Any:
+        """The live leases by slot."""
 
     def assign(self, instance: str, knocked: int, workers: int) -> Any:
         """The slot an instance belongs to."""
@@ -86,6 +92,23 @@ class Tenancy:
         self.current = lease or self.current
         return lease is not None
 
+    async def relieve_the_dead(self) -> bool:
+        """As a standby: give back the lease of a holder whose port refuses connections; whether there was one.
+
+        A killed process cannot give its lease back, and Spark retries its task within the same submission, so the slot
+        would stand empty until the lease ran out. A refusal says that nobody listens there any more; silence says
+        nothing, and is left to the lease's own end. Were the holder alive after all, its next renewal would end it.
+        """
+        try:
+            held = (await self._run(self._registry.leases)).get(self._slot)
+            if held is None or not held.flight or not await refuses(held.flight):
+                return False
+            log.warning("slot %d: its holder %s is gone; its lease is given back", self._slot, held.holder)
+            await self._run(functools.partial(self._registry.release, held))
+        except RegistryError:
+            return False
+        return True
+
     async def renew(self, instances: Collection[str], claims: Callable[[], set[int]]) -> frozenset[int]:
         """Keep the lease, and put back what an emptied Redis has forgotten; the claims that another slot has by now."""
         await self._run(functools.partial(self._registry.renew, self.current, instances=instances))
@@ -114,6 +137,23 @@ class Tenancy:
 
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+
+async def refuses(address: str) -> bool:
+    """Whether nobody listens at an address: it refuses two connections, half a second apart."""
+    host, port = parse_address(address)
+    for pause in (_PROBE_PAUSE, 0.0):
+        try:
+            async with asyncio.timeout(_PROBE_SECONDS):
+                _, writer = await asyncio.open_connection(host, port)
+        except ConnectionRefusedError:
+            await asyncio.sleep(pause)
+        except (OSError, TimeoutError):
+            return False
+        else:
+            writer.close()
+            return False
+    return True
 
 
 def reachable_host(bound: str, registry: str) -> str:

@@ -132,6 +132,8 @@ class WorkerService:
             try:
                 if await self._tenancy.acquire():
                     return True
+                if await self._tenancy.relieve_the_dead():
+                    continue
             except LeaseLostError as error:
                 log.warning("slot %d: %s", self.setup.slot, error)
                 return False
