@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -26,6 +27,15 @@ COOKIE = "sesame-of-the-tests"
 TOKEN = "token-of-the-tests"
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """The command line sets up logging for its whole process; the tests of other rooms are not to notice."""
+    logger = logging.getLogger("wallaroo_spark")
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,14 +36,6 @@ CONFIG = parse({"receiver": "orders", "checkpoint": "c", "sink": {"format": "noo
 @pytest.fixture
 def console() -> Console:
     return Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None, legacy_windows=False)
-
-
-@pytest.fixture(autouse=True)
-def _own_logging() -> Iterator[None]:
-    logger = logging.getLogger("wallaroo_spark")
-    before = logger.handlers[:], logger.level, logger.propagate
-    yield
-    logger.handlers[:], logger.level, logger.propagate = before
 
 
 def text(console: Console) -> str:
