@@ -1,0 +1,64 @@
+"""What dies, and when. One seed is one schedule."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """The faults there are."""
+
+    CONNECTOR = "connector killed"
+    WORKER = "worker killed"
+    EXECUTOR = "executor killed"
+    DRIVER = "driver killed"
+    REDIS = "Redis killed"
+    FLUSH = "Redis emptied"
+    STOP = "worker stopped"
+
+
+KILLS = tuple(kind for kind in Kind if kind not in (Kind.FLUSH, Kind.STOP))
+"""The kinds that end a process; the others count beside the kills."""
+
+AT_ONCE = 0.2
+"""How many of the faults come right behind the one before, with no time to recover."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault. ``at`` is in seconds from the start of sending; ``pick`` in [0, 1) chooses among the victims there are
+    at that moment; ``seconds`` is how long Redis is away, or a process stands still.
+    """
+
+    at: float
+    kind: Kind
+    pick: float
+    seconds: float
+
+
+def draw(seed: int, kills: int, begin: float, end: float, lease_seconds: float) -> list[Fault]:
+    """A schedule with exactly so many kills between ``begin`` and ``end`` (seconds), in rounds of all kinds, each round
+    in another order; the faults that kill nothing come on top.
+    """
+    dice = random.Random(seed)
+    kinds: list[Kind] = []
+    while sum(kind in KILLS for kind in kinds) < kills:
+        kinds += dice.sample(list(Kind), len(Kind))
+    while sum(kind in KILLS for kind in kinds) > kills or kinds[-1] not in KILLS:
+        kinds.pop()
+    gaps = [0.02 if dice.random() < AT_ONCE else dice.uniform(0.5, 1.5) for _ in kinds]
+    scale = (end - begin) / sum(gaps)
+    faults, at = [], begin
+    for kind, gap in zip(kinds, gaps, strict=True):
+        at += gap * scale
+        faults.append(Fault(round(at, 2), kind, round(dice.random(), 3), _length(kind, dice, lease_seconds)))
+    return faults
+
+
+def _length(kind: Kind, dice: random.Random, lease_seconds: float) -> float:
+    chance = dice.random()
+    if kind is Kind.STOP:
+        return round(lease_seconds * (1.3 + 0.7 * chance), 2)
+    return round(0.3 + 3.7 * chance, 2) if kind is Kind.REDIS else 0.0
