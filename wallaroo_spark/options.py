@@ -122,6 +122,15 @@ class Options:
     tls_ca: str = _option(
         "", Kind.TEXT, "PEM file of the authority that connectors' certificates must come from; asks for one each."
     )
+    tls_bind_instances: bool = _option(
+        False, Kind.FLAG, "A connector's instance must be one of the names in its certificate; needs tls.ca."
+    )
+    idle_timeout: float = _option(
+        0.0,
+        Kind.SECONDS,
+        "End a session that has sent nothing for so long and waits for nothing; it may come back. 0: never.",
+        minimum=0,
+    )
     lease_seconds: float = _option(
         10.0, Kind.SECONDS, "How long a slot's lease lasts without being renewed.", minimum=0.5
     )
@@ -194,7 +203,7 @@ def table() -> Iterator[Row]:
 def public_name(attribute: str) -> str:
     """The public name of an attribute: ``max_frame_bytes`` → ``maxFrameBytes``, ``tls_key`` → ``tls.key``."""
     if attribute.startswith("tls_"):
-        return "tls." + attribute.removeprefix("tls_")
+        return "tls." + public_name(attribute.removeprefix("tls_"))
     head, *tail = attribute.split("_")
     return head + "".join(word.capitalize() for word in tail)
 

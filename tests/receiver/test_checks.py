@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from dataclasses import dataclass
@@ -164,3 +165,25 @@ def test_a_checkpoint_with_holes_is_refused(spark: SparkSession) -> None:
 
 def test_a_writer_that_cannot_be_looked_into_is_let_through() -> None:
     checks.synchronous(object(), (), "file:///checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tls_certificate": "a.pem"}, "tls.certificate needs tls.key"),
+        ({"tls_key": "a.key"}, "tls.key needs tls.certificate"),
+        ({"tls_ca": "ca.pem"}, "tls.ca needs tls.certificate"),
+        ({"tls_bind_instances": True}, "tls.bindInstances needs tls.ca"),
+    ],
+)
+def test_half_of_a_pair_of_options_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        checks.combinations(Options(**given))
+
+
+def test_whole_pairs_of_options_are_fine() -> None:
+    checks.combinations(Options())
+    whole = Options(tls_certificate="a.pem", tls_key="a.key", tls_ca="ca.pem", tls_bind_instances=True)
+    checks.combinations(whole)
+    with pytest.raises(ConfigurationError):
+        checks.combinations(dataclasses.replace(whole, tls_key=""))

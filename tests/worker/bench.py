@@ -112,11 +112,13 @@ class Bench:
         if ready:
             self.rewind({})
 
-    def connect(self, revision: Revision = V3, instance: str = "shop-1", now: float = 0.0) -> Connector:
+    def connect(
+        self, revision: Revision = V3, instance: str = "shop-1", now: float = 0.0, certified: tuple[str, ...] = ()
+    ) -> Connector:
         """A peer that has said nothing yet."""
         number = len(self.connectors)
         connector = self.connectors[number] = Connector(self, number, revision, instance)
-        self.do(e.Connected(number, f"10.0.0.1:{number}", now))
+        self.do(e.Connected(number, f"10.0.0.1:{number}", now, certified))
         return connector
 
     def join(self, revision: Revision = V3, instance: str = "shop-1") -> Connector:

@@ -274,3 +274,43 @@ def test_an_over_long_instance_name_is_refused(bench: Bench, revision: Revision)
 
     assert "has 256 bytes; it has 1 to 255" in connector.error
     assert bench.counts["fault:bad-instance"] == 1
+
+
+def test_an_instance_that_its_certificate_does_not_name_is_sent_away(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(tls_ca="ca.pem", tls_bind_instances=True)
+    stranger = bench.connect(V3, "shop-2", certified=("shop-1", "shop-1.example"))
+    (error,) = stranger.hello()
+
+    assert isinstance(error, Error)
+    assert error.reason == "instance 'shop-2' is not among the names in its certificate: shop-1, shop-1.example"
+    assert bench.state.status()["counts"]["fault:wrong-certificate"] == 1
+    assert names(bench.connect(V3, "shop-1", certified=("shop-1",)).hello()) == ["OK"]
+
+
+def test_a_silent_session_is_asked_to_come_back_unless_it_waits_for_something(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(idle_timeout=10.0)
+    idle, waiting = bench.join(DRAFT_BE, "idle"), bench.join(DRAFT_BE, "waiting")
+    waiting.open(7)
+    waiting.messages(7, [1])
+    bench.do(e.Tick(9.0))
+    assert idle.said(Error) == []
+
+    bench.do(e.Tick(11.0))
+    assert [error.reason for error in idle.said(Error)] == [
+        reasons.later("nothing was sent for 10 seconds (idleTimeout)")
+    ]
+    assert waiting.said(Error) == []
+
+    bench.commit({StreamKey("waiting", 7): 1})
+    bench.do(e.Tick(12.0))
+    assert len(waiting.said(Error)) == 1
+
+
+def test_a_session_that_sends_now_and_then_is_not_idle(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(idle_timeout=10.0)
+    connector = bench.join(DRAFT_BE)
+    for moment in (6.0, 12.0, 18.0):
+        bench.do(e.Tick(moment))
+        connector.open(int(moment))
+    bench.do(e.Tick(27.0))
+    assert connector.said(Error) == []

@@ -24,6 +24,7 @@ class Fault(StrEnum):
     WRONG_VERSION = "wrong-version"
     WRONG_COOKIE = "wrong-cookie"
     BAD_INSTANCE = "bad-instance"
+    WRONG_CERTIFICATE = "wrong-certificate"
     WRONG_STATE = "wrong-state"
     WRONG_SIDE = "wrong-side"
     RESERVED_FLAG = "reserved-flag"

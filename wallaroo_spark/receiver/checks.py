@@ -140,6 +140,19 @@ def _executors(context: Any) -> list[Any]:
     return [executor for executor in found if executor.id() != "driver"]
 
 
+def combinations(options: Options) -> None:
+    """Options that only make sense together. Raises :class:`ConfigurationError`."""
+    needs = {
+        "tls.bindInstances": (options.tls_bind_instances, "tls.ca", options.tls_ca),
+        "tls.ca": (options.tls_ca, "tls.certificate", options.tls_certificate),
+        "tls.certificate": (options.tls_certificate, "tls.key", options.tls_key),
+        "tls.key": (options.tls_key, "tls.certificate", options.tls_certificate),
+    }
+    for name, (given, other, there) in needs.items():
+        if given and not there:
+            raise ConfigurationError(f"option {name} needs {other} too; give both, or neither", option=name)
+
+
 def registry_reach(options: Options, master: str) -> None:
     """An embedded Redis serves one machine alone. Raises :class:`ConfigurationError` on a cluster of several."""
     if options.registry == "embedded" and not on_one_machine(master):

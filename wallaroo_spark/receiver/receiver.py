@@ -184,6 +184,7 @@ class Receiver:
                     registry.unlock("receiver", self.owner)
 
     def _start_fleet(self) -> None:
+        checks.combinations(self.options)
         checks.environment(self._spark)
         context = checks.classic_context(self._spark)
         master = context.master if context is not None else "connect"

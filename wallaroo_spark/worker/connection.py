@@ -23,8 +23,9 @@ class Phase(StrEnum):
 class Client:
     """One connection. ``deadline`` (monotonic seconds) is when the current phase has lasted too long.
 
-    ``last_at`` is when it last sent anything, in microseconds since 1970 UTC. ``streams`` are those it sends, ended
-    ones for as long as something of them is held; ``open`` are those that it has not ended. ``asked`` are the NOTIFYs
+    ``last_at`` is when it last sent anything, in microseconds since 1970 UTC, and ``heard_at`` the same in monotonic
+    seconds. ``names`` are those of its verified certificate. ``streams`` are those it sends, ended ones for as long as
+    something of them is held; ``open`` are those that it has not ended. ``asked`` are the NOTIFYs
     that wait for the registry, ``to_ask`` those of them that it has not been asked about yet.
     """
 
@@ -32,9 +33,11 @@ class Client:
     peer: str
     protocol: WorkerSession
     deadline: float | None
+    names: tuple[str, ...] = ()
     phase: Phase = Phase.GREETING
     paused: bool = False
     last_at: int = 0
+    heard_at: float = 0.0
     streams: set[StreamKey] = field(default_factory=set)
     open: set[StreamKey] = field(default_factory=set)
     asked: dict[int, Notify] = field(default_factory=dict)

@@ -15,11 +15,15 @@ from wallaroo_spark.worker.ledger import Reference, StreamKey
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A peer has connected; ``session`` is a number of the shell's choosing, never used twice."""
+    """A peer has connected; ``session`` is a number of the shell's choosing, never used twice.
+
+    ``names`` are those of its verified certificate, none without one.
+    """
 
     session: int
     peer: str
     now: float
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,10 @@ class Handshake:
         sessions, options = self._sessions, self._sessions.options
         sessions.log(client, f"says HELLO in {client.revision.name}")
         client.deadline = None
+        if options.tls_bind_instances and client.instance not in client.names:
+            why = f"instance {client.instance!r} is not among the names in its certificate: {', '.join(client.names)}"
+            sessions.fault(client, broken(Fault.WRONG_CERTIFICATE, why))
+            return
         serving = len(sessions.serving)
         if sessions.stopping:
             sessions.refuse(client, reasons.later(sessions.stopping))

@@ -198,7 +198,7 @@ class WorkerService:
         self._peers[session] = peer
         reason = ""
         try:
-            self.handle(e.Connected(session, stream.peer, time.monotonic()))
+            self.handle(e.Connected(session, stream.peer, time.monotonic(), stream.certificate_names))
             while data := await stream.read():
                 # Behind the read, since a peer may be paused while its session is in one.
                 await peer.readable.wait()

@@ -53,7 +53,8 @@ class Sessions:
             version=self.options.version, cookie=self._cookie, max_frame_bytes=self.options.max_frame_bytes
         )
         deadline = event.now + self.options.handshake_timeout
-        self.clients[event.session] = Client(event.session, event.peer, protocol, deadline)
+        self.clients[event.session] = Client(event.session, event.peer, protocol, deadline, event.names)
+        self.heard(self.clients[event.session])
         self.counts["connections"] += 1
         if len(self.clients) > 2 * self.options.max_sessions:
             self.fault(self.clients[event.session], broken(Fault.WORKER_FULL, "too many connections"), at_once=True)
@@ -110,6 +111,21 @@ class Sessions:
                 seconds = self.options.handshake_timeout
                 reason = f"no HELLO came within {seconds:g} seconds (handshakeTimeout)"
                 self.fault(client, broken(Fault.HANDSHAKE_TIMEOUT, reason))
+
+        if self.options.idle_timeout:
+            for client in list(self.streaming.values()):
+                if client.heard_at + self.options.idle_timeout <= now and not self._awaits(client):
+                    seconds = self.options.idle_timeout
+                    self.refuse(client, reasons.later(f"nothing was sent for {seconds:g} seconds (idleTimeout)"))
+
+    def heard(self, client: Client) -> None:
+        """A peer has sent something."""
+        client.heard_at = self._now
+
+    def _awaits(self, client: Client) -> bool:
+        """Whether a silent peer has reason to be: it is not read, or waits to have its messages acknowledged."""
+        ledgers = (self.buffer.ledgers.get(key) for key in client.streams)
+        return client.paused or any(ledger is not None and not ledger.empty for ledger in ledgers)
 
     def stop(self, reason: str) -> None:
         """The worker is about to leave; every session is told to connect again."""

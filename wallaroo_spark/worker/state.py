@@ -135,6 +135,7 @@ class WorkerState:
             return
         self.sessions.counts["bytes"] += len(event.data)
         client.last_at = event.received_at
+        self.sessions.heard(client)
         try:
             client.protocol.receive(event.data)
             self._check_hello_size(client)
