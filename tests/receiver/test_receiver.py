@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
+from tests.network.proxy import Proxy
 from tests.receiver.support import addresses, command_of, descendants, eventually
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryError
 from wallaroo_spark.receiver import Receiver
@@ -100,6 +103,27 @@ def test_leases_of_a_fleet_that_was_killed_are_not_taken_for_workers(spark: Spar
         with Receiver(spark, "orders", workers=1, registry=redis.url) as receiver:
             assert registry.leases()[0].generation > old.generation
             assert addresses(receiver) == registry.leases()[0].connect != old.connect
+
+
+def test_a_start_waits_for_a_redis_that_goes_away_meanwhile(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        EmbeddedRedis() as redis,
+        Registry(redis.url, "orders") as registry,
+        Proxy(("127.0.0.1", urlsplit(redis.url).port or 0)) as proxy,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        url = redis.url.replace(redis.url.rpartition("@")[2], f"{proxy.address}/0")
+        receiver = Receiver(spark, "orders", workers=1, registry=url)
+        starting = thread.submit(receiver.start)
+        eventually(lambda: registry.fleet().get("token"))
+        proxy.refuse()
+        eventually(lambda: "receiver orders waits for its workers" in caplog.text)
+        proxy.accept()
+        starting.result()
+        with receiver:
+            assert addresses(receiver) == registry.leases()[0].connect
 
 
 def test_a_driver_that_was_away_too_long_gives_in_to_the_one_that_has_its_name(spark: SparkSession) -> None:

@@ -29,7 +29,7 @@ from wallaroo_spark.options import Options, public_name, resolve_secret
 from wallaroo_spark.receiver import checks
 from wallaroo_spark.receiver.announcer import Announcer, Standing
 from wallaroo_spark.receiver.fleet import Fleet, SlotRecord
-from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.source import WallarooDataSource, register
 from wallaroo_spark.worker.service import WorkerSetup
 
@@ -241,7 +241,7 @@ class Receiver:
         until = time.monotonic() + WORKERS_SECONDS
         while True:
             # Leases of a fleet that was killed last a while longer: only this fleet's submissions count.
-            serving = {(slot, lease.submission) for slot, lease in registry.leases().items() if lease.flight}
+            serving = {(slot, lease.submission) for slot, lease in self._leases(registry).items() if lease.flight}
             missing = [record for record in self._fleet.records if (record.slot, record.submission) not in serving]
             if not missing:
                 return
@@ -249,6 +249,14 @@ class Receiver:
                 why = "; ".join(f"slot {record.slot}: {record.last_error or 'no error'}" for record in missing)
                 raise ConfigurationError(f"workers did not come up within {WORKERS_SECONDS:g} seconds: {why}")
             self._pause(0.05)
+
+    def _leases(self, registry: Registry) -> dict[int, Lease]:
+        """The live leases; none while the registry is away, which must not end a start that can wait for it."""
+        try:
+            return registry.leases()
+        except RegistryError as error:
+            log.warning("receiver %s waits for its workers: %s", self.name, error)
+            return {}
 
     def _renew(self) -> None:
         """What the driver holds in the registry, written again each round: Redis may have been emptied."""
