@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import cast
 
-from wallaroo_spark.connector import Connector, Lines, Progress, Record
+from wallaroo_spark.connector import Backoff, Connector, Lines, Progress, Record
 
 RECEIVER = "chaos"
 REGISTRY_VARIABLE = "WALLAROO_CHAOS_REGISTRY"
@@ -72,6 +72,7 @@ async def send(instance: str, revision: str, began: float, interval: float, file
         revision=revision,
         registry=f"env:{REGISTRY_VARIABLE}",
         cookie=f"env:{COOKIE_VARIABLE}",
+        retry=Backoff(maximum=3.0),
     ) as connector:
         feeds = (connector.feed(Paced(file, began, interval), progress=Teller()) for file in files)
         await asyncio.gather(*feeds)

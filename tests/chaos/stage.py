@@ -42,10 +42,15 @@ select: [instance, stream, message_id, value]
 trigger: {{processingTime: 1 second}}
 """
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 # Everything that was planned and committed is looked at in the end, so nothing of it is tidied away.
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
+    # Java is started again and again here, on few cores: what takes long to compile does not pay.
+    "spark.driver.extraJavaOptions": QUICK_JAVA,
+    "spark.executor.extraJavaOptions": QUICK_JAVA,
     # The executors run this checkout, wherever their Python finds the package by itself.
     "spark.executorEnv.PYTHONPATH": str(ROOT),
     "spark.sql.streaming.minBatchesToRetain": "1000000",
@@ -105,9 +110,12 @@ class Stage:
         self.connectors[instance].start()
 
     def await_ready(self) -> None:
-        """Wait until every slot is served. Raises :class:`TimeoutError` with what the driver said."""
+        """Wait until every slot is served and the query has run its first, empty batch. Raises :class:`TimeoutError`
+        with what the driver said.
+        """
         until = time.monotonic() + FIRST_SECONDS
-        while len(self.workers()) < SLOTS:
+        first = self.directory / "checkpoint" / "commits" / "0"
+        while len(self.workers()) < SLOTS or not first.exists():
             if time.monotonic() > until:
                 raise TimeoutError(f"not all workers came up: {self._slots}; {self.driver_lines[-5:]}")
             time.sleep(0.2)
