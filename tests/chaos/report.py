@@ -137,7 +137,7 @@ def draw_timeline(run: Run, file: Path) -> None:
     smooth = np.convolve(values, np.ones(width) / width, mode="same")
     rate.plot(moments, smooth, color="#08519c", linewidth=1.5, label=f"mean of {width} s")
     rate.set_ylabel("messages committed / s")
-    rate.legend(loc="upper right", fontsize=8)
+    rate.legend(loc="upper left", fontsize=8)
     for instance, files in sorted(run.connectors.items()):
         age.plot(*ages(run, files), linewidth=1.2, label=instance)
     age.set_ylabel("age of the oldest record\nnot acknowledged (s)")
