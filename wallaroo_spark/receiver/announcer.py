@@ -40,12 +40,22 @@ class _Told:
 
 
 class Announcer:
-    """A thread that keeps the workers informed; ``each_round`` runs along with it, to renew what the driver holds."""
+    """A thread that keeps the workers informed; ``each_round`` runs along with it, to renew what the driver holds.
 
-    def __init__(self, registry: Registry, token: str, each_round: Callable[[], None]) -> None:
+    ``connect`` makes the client of a worker from its inner address and the fleet's token.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        token: str,
+        each_round: Callable[[], None],
+        connect: Callable[[str, str], WorkerClient] = WorkerClient,
+    ) -> None:
         self._registry = registry
         self._token = token
         self._each_round = each_round
+        self._connect = connect
         self._standing: Standing | None = None
         self._told: dict[int, _Told] = {}
         self._lock = threading.Lock()
@@ -140,7 +150,7 @@ class Announcer:
                     continue
                 if known:
                     known.client.close()
-                self._told[slot] = _Told(lease, WorkerClient(lease.flight, self._token))
+                self._told[slot] = _Told(lease, self._connect(lease.flight, self._token))
 
     def _tell(self, told: _Told) -> None:
         standing, known = self._standing, told.standing
