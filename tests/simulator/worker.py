@@ -106,6 +106,9 @@ class Worker(Part):
                 return
             yield third
         self.lease = lease
+        if self.stopping:
+            yield from self._release("told to stop")
+            return
         self.sim.log(self.name, f"has the lease, generation {lease.generation % 10_000_000}")
         self.state = WorkerState(self.options, Origin(self.slot, lease.generation), self.world.cookie)
         self.serving = True
@@ -115,7 +118,9 @@ class Worker(Part):
         self.sim.spawn(self, self._tick())
         while not self.stopping:
             try:
-                if (yield self._acquire(self.address, self.flight)) is not None:
+                lease = yield self._acquire(self.address, self.flight)
+                if lease is not None:
+                    self.lease = lease
                     return
             except LeaseLostError as error:
                 self.stop(error.message)
@@ -154,6 +159,9 @@ class Worker(Part):
             self._peers[session].end.abort()
         self.serving = False
         self.world.inner.ports.pop(self.flight, None)
+        yield from self._release(reason)
+
+    def _release(self, reason: str) -> Steps:
         lease = self.lease
         with contextlib.suppress(RegistryError):
             yield self.world.registry.ask(lambda r: r.release(lease))
