@@ -13,7 +13,7 @@ PLAN_SEED = 1
 
 
 def test_nothing_is_lost_or_repeated_when_parts_die(tmp_path: Path) -> None:
-    plan = Plan(tmp_path, seed=PLAN_SEED, minutes=0.5, messages=20_000, kills=3)
+    plan = Plan(tmp_path, seed=PLAN_SEED, minutes=0.35, messages=20_000, kills=3)
     said: list[str] = []
 
     outcome: Run = run(plan, said.append, lambda line: None)
