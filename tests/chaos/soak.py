@@ -64,6 +64,7 @@ def soak(
         "counts": asdict(verdict),
         "limits_in_MiB_a_minute": {"Python and Redis": PYTHON_LIMIT, "Java": JAVA_LIMIT},
         "processes": [asdict(growth) for growth in judged],
+        "samples_of_workers": [asdict(one) for one in sampler.series.values() if one.role.startswith("worker of")],
     }
     (directory / "soak.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     title = f"{messages:,} messages at {rate}/s: growth after warm-up (limits: {PYTHON_LIMIT:g}, Java {JAVA_LIMIT:g})"
