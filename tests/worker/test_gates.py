@@ -142,6 +142,22 @@ def test_a_session_that_has_opened_nothing_yet_may_be_what_a_read_waits_for(smal
     assert not late.paused
 
 
+@pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
+def test_a_session_whose_next_notify_may_be_what_a_read_waits_for_is_read(small: Bench, revision: Revision) -> None:
+    fill(sender(small, "one"), 1, BUDGET * 3 // 4)
+    two = small.join(revision, "two")
+    two.open(1)
+    assert two.paused
+
+    key = StreamKey("two" if revision.stream_scope == "instance" else "", 2)
+    small.do(e.Wanted((PlannedRange(key, None, 5),)))
+    assert not two.paused
+    two.open(2)
+    for message_id in range(1, 6):
+        two.messages(2, [message_id])
+    assert small.state.buffer.find(PlannedRange(key, None, 5)) is not None
+
+
 def test_a_session_that_is_told_to_go_is_read_to_its_end(small: Bench) -> None:
     one = sender(small, "one")
     fill(one, 1, BUDGET * 3 // 4)

@@ -69,5 +69,14 @@ class Gates:
             self.regulate(client)
 
     def _needed(self, client: Client) -> bool:
-        """Whether a waiting read may need this session; one that has opened no stream yet may."""
-        return not client.streams or not self._wanted.isdisjoint(client.streams)
+        """Whether a waiting read may need what this session sends; it matters under soft pressure alone."""
+        if self._sessions.flow.pressure(self._sessions.buffer.used) is not Pressure.SOFT:
+            return False
+        if not client.streams or not self._wanted.isdisjoint(client.streams):
+            return True
+        return any(self._may_open(client, key) for key in self._wanted)
+
+    def _may_open(self, client: Client, key: StreamKey) -> bool:
+        """Whether the NOTIFY of a stream that nobody sends here may be on its way in this session."""
+        ledger = self._sessions.buffer.ledgers.get(key)
+        return key == client.key(key.stream_id) and (ledger is None or ledger.owner is None)

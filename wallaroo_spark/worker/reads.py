@@ -49,13 +49,15 @@ class Reads:
     async def find(self, ranges: Mapping[int, PlannedRange], seconds: float) -> dict[int, FoundRange]:
         """The ranges that are here; waits until at least one is, or the time is over.
 
+        Looking without waiting counts as waiting too: a worker that is full has to make room for what is looked for.
+
         Raises :class:`TransportError` once the worker is about to leave.
         """
         until = time.monotonic() + seconds
         if self._closed:
             raise TransportError("the worker is about to leave; ask the one that follows it")
         found = self._find(ranges)
-        if found or seconds <= 0:
+        if found:
             return found
         waited = list(ranges.values())
         self._wait_for(waited, +1)

@@ -1,0 +1,17 @@
+"""Reads that wait, and what the worker is told of them."""
+
+from __future__ import annotations
+
+from wallaroo_spark.worker.buffer import Buffer, PlannedRange
+from wallaroo_spark.worker.ledger import Origin, StreamKey
+from wallaroo_spark.worker.reads import Reads
+
+PLANNED = PlannedRange(StreamKey("shop-1", 7), None, 5)
+
+
+async def test_a_look_that_does_not_wait_tells_what_is_looked_for() -> None:
+    told: list[tuple[PlannedRange, ...]] = []
+    reads = Reads(Buffer(1 << 20, Origin(0, 1), "increasing"), told.append)
+
+    assert await reads.find({0: PLANNED}, 0.0) == {}
+    assert told == [(PLANNED,)]
