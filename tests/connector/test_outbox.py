@@ -32,6 +32,42 @@ def again(box: Outbox) -> list[int | None]:
     return ids
 
 
+class TestWhatAnEarlierProcessSent:
+    """The worker may commit it after this one has opened the stream, and before it is sent again."""
+
+    def test_it_may_be_sent_again_and_is_not_kept(self) -> None:
+        box = outbox(ref=14)
+        box.acknowledge(21)
+        for message_id in range(15, 25):
+            put(box, message_id)
+        assert box.kept == 3
+        assert box.next_id(None) == 25
+        box.acknowledge(24)
+        assert box.done
+        box.validate()
+
+    def test_what_comes_before_the_place_that_was_resumed_from_is_refused(self) -> None:
+        box = outbox(ref=14)
+        box.acknowledge(21)
+        with pytest.raises(LocalProtocolError, match="14 is not above 14"):
+            box.next_id(14)
+
+    def test_a_session_that_says_more_is_committed_changes_nothing_for_the_program(self) -> None:
+        box = outbox(ref=14)
+        box.resume(21)
+        put(box, 15)
+        assert box.kept == 0
+
+    def test_an_opaque_id_that_was_acknowledged_early_counts_once_it_is_sent(self) -> None:
+        box = outbox(9, 3, increasing=False)
+        box.acknowledge(8)
+        assert box.kept == 2
+        put(box, 5)
+        put(box, 8)
+        assert box.kept == 0
+        assert box.reference == 8
+
+
 class TestNumbering:
     def test_the_first_id_is_one_where_nothing_is_committed(self) -> None:
         assert outbox().next_id(None) == 1

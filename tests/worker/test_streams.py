@@ -11,6 +11,7 @@ from wallaroo_spark.protocol import (
     NOTHING_PROCESSED,
     REVISIONS,
     V3,
+    Ack,
     Error,
     Notify,
     NotifyAck,
@@ -34,6 +35,24 @@ def refused(stream_id: int, ref: int = NOTHING_PROCESSED) -> NotifyAck:
 @drafts
 def test_in_the_drafts_a_notify_is_not_answered(bench: Bench, revision: Revision) -> None:
     assert bench.join(revision).open(7) == []
+
+
+@drafts
+def test_in_the_drafts_what_was_committed_between_ok_and_notify_is_acknowledged(
+    bench: Bench, revision: Revision
+) -> None:
+    first = bench.join(revision)
+    first.open(7)
+    first.messages(7, range(1, 6))
+    first.leave()
+    second = bench.join(revision)
+    bench.run_batch()
+    assert second.said(Ack) == []
+
+    assert second.open(7) == [Ack(0, ((7, 5),))]
+    assert second.messages(7, range(1, 6)) == []
+    third = bench.join(revision, "shop-2")
+    assert third.open(7) == []
 
 
 @drafts

@@ -39,8 +39,11 @@ class Ledger:
     """What all three kinds have in common.
 
     ``reference`` is the last committed reference, None when there is none; ``start`` is what stands in for it as long
-    as the worker has none. ``last`` is the id that the next one must exceed. A stream that ``ended`` writes its end in
-    every session (``end_written``) until an ACK that came after it has ``settled`` it.
+    as the worker has none. ``last`` is the id that the next one of ours follows. A stream that ``ended`` writes its end
+    in every session (``end_written``) until an ACK that came after it has ``settled`` it.
+
+    What a program sends must exceed the ``floor``: what it sent before, or what the stream had when it was opened. That
+    may be less than ``reference``, for the worker may still commit what an earlier process of the program has sent.
     """
 
     def __init__(self, name: str, *, increasing: bool, start: int | None = None) -> None:
@@ -48,10 +51,12 @@ class Ledger:
         self.start = start
         self.reference: int | None = None
         self.last: int | None = start
+        self.floor: int | None = start
         self.ended = False
         self.end_written = False
         self.settled = False
         self._increasing = increasing
+        self._opened = False
 
     @property
     def kept(self) -> int:
@@ -76,18 +81,18 @@ class Ledger:
     def next_id(self, wanted: int | None) -> int:
         """The id of the next message: the wanted one if it is allowed, else the one after the last; the first is 1.
 
-        Raises :class:`LocalProtocolError` for an id that is not above the last one on an increasing-id stream, and
-        for one that is not an unsigned 64-bit integer.
+        Raises :class:`LocalProtocolError` for an id that is not above the floor of an increasing-id stream, and for
+        one that is not an unsigned 64-bit integer.
         """
         if wanted is None:
             wanted = 1 if self.last is None else self.last + 1
-        elif self._increasing and self.last is not None and wanted <= self.last:
+        elif self._increasing and self.floor is not None and wanted <= self.floor:
             raise LocalProtocolError(
-                f"stream {self.name!r}: message id {wanted} is not above {self.last}, the last one sent or committed; "
+                f"stream {self.name!r}: message id {wanted} is not above {self.floor}, the last one sent or committed; "
                 "send what follows stream.reference, with ids that increase",
                 stream=self.name,
                 id=wanted,
-                last=self.last,
+                last=self.floor,
             )
         if not 0 <= wanted <= U64_MAX:
             raise LocalProtocolError(
@@ -121,6 +126,10 @@ class Ledger:
         assert not self.settled or self.ended
         assert not self.end_written or self.ended
 
+    def _open(self, ref: int | None) -> None:
+        if not self._opened:
+            self._opened, self.floor = True, ref
+
     def _advance(self, ref: int) -> None:
         if self._increasing and self.reference is not None:
             ref = max(ref, self.reference)
@@ -143,6 +152,7 @@ class Outbox(Ledger):
         self._bytes = 0
         self._sent: deque[Message] = deque()
         self._again: deque[Message] = deque()
+        self._early: int | None = None
 
     @property
     def kept(self) -> int:
@@ -160,12 +170,20 @@ class Outbox(Ledger):
         return not self._sent and not self._again
 
     def append(self, message: Message) -> None:
-        """A message was written for the first time; nothing may be waiting to be sent again."""
+        """A message was written for the first time; nothing may be waiting to be sent again.
+
+        One that is committed already, since an earlier process had sent it too, is not kept.
+        """
+        self.floor = message.message_id
+        if self._increasing and self.reference is not None and (message.message_id or 0) <= self.reference:
+            return
         self._sent.append(message)
         size = cost(message.payload, message.key)
         self._bytes += size
         self._budget.held += size
         self.last = message.message_id
+        if not self._increasing and self._early == message.message_id is not None:
+            self.acknowledge(message.message_id)
 
     def acknowledge(self, ref: int) -> None:
         """Forget what is committed. An ACK may be for messages that this session has not written again yet."""
@@ -173,12 +191,17 @@ class Outbox(Ledger):
             self._commit_to(ref)
         elif self._holds(ref):
             self._forget_through(ref)
-            self.reference = ref
+            self.reference, self._early = ref, None
+        else:
+            # Of what an earlier process has sent, or acknowledged before: known once the same is sent again.
+            self._early = ref
         self._settle()
 
     def resume(self, ref: int | None) -> None:
         """Forget what is committed and line up the rest for sending again, in order, before anything new."""
         ref = self.start if ref is None else ref
+        self._open(ref)
+        self._early = None
         if self._increasing:
             self._resume_increasing(ref)
         else:
@@ -302,7 +325,7 @@ class Trail(Ledger):
 
     def append(self, message: Message) -> None:
         """A message was written."""
-        self.last = message.message_id
+        self.last = self.floor = message.message_id
 
     def acknowledge(self, ref: int) -> None:
         """Move the reference on; the id may be one that is not sent again yet."""
@@ -318,7 +341,7 @@ class Trail(Ledger):
     def take_rewind(self) -> int | None:
         """The reader is about to start behind the returned reference; None is the beginning."""
         self._rewound = False
-        self.last = self.reference
+        self.last = self.floor = self.reference
         return self.reference
 
 

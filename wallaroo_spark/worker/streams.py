@@ -29,6 +29,7 @@ class Streams:
         notify, key = event.notify, client.key(event.notify.stream_id)
         if client.revision.stream_scope == "instance":
             self._open(client, notify)
+            self._bring_up_to_date(client, notify)
         elif event.already_open or self._taken(client, key):
             self._answer(client, notify.stream_id, success=False)
         elif notify.stream_id in self._sessions.claims:
@@ -101,6 +102,12 @@ class Streams:
         for ledger in ledgers:
             sessions.buffer.drop(ledger)
             sessions.tidy(ledger)
+
+    def _bring_up_to_date(self, client: Client, notify: Notify) -> None:
+        """Say what was committed between OK and NOTIFY: sent again it is dropped, and no commit would tell of it."""
+        reference = self._sessions.buffer.reference(client.key(notify.stream_id))
+        if reference is not None and reference != notify.ref:
+            self._gates.acknowledge(client, [(notify.stream_id, reference)])
 
     def _open_claimed(self, client: Client, notify: Notify) -> None:
         self._open(client, notify)
