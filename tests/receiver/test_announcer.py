@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from tests.source.fleet import TOKEN, LiveFleet, eventually
 from wallaroo_spark.receiver.announcer import Announcer, Standing
-from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.registry import EmbeddedRedis, Lease
 
 A = {"shop-1": {"7": 10}}
 B = {"shop-1": {"7": 20}}
@@ -44,6 +45,25 @@ def make_announcer() -> Iterator[Callable[..., Announcer]]:
 def known(fleet: LiveFleet, slot: int) -> tuple[Any, ...]:
     status = fleet.client(slot).status()
     return status["ready"], status["epoch"], status["batch"]
+
+
+def test_an_epoch_grows_whatever_the_registry_numbers_it(fleet: LiveFleet) -> None:
+    announcer = Announcer(fleet.registry, TOKEN, lambda: None)
+    assert announcer.next_epoch(7) == 7
+    announcer.begin(Standing(7, -1, {}))
+    assert announcer.next_epoch(3) == 8
+    assert announcer.next_epoch(9) == 9
+
+
+def test_a_worker_that_a_new_redis_numbers_lower_than_the_last_one_is_told(fleet: LiveFleet) -> None:
+    fleet.registry.renew(Lease(0, 1, 9 * 10**15, "a worker that is gone", "127.0.0.1:1", "127.0.0.1:1"))
+    announcer = Announcer(fleet.registry, TOKEN, lambda: None)
+    announcer.find_workers()
+    with Redis.from_url(fleet.options.registry) as client:
+        client.flushall()
+    fleet.start(0)
+    announcer.begin(Standing(5, 2, A))
+    assert known(fleet, 0) == (True, 5, 2)
 
 
 def test_workers_know_where_the_query_stands_before_it_starts(

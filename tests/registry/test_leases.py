@@ -109,6 +109,19 @@ def test_a_renewal_puts_a_lease_back_into_an_emptied_redis(
     assert registry.leases() == {0: lease}
 
 
+def test_addresses_survive_a_renewal_from_before_they_were_published(
+    registry: Registry, acquire: Acquire, empty_redis: Callable[[], None]
+) -> None:
+    before = registry.acquire(0, 1, "w-1", "", "")
+    assert before is not None
+    published = acquire()
+    assert published.connect
+    empty_redis()
+    registry.renew(before)
+    registry.renew(published)
+    assert registry.leases() == {0: published}
+
+
 def test_an_emptied_redis_gives_the_slot_to_a_newer_submission_for_good(
     registry: Registry, acquire: Acquire, empty_redis: Callable[[], None]
 ) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from redis import Redis
 
 from tests.source.fleet import LiveFleet, eventually
-from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.source.fleet_view import FleetView
 
 
@@ -42,6 +43,20 @@ def test_workers_are_found_as_they_come_and_each_change_is_announced(
     assert view.wait(stamp, 0) > stamp
     assert view.addresses()[0] == lease.flight
     assert view.workers == 2
+
+
+def test_a_worker_that_a_new_redis_numbers_lower_than_the_last_one_is_found(
+    fleet: LiveFleet, view_of: Callable[[LiveFleet], FleetView]
+) -> None:
+    fleet.registry.renew(Lease(0, 1, 9 * 10**15, "a worker that is gone", "127.0.0.1:1", "127.0.0.1:1"))
+    view = view_of(fleet)
+    eventually(lambda: view.addresses() == {0: "127.0.0.1:1"})
+    with Redis.from_url(fleet.options.registry) as client:
+        client.flushall()
+    fleet.publish()
+    lease = fleet.start(0)
+    eventually(lambda: view.addresses() == {0: lease.flight})
+    eventually(view.slots)
 
 
 def test_a_view_that_starts_twice_looks_once(fleet: LiveFleet, view_of: Callable[[LiveFleet], FleetView]) -> None:

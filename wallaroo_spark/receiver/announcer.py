@@ -82,6 +82,14 @@ class Announcer:
         """Where the query stands; None before the first one has started."""
         return self._standing
 
+    def next_epoch(self, number: int) -> int:
+        """The epoch of a query that starts now: the registry's ``number``, as long as that grows.
+
+        A Redis that has taken another's place may be behind it, and workers pass over what is of an older epoch.
+        """
+        standing = self._standing
+        return max(number, standing.epoch + 1) if standing is not None else number
+
     def begin(self, standing: Standing) -> None:
         """A query starts: tell all workers before it does."""
         with self._standing_lock:
@@ -146,7 +154,8 @@ class Announcer:
         with self._lock:
             for slot, lease in leases.items():
                 known = self._told.get(slot)
-                if not lease.flight or (known and known.lease.generation >= lease.generation):
+                # Another lease than the last one is a newer one, though a Redis with another clock may number it lower.
+                if not lease.flight or (known and known.lease == lease):
                     continue
                 if known:
                     known.client.close()

@@ -301,7 +301,7 @@ class Receiver:
         assert self._registry is not None
         committed = files.progress(self.name).committed
         references = committed.references if committed else (self.options.starting_offsets or {})
-        epoch = self._registry.next_submission()
+        epoch = self._announcer.next_epoch(self._registry.next_submission())
         self._announcer.begin(Standing(epoch, committed.batch if committed else -1, references))
         self._watcher = CheckpointWatcher(files, self.name, functools.partial(self._progressed, epoch))
         self._listener = _Waker(self._watcher)

@@ -61,13 +61,14 @@ end
 
 _KEEP = """
 -- Extend the lease, or write it again where Redis knows none or only an older one.
--- Returns nothing, or the record that is newer. Addresses on record may be newer than the caller's, and stay.
+-- Returns nothing, or the record that is newer. Addresses on record may be newer than the caller's, and stay; a record
+-- without them may come from a renewal that was under way when they were published, and gets the caller's.
 local function keep(leases, mine, milliseconds)
   local record = read(leases, mine.slot)
   if record then
     local difference = compare(record, mine)
     if difference > 0 or (difference == 0 and record.holder ~= mine.holder) then return record end
-    if difference == 0 then mine = record end
+    if difference == 0 and record.connect ~= '' then mine = record end
   end
   write(leases, mine, now() + milliseconds)
 end

@@ -116,7 +116,8 @@ class FleetView:
             return
         for slot, lease in leases.items():
             known = self._slots.get(slot)
-            if not lease.flight or (known and known.lease.generation >= lease.generation):
+            # Another lease than the last one is a newer one, though a Redis with another clock may number it lower.
+            if not lease.flight or (known and known.lease == lease):
                 continue
             view = SlotView(lease, WorkerClient(lease.flight, self.token))
             with self._changed:
