@@ -362,6 +362,7 @@ class Connector(Part):
             message = source.message(sending.cursor)
             if not credit or not self.budget.admits(cost(message.payload, message.key)):
                 return None
+            ledger.next_id(message.message_id)
             data = session.message(message)
             ledger.append(message)
             sending.cursor += 1

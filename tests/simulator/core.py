@@ -25,6 +25,7 @@ class Part:
         self.name = name
         self.alive = True
         self.asleep = False
+        self.woken_at = 0.0
         self.held: list[Action] = []
 
 
@@ -137,6 +138,7 @@ class Simulation:
 
     def _wake(self, part: Part) -> None:
         part.asleep = False
+        part.woken_at = self.now
         if not part.alive:
             return
         self.log(part.name, "goes on")

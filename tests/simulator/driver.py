@@ -116,6 +116,7 @@ class Driver(Part):
         files = SimulatedFiles(self.world.checkpoint, lambda: 0)
         committed = files.progress(RECEIVER).committed
         epoch = yield from self._until_answered(lambda r: r.next_submission())
+        epoch = self.announcer.next_epoch(epoch)
         batch = committed.batch if committed else -1
         self.sim.log(self.name, f"begins epoch {epoch % 10_000_000} behind batch {batch}")
         self.announcer.begin(Standing(epoch, batch, committed.references if committed else {}))

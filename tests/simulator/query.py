@@ -41,7 +41,7 @@ class FleetView:
             try:
                 for slot, lease in (yield self._world.registry.ask(lambda r: r.leases())).items():
                     known = self.known.get(slot)
-                    if lease.flight and not (known and known.generation >= lease.generation):
+                    if lease.flight and known != lease:
                         self.known[slot] = lease
             except RegistryError:
                 pass

@@ -25,13 +25,16 @@ class _Record:
 
 
 class RegistryModel:
-    """What Redis holds, and the scripts as methods; ``now`` gives its clock in milliseconds."""
+    """What Redis holds, and the scripts as methods; ``now`` gives its clock in milliseconds.
 
-    def __init__(self, lease_seconds: float, now: Callable[[], int]) -> None:
+    ``lost`` says when a holder's lease became another's, by holder and in seconds of ``steady``, for those who check.
+    """
+
+    def __init__(self, lease_seconds: float, now: Callable[[], int], steady: Callable[[], float]) -> None:
         self._milliseconds = round(lease_seconds * 1000)
         self._now = now
-        self.lost: dict[str, int] = {}
-        """When a holder's lease became another's, by holder, for those who check; the scripts know nothing of it."""
+        self._steady = steady
+        self.lost: dict[str, float] = {}
         self._holders: dict[int, str] = {}
         self.empty()
 
@@ -136,7 +139,7 @@ class RegistryModel:
             mine = (lease.submission, lease.generation)
             if record.order > mine or (record.order == mine and record.lease.holder != lease.holder):
                 raise _lost(lease, record.lease)
-            if record.order == mine:
+            if record.order == mine and record.lease.connect:
                 lease = record.lease
         self._note_holder(lease.slot, lease.holder)
         self.records[lease.slot] = _Record(lease, self._now() + self._milliseconds)
@@ -158,7 +161,7 @@ class RegistryModel:
     def _note_holder(self, slot: int, holder: str) -> None:
         before = self._holders.get(slot, holder)
         if before != holder:
-            self.lost[before] = self._now()
+            self.lost[before] = self._steady()
         self.lost.pop(holder, None)
         self._holders[slot] = holder
 
@@ -188,7 +191,9 @@ class SimulatedRegistry(Part):
         self.away = False
         self.back_since = 0.0
         self.skew_ms = 0
-        self.model = RegistryModel(lease_seconds, lambda: EPOCH_MS + self.skew_ms + round(sim.now * 1000))
+        self.model = RegistryModel(
+            lease_seconds, lambda: EPOCH_MS + self.skew_ms + round(sim.now * 1000), lambda: sim.now
+        )
 
     def at_once(self, work: Callable[[RegistryModel], Any]) -> Any:
         """A question whose caller waits; raises :class:`RegistryError` when there is no answer."""
@@ -228,6 +233,6 @@ class SimulatedRegistry(Part):
 
     def lose_everything(self) -> None:
         """A new Redis in place of the old one, with a clock of its own."""
-        self.skew_ms = self.sim.random.choice((0, 0, self.sim.random.randrange(-3000, 3000)))
+        self.skew_ms = self.sim.random.choice((0, 0, self.sim.random.randrange(-20_000, 20_000)))
         self.model.empty()
         self.sim.log(self.name, f"is emptied; its clock is off by {self.skew_ms} ms")

@@ -66,7 +66,6 @@ class Worker(Part):
         self.lease: Lease | None = None
         self.serving = False
         self.stopping = False
-        self.woken_at = 0.0
         self.address = f"10.0.0.{self.number}:7100"
         self.flight = f"10.0.0.{self.number}:7200"
         self.ended = Promise()
@@ -415,13 +414,13 @@ class Worker(Part):
     def _find(self, ranges: dict[int, PlannedRange], seconds: float) -> Promise:
         answer = Promise()
         found = self._look(ranges)
-        if found or seconds <= 0 or not self.serving:
+        if found or not self.serving:
             answer.resolve(found)
             return answer
         waiting = Waiting(ranges, answer)
         self._reads.append(waiting)
         self._wait_for(ranges.values(), +1)
-        self.sim.after(seconds, self, lambda: self._settle(waiting))
+        self.sim.after(max(0.0, seconds), self, lambda: self._settle(waiting))
         return answer
 
     def _look(self, ranges: dict[int, PlannedRange]) -> dict[int, FoundRange]:

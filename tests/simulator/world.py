@@ -17,7 +17,7 @@ from tests.simulator.history import History
 from tests.simulator.invariants import Judge
 from tests.simulator.network import Network
 from tests.simulator.profile import Profile, draw_profile
-from tests.simulator.registry import EPOCH_MS, SimulatedRegistry
+from tests.simulator.registry import SimulatedRegistry
 from tests.simulator.sources import Source, make_source
 from tests.simulator.worker import Worker
 from wallaroo_spark.options import Options
@@ -135,8 +135,7 @@ class World:
         lost = self.registry.model.lost.get(worker.holder)
         if lost is None or self.registry.away:
             return None
-        when = (lost - EPOCH_MS - self.registry.skew_ms) / 1000
-        return max(when, self.registry.back_since, worker.woken_at, worker.unanswered_at)
+        return max(lost, self.registry.back_since, worker.woken_at, worker.unanswered_at)
 
     def run(self) -> Report:
         """Let it unfold: faults first, then peace, in which all must come to its end."""
