@@ -73,6 +73,8 @@ class Tenancy:
         self._holder = holder
         # Claims are asked for and given back one after the other, or Redis might see it the other way round.
         self._claiming = asyncio.Lock()
+        # What Redis may have as ours although it is not: it did not answer when that was claimed or given back.
+        self._doubtful: set[int] = set()
         # Renewing must not queue behind a thousand sessions that ask where they belong.
         self._thread = ThreadPoolExecutor(1, "wallaroo-lease")
 
@@ -113,6 +115,7 @@ class Tenancy:
         """Keep the lease, and put back what an emptied Redis has forgotten; the claims that another slot has by now."""
         await self._run(functools.partial(self._registry.renew, self.current, instances=instances))
         async with self._claiming:
+            await self._give_back()
             wanted = claims().copy()
             ask = functools.partial(self._registry.claim, self.current, sorted(wanted))
             return frozenset(wanted - await self._run(ask)) if wanted else frozenset()
@@ -120,13 +123,22 @@ class Tenancy:
     async def claim(self, streams: tuple[int, ...]) -> frozenset[int]:
         """Claim stream ids; those that are the slot's now."""
         async with self._claiming:
-            return frozenset(await asyncio.to_thread(self._registry.claim, self.current, streams))
+            self._doubtful.update(streams)
+            granted = frozenset(await asyncio.to_thread(self._registry.claim, self.current, streams))
+            self._doubtful.difference_update(streams)
+            return granted
 
     async def unclaim(self, streams: tuple[int, ...]) -> None:
-        """Give stream ids back, as far as the registry answers."""
+        """Give stream ids back; with the next renewal, when the registry does not answer now."""
         async with self._claiming:
+            self._doubtful.update(streams)
             with contextlib.suppress(RegistryError):
-                await asyncio.to_thread(self._registry.unclaim, self.current, streams)
+                await self._give_back()
+
+    async def _give_back(self) -> None:
+        if self._doubtful:
+            await asyncio.to_thread(self._registry.unclaim, self.current, sorted(self._doubtful))
+            self._doubtful.clear()
 
     async def release(self) -> None:
         """Give the lease back, as far as the registry answers; the last call."""
