@@ -251,6 +251,20 @@ def test_a_newer_session_of_an_instance_takes_the_place_of_the_older(bench: Benc
     assert bench.run_batch() == {StreamKey("shop-1", 1): [1, 2, 3]}
 
 
+@pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE], ids=str)
+def test_the_session_that_came_last_stays_whichever_the_registry_knows_first(bench: Bench, revision: Revision) -> None:
+    bench.registry_answers = False
+    older, newer = bench.connect(revision), bench.connect(revision)
+    older.hello()
+    newer.hello()
+    first, second = bench.held_back
+    bench.answer(second)
+    bench.answer(first)
+    assert "takes its place" in older.error
+    assert [type(frame) for frame in newer.frames] == [Ok]
+    assert newer.open(7) == []
+
+
 def test_sessions_of_one_instance_in_v3_and_in_a_draft_live_side_by_side(bench: Bench) -> None:
     shipped, draft = bench.join(V3), bench.join(DRAFT_LE)
     other = bench.join(V3)

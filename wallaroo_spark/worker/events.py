@@ -15,7 +15,7 @@ from wallaroo_spark.worker.ledger import Reference, StreamKey
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A peer has connected; ``session`` is a number of the shell's choosing, never used twice.
+    """A peer has connected; ``session`` is a number that grows with each.
 
     ``names`` are those of its verified certificate, none without one.
     """

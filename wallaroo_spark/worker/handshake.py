@@ -78,8 +78,9 @@ class Handshake:
     def _accept(self, client: Client) -> None:
         sessions, buffer = self._sessions, self._sessions.buffer
         by_instance = client.revision.stream_scope == "instance"
+        if by_instance and not self._supersede(client):
+            return
         if by_instance:
-            self._supersede(client)
             sessions.senders[client.instance] = client
         client.phase = Phase.STREAMING
         sessions.streaming[client.session] = client
@@ -91,9 +92,12 @@ class Handshake:
         sessions.send(client, client.protocol.ok(window, references))
         self._gates.regulate(client)
 
-    def _supersede(self, client: Client) -> None:
-        """An instance's streams have one sender: the session that came last."""
+    def _supersede(self, client: Client) -> bool:
+        """An instance's streams have one sender: the session that came last, whichever the registry knows first."""
         other = self._sessions.senders.get(client.instance)
-        if other is not None:
-            why = f"a newer session of instance {client.instance!r}, from {client.peer}, takes its place"
-            self._sessions.fault(other, broken(Fault.SUPERSEDED, why))
+        if other is None:
+            return True
+        newer, older = (client, other) if client.session > other.session else (other, client)
+        why = f"a newer session of instance {client.instance!r}, from {newer.peer}, takes its place"
+        self._sessions.fault(older, broken(Fault.SUPERSEDED, why))
+        return newer is client
