@@ -74,7 +74,8 @@ class Worker(Part):
         self._peers: dict[int, Peer] = {}
         self._sessions: dict[int, int] = {}
         self._next_session = 0
-        self._claiming: deque[tuple[Callable[[Any], Any], Promise]] = deque()
+        self._doubtful: set[int] = set()
+        self._claiming: deque[tuple[Callable[[], Steps], Promise]] = deque()
         self._waited: Counter[PlannedRange] = Counter()
         self._reads: list[Waiting] = []
         self.sim.spawn(self, self._run())
@@ -196,7 +197,7 @@ class Worker(Part):
             yield self.options.lease_seconds / 3
             try:
                 yield self._ask_renewal(state.instances())
-                lost = yield from self._renew_claims(state)
+                lost = yield self._in_turn(self._renew_claims)
             except LeaseLostError as error:
                 self.lease_lost(error)
                 return
@@ -211,38 +212,54 @@ class Worker(Part):
         lease = self.lease
         return self.world.registry.ask(lambda r: r.renew(lease, instances=instances))
 
-    def _renew_claims(self, state: WorkerState) -> Steps:
-        answer, wanted = Promise(), set()
-
-        def ask(registry: Any) -> Any:
-            wanted.update(state.claims)
-            return registry.claim(self.lease, sorted(wanted)) if wanted else set()
-
-        self._claim_in_turn(ask, answer)
-        granted = yield answer
-        return wanted - granted
-
     def lease_lost(self, error: LeaseLostError) -> None:
         """The registry says that the slot is another's."""
         self.stop(error.message)
 
     # Claims, one after the other.
 
-    def _claim_in_turn(self, ask: Callable[[Any], Any], answer: Promise) -> None:
-        self._claiming.append((ask, answer))
+    def _in_turn(self, work: Callable[[], Steps]) -> Promise:
+        answer = Promise()
+        self._claiming.append((work, answer))
         if len(self._claiming) == 1:
-            self.sim.spawn(self, self._claim())
+            self.sim.spawn(self, self._take_turns())
+        return answer
 
-    def _claim(self) -> Steps:
+    def _take_turns(self) -> Steps:
         while self._claiming:
-            ask, answer = self._claiming[0]
+            work, answer = self._claiming[0]
             try:
-                result = yield self.world.registry.ask(ask)
+                result = yield from work()
             except RegistryError as error:
                 answer.fail(error)
             else:
                 answer.resolve(result)
             self._claiming.popleft()
+
+    def _claim(self, streams: Iterable[int]) -> Steps:
+        wanted, lease = list(streams), self.lease
+        self._doubtful.update(wanted)
+        granted = yield self.world.registry.ask(lambda r: r.claim(lease, wanted))
+        self._doubtful.difference_update(wanted)
+        return granted
+
+    def _renew_claims(self) -> Steps:
+        assert self.state is not None
+        yield from self._give_back()
+        wanted, lease = sorted(self.state.claims), self.lease
+        if not wanted:
+            return set()
+        return set(wanted) - (yield self.world.registry.ask(lambda r: r.claim(lease, wanted)))
+
+    def _unclaim(self, streams: tuple[int, ...]) -> Steps:
+        self._doubtful.update(streams)
+        yield from self._give_back()
+
+    def _give_back(self) -> Steps:
+        doubtful, lease = sorted(self._doubtful), self.lease
+        if doubtful:
+            yield self.world.registry.ask(lambda r: r.unclaim(lease, doubtful))
+            self._doubtful.clear()
 
     # Connections.
 
@@ -322,7 +339,7 @@ class Worker(Part):
                 case e.AskClaims():
                     self.sim.spawn(self, self._ask_claims(instruction))
                 case e.ReleaseClaims():
-                    self._unclaim(instruction.streams)
+                    self._release_claims(instruction.streams)
                 case e.Log():
                     self.sim.log(self.name, instruction.text)
                 case e.WakeReaders():
@@ -363,15 +380,12 @@ class Worker(Part):
         else:
             self.handle(e.Assigned(ask.session, answer.slot, answer.connect))
 
-    def _unclaim(self, streams: tuple[int, ...]) -> None:
-        lease = self.lease
-        self._claim_in_turn(lambda r: r.unclaim(lease, streams), Promise())
+    def _release_claims(self, streams: tuple[int, ...]) -> None:
+        self._in_turn(lambda: self._unclaim(streams))
 
     def _ask_claims(self, ask: e.AskClaims) -> Steps:
-        answer = Promise()
-        self._claim_in_turn(lambda r: r.claim(self.lease, ask.streams), answer)
         try:
-            granted = yield answer
+            granted = yield self._in_turn(lambda: self._claim(ask.streams))
         except RegistryError as error:
             self.handle(e.RegistryFailed(ask.session, str(error), ask.streams))
             if isinstance(error, LeaseLostError):
