@@ -58,7 +58,12 @@ def test_a_receiver_that_is_not_started_says_so(tmp_path: Path) -> None:
     receiver.stop()
 
 
+def redis_servers() -> set[int]:
+    return {pid for pid in descendants(os.getpid()) if "redis-server" in command_of(pid)}
+
+
 def test_what_cannot_start_leaves_nothing_behind(spark: SparkSession) -> None:
+    of_other_tests = redis_servers()
     with (
         pytest.raises(ConfigurationError, match="9 workers and the query need 10 task slots"),
         Receiver(spark, "orders", workers=9),
@@ -71,7 +76,7 @@ def test_what_cannot_start_leaves_nothing_behind(spark: SparkSession) -> None:
         pytest.fail("it must not start")
 
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("wallaroo-orders")]
-    assert not any("redis-server" in command_of(pid) for pid in descendants(os.getpid()))
+    assert redis_servers() <= of_other_tests
 
 
 def test_a_query_that_cannot_start_leaves_the_receiver_ready_for_another(spark: SparkSession, tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ from wallaroo_spark.worker import flight_server
 from wallaroo_spark.worker.ledger import StreamKey
 
 LIVENESS_SECONDS = 60.0
-"""By when, after the last fault, all that was sent is committed and acknowledged."""
+"""By when, after the last fault, all that was sent is committed and acknowledged, if batches are of any size."""
+BATCH_SECONDS = 2.0
+"""What each batch may take beside that, where a limit makes many of them."""
 RUN_AGAIN_SECONDS = 5.0
 MOST_STEPS = 300_000
 ROWS_A_BATCH = 7
@@ -144,13 +146,19 @@ class World:
             self.sim.calm = True
             self.sim.log("chaos", "ends; from here on nothing fails")
             self._make_peace()
-            if not self._run_until(self.sim.now + LIVENESS_SECONDS, lambda: not self.judge.unfinished()):
-                raise Violation(f"not done after {LIVENESS_SECONDS:g} s of peace: {'; '.join(self.judge.unfinished())}")
+            seconds = self._patience()
+            if not self._run_until(self.sim.now + seconds, lambda: not self.judge.unfinished()):
+                raise Violation(f"not done after {seconds:.0f} s of peace: {'; '.join(self.judge.unfinished())}")
         except Exception as error:
             what = str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
             self.sim.log("VIOLATION", what)
             return self._report(what)
         return self._report("")
+
+    def _patience(self) -> float:
+        limit = self.profile.max_rows
+        batches = sum(len(source.ids) for source in self.sources.values()) / limit if limit else 0
+        return LIVENESS_SECONDS + BATCH_SECONDS * batches
 
     def _make_peace(self) -> None:
         if self.profile.goes_back:
