@@ -50,6 +50,13 @@ class Promise:
             self.settled, self.error = True, error
             self._tell()
 
+    def settle_as(self, other: Promise) -> None:
+        """What another, which is settled, came to."""
+        if other.error is not None:
+            self.fail(other.error)
+        else:
+            self.resolve(other.value)
+
     def then(self, action: Action) -> None:
         """Do something once it is settled."""
         if self.settled:
@@ -91,8 +98,12 @@ class Simulation:
 
     def after(self, seconds: float, part: Part, action: Action) -> None:
         """Something is to happen to a part."""
+        self.at(self.now + seconds, part, action)
+
+    def at(self, time: float, part: Part, action: Action) -> None:
+        """The same at a time, behind all that is to happen then."""
         self._number += 1
-        heapq.heappush(self._agenda, (self.now + seconds, self._number, part, action))
+        heapq.heappush(self._agenda, (time, self._number, part, action))
 
     def spawn(self, part: Part, steps: Steps) -> None:
         """Run a process of a part, from now on and for as long as the part lives."""

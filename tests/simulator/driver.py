@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 ROUND_SECONDS = 0.5
 POLL_SECONDS = 1.0
-ZOMBIE_SECONDS = 4.0
-"""How long the process of a cancelled task goes on."""
+ZOMBIE_SECONDS = (1.0, 4.0, 20.0)
+"""How long the process of a cancelled task goes on at most: mostly a little, or for as long as nobody sees to it."""
 
 
 class Watcher(CheckpointWatcher):
@@ -161,7 +161,7 @@ class Driver(Part):
     def cancel(self, worker: Worker) -> None:
         """Spark gives a task up; its process is not told, and goes on until it is killed."""
         self.sim.log(worker.name, "is cancelled, and does not know")
-        seconds = self.sim.random.uniform(0.0, ZOMBIE_SECONDS)
+        seconds = self.sim.random.uniform(0.0, self.sim.random.choice(ZOMBIE_SECONDS))
         self.sim.after(seconds, self.world.fate, worker.kill)
         answer = worker.ended
         worker.ended = Promise()

@@ -44,7 +44,7 @@ class InnerNetwork:
         def arrive() -> None:
             result = work(worker)
             if isinstance(result, Promise):
-                result.then(lambda: sim.after(sim.latency(), clock, lambda: answer.resolve(result.value)))
+                result.then(lambda: sim.after(sim.latency(), clock, lambda: answer.settle_as(result)))
             else:
                 sim.after(sim.latency(), clock, lambda: answer.resolve(result))
 

@@ -116,12 +116,17 @@ class Judge:
             return
         if data[4] != client.protocol.revision.by_frame[Ok].tag:
             return
+        self._must_hold_its_lease(worker, "lets a session in")
+
+    def took_in(self, worker: Worker) -> None:
+        """A worker has accepted messages: that must end soon once its lease is another's."""
+        self._must_hold_its_lease(worker, "takes messages in")
+
+    def _must_hold_its_lease(self, worker: Worker, what: str) -> None:
         lost = self.world.lost_since(worker)
         limit = worker.options.lease_seconds / 3 + LEASE_SLACK_SECONDS
         if lost is not None and self.world.sim.now - lost > limit:
-            raise Violation(
-                f"{worker.name} lets a session in, and its slot has been another's for longer than {limit:.1f} s"
-            )
+            raise Violation(f"{worker.name} {what}, and its slot has been another's for longer than {limit:.1f} s")
 
     # Batches.
 

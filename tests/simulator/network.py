@@ -87,7 +87,7 @@ class End:
     def _post(self, action: Callable[[], None]) -> None:
         sim = self._network.sim
         self._arrives = max(self._arrives, sim.now + sim.latency())
-        sim.after(self._arrives - sim.now, self.peer.part, action)
+        sim.at(self._arrives, self.peer.part, action)
 
     def _take(self, data: bytes) -> None:
         if not self.closed and not self._deaf and not self._over and self.taker is not None:

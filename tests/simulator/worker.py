@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulator.core import Part, Promise, Simulation, Steps, Violation
 from tests.simulator.network import End
 from wallaroo_spark.columnar.decode import ROW_OVERHEAD
-from wallaroo_spark.errors import LeaseLostError, RegistryError
+from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError
 from wallaroo_spark.protocol import WorkerSession
 from wallaroo_spark.registry import Lease
 from wallaroo_spark.worker import events as e
@@ -313,6 +313,8 @@ class Worker(Part):
             raise Violation(f"{self.name} reads session {session} with its budget used up: {buffer.used}")
         before, size = buffer.rows, len(data) + state.sessions.clients[session].protocol.pending
         self.handle(e.Received(session, data, round(self.sim.now * 1_000_000)))
+        if buffer.rows > before:
+            self.world.judge.took_in(self)
         # Each row may have come alone, in a segment of its own.
         self.largest_read = max(self.largest_read, size + (buffer.rows - before) * (ROW_OVERHEAD + SEGMENT_OVERHEAD))
 
@@ -416,7 +418,11 @@ class Worker(Part):
     ) -> Steps:
         until = self.sim.now + wait
         while ranges:
-            found = yield self._find(ranges, until - self.sim.now)
+            try:
+                found = yield self._find(ranges, until - self.sim.now)
+            except TransportError as error:
+                done.fail(error)
+                return
             if not found and self.sim.now >= until:
                 break
             ranges = {index: planned for index, planned in ranges.items() if index not in found}
@@ -427,8 +433,11 @@ class Worker(Part):
 
     def _find(self, ranges: dict[int, PlannedRange], seconds: float) -> Promise:
         answer = Promise()
+        if not self.serving:
+            answer.fail(TransportError(f"{self.name} is about to leave"))
+            return answer
         found = self._look(ranges)
-        if found or not self.serving:
+        if found:
             answer.resolve(found)
             return answer
         waiting = Waiting(ranges, answer)

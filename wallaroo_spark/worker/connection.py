@@ -26,7 +26,8 @@ class Client:
     ``last_at`` is when it last sent anything, in microseconds since 1970 UTC, and ``heard_at`` the same in monotonic
     seconds. ``names`` are those of its verified certificate. ``streams`` are those it sends, ended ones for as long as
     something of them is held; ``open`` are those that it has not ended. ``asked`` are the NOTIFYs
-    that wait for the registry, ``to_ask`` those of them that it has not been asked about yet.
+    that wait for the registry, ``to_ask`` those of them that it has not been asked about yet. ``untold`` are the
+    streams whose committed reference it is told once it has repeated what it sent before.
     """
 
     session: int
@@ -42,6 +43,7 @@ class Client:
     open: set[StreamKey] = field(default_factory=set)
     asked: dict[int, Notify] = field(default_factory=dict)
     to_ask: list[int] = field(default_factory=list)
+    untold: set[StreamKey] = field(default_factory=set)
 
     @property
     def instance(self) -> str:

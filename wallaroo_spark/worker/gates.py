@@ -52,6 +52,22 @@ class Gates:
         if pairs or credits:
             sessions.send(client, client.protocol.ack(credits, pairs))
 
+    def tell(self, client: Client, keys: Iterable[StreamKey]) -> None:
+        """:meth:`acknowledge` what is committed of these streams of a session, or of none.
+
+        A sender that is acknowledged may forget, and with opaque ids only what it repeats tells what it begins with. So
+        a stream that is still repeated is told of when that is over.
+        """
+        references = []
+        for key in keys:
+            ledger, reference = self._sessions.buffer.ledgers.get(key), self._sessions.buffer.reference(key)
+            if ledger is not None and ledger.repeating:
+                client.untold.add(key)
+            elif reference is not None:
+                client.untold.discard(key)
+                references.append((key.stream_id, reference))
+        self.acknowledge(client, references)
+
     def regulate(self, client: Client) -> None:
         """Read from a session's socket, or do not."""
         streaming = client.phase is Phase.STREAMING

@@ -98,6 +98,11 @@ class Ledger:
         return self.start == self.end
 
     @property
+    def repeating(self) -> bool:
+        """Whether its sender has still to repeat messages by which it is told what is new; only with opaque ids."""
+        return not self.ended and not self.ephemeral and self._rule.repeating
+
+    @property
     def cost(self) -> int:
         """The memory that its rows hold, in bytes."""
         return sum(segment.cost for segment in self.segments)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.gates import Gates
-from wallaroo_spark.worker.ledger import Ledger
+from wallaroo_spark.worker.ledger import Ledger, StreamKey
 from wallaroo_spark.worker.recall import Recall
 from wallaroo_spark.worker.sessions import Sessions
 
@@ -52,11 +52,9 @@ class Progress:
     def _moved(self, ledgers: Iterable[Ledger]) -> None:
         """Tell the senders what is committed, forget what nobody needs, and let more in."""
         sessions = self._sessions
-        references: dict[int, list[tuple[int, int]]] = {}
+        keys: dict[int | None, list[StreamKey]] = {}
         for ledger in ledgers:
-            reference = sessions.buffer.reference(ledger.key)
-            if ledger.owner is not None and reference is not None:
-                references.setdefault(ledger.owner, []).append((ledger.key.stream_id, reference))
+            keys.setdefault(ledger.owner, []).append(ledger.key)
             sessions.tidy(ledger)
         for client in sessions.streaming.values():
-            self._gates.acknowledge(client, references.get(client.session, ()))
+            self._gates.tell(client, keys.get(client.session, ()))

@@ -21,6 +21,10 @@ Mask = NDArray[np.bool_]
 class ReferenceRule(Protocol):
     """Tells new messages of one stream from replayed ones."""
 
+    @property
+    def repeating(self) -> bool:
+        """Whether a sender has still to repeat what it sent before; what follows is told by what it repeats."""
+
     def select(self, ids: Ids) -> Mask | None:
         """Which of these messages are new; None when all are. They count as accepted from here on."""
 
@@ -36,6 +40,8 @@ class ReferenceRule(Protocol):
 
 class IncreasingIds:
     """A message whose id is not above the last one accepted is a replay."""
+
+    repeating = False
 
     def __init__(self, last: int | None = None) -> None:
         self.last = last
@@ -86,6 +92,11 @@ class OpaqueIds:
         self._replay: deque[int] = deque()
         self._skip_to: int | None = None
         self._echo: int | None = None
+
+    @property
+    def repeating(self) -> bool:
+        """See :class:`ReferenceRule`."""
+        return bool(self._replay) or self._skip_to is not None
 
     def select(self, ids: Ids) -> Mask | None:
         """See :class:`ReferenceRule`."""

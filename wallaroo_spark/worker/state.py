@@ -145,7 +145,7 @@ class WorkerState:
             self.sessions.fault(client, error)
             return
         self._streams.ask(client)
-        self._gates.acknowledge(client)
+        self._gates.tell(client, client.untold & client.streams)
         self._gates.regulate(client)
 
     def _check_hello_size(self, client: Client) -> None:
@@ -193,9 +193,8 @@ class WorkerState:
         """A stream has ended; when all of it is committed already, say so once more: the connector waits for it."""
         self.buffer.end(ledger)
         client.open.discard(ledger.key)
-        reference = self.buffer.reference(ledger.key)
-        if ledger.empty and reference is not None:
-            self._gates.acknowledge(client, [(ledger.key.stream_id, reference)])
+        if ledger.empty and self.buffer.reference(ledger.key) is not None:
+            self._gates.tell(client, [ledger.key])
         self.sessions.tidy(ledger)
 
     def instances(self) -> list[str]:

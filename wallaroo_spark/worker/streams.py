@@ -105,9 +105,9 @@ class Streams:
 
     def _bring_up_to_date(self, client: Client, notify: Notify) -> None:
         """Say what was committed between OK and NOTIFY: sent again it is dropped, and no commit would tell of it."""
-        reference = self._sessions.buffer.reference(client.key(notify.stream_id))
-        if reference is not None and reference != notify.ref:
-            self._gates.acknowledge(client, [(notify.stream_id, reference)])
+        key = client.key(notify.stream_id)
+        if self._sessions.buffer.reference(key) not in (None, notify.ref):
+            self._gates.tell(client, [key])
 
     def _open_claimed(self, client: Client, notify: Notify) -> None:
         self._open(client, notify)
