@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 from unittest import mock
 
 from tests.simulator.chaos import Chaos
@@ -51,12 +52,12 @@ class Report:
 
 
 class World:
-    """One history as it unfolds."""
+    """One history as it unfolds; ``changes`` are of its profile."""
 
-    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+    def __init__(self, seed: int, *, verbose: bool = False, **changes: Any) -> None:
         self.seed = seed
         self.sim = Simulation(seed, History(verbose=verbose))
-        self.profile: Profile = draw_profile(self.sim.random)
+        self.profile: Profile = replace(draw_profile(self.sim.random), **changes)
         self.cookie = "a secret"
         self._number = 0
         self.fate = Part("fate")
@@ -196,8 +197,8 @@ class World:
         )
 
 
-def simulate(seed: int, *, verbose: bool = False) -> Report:
-    """The history of a seed."""
+def simulate(seed: int, *, verbose: bool = False, **changes: Any) -> Report:
+    """The history of a seed, with ``changes`` of the profile that it draws."""
     # Small batches, so that a read may break in the middle of a range.
     with mock.patch.object(flight_server, "ROWS_A_BATCH", ROWS_A_BATCH):
-        return World(seed, verbose=verbose).run()
+        return World(seed, verbose=verbose, **changes).run()
