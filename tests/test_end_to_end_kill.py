@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.receiver.drivers import Drivers
 from tests.receiver.support import (
     COOKIE,
     Batches,
@@ -27,16 +23,11 @@ from tests.receiver.support import (
     listeners,
     numbered,
     payloads,
-    processes_with,
 )
 from wallaroo_spark.receiver import Receiver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-MARK = "WALLAROO_TEST_DRIVER"
-
-StartDriver = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
@@ -46,51 +37,17 @@ def feeders() -> Iterator[Feeders]:
 
 
 @pytest.fixture
-def mark() -> str:
-    """What all processes of the test's drivers have in their environment."""
-    return uuid.uuid4().hex
-
-
-@pytest.fixture
-def start_driver(tmp_path: Path, mark: str) -> Iterator[StartDriver]:
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(port: int, hold: int = -1) -> subprocess.Popen[bytes]:
-        log = (tmp_path / f"driver-{len(started)}.log").open("wb")
-        command = [sys.executable, "-m", "tests.receiver.driver", str(tmp_path), str(port), str(hold)]
-        environment = os.environ | {MARK: mark, "PYTHONPATH": str(ROOT)}
-        with log:
-            driver = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True
-            )
-        started.append(driver)
-        return driver
-
-    yield start
-    for driver in started:
-        if driver.poll() is None:
-            os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait()
-        assert driver.stdin is not None
-        driver.stdin.close()
-    eventually(lambda: not processes_with(MARK, mark))
-
-
-def written(directory: Path) -> dict[str, list[str]]:
-    """What the driver wrote of each stream, batch by batch."""
-    found: dict[str, list[str]] = {}
-    for path in sorted((directory / "rows").glob("*.json"), key=lambda path: int(path.stem)):
-        for stream, _, value in json.loads(path.read_text()):
-            found.setdefault(stream, []).append(value)
-    return found
+def drivers(tmp_path: Path) -> Iterator[Drivers]:
+    with Drivers(tmp_path) as opened:
+        yield opened
 
 
 @pytest.mark.spark
 def test_a_driver_killed_between_plan_and_commit_goes_on_without_loss_or_repetition(
-    start_driver: StartDriver, feeders: Feeders, tmp_path: Path, mark: str
+    drivers: Drivers, feeders: Feeders, tmp_path: Path
 ) -> None:
     port = free_ports(2)
-    first = start_driver(port, 1)
+    first = drivers.start(port, 1)
     feeds = []
     for name in ("a", "b"):
         connector = feeders.connect(f"shop-{name}", f"127.0.0.1:{port},127.0.0.1:{port + 1}")
@@ -104,18 +61,16 @@ def test_a_driver_killed_between_plan_and_commit_goes_on_without_loss_or_repetit
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     # A server that renames itself shows no environment, and what was started late is not in the family.
-    eventually(lambda: not processes_with(MARK, mark) and not any(command_of(pid) for pid in family), 30)
+    eventually(lambda: not drivers.processes() and not any(command_of(pid) for pid in family), 30)
     (tmp_path / "held").unlink()
 
-    second = start_driver(port)
+    second = drivers.start(port)
     results = [feed.result(120) for feed in feeds]
-    assert second.stdin is not None
-    second.stdin.close()
-    assert second.wait(60) == 0, (tmp_path / "driver-1.log").read_text()[-5000:]
+    drivers.end(second)
 
     assert [result.acknowledged for result in results] == [100, 100]
-    assert written(tmp_path) == {name: [f"{name} {n}" for n in range(1, 101)] for name in ("a", "b")}
-    eventually(lambda: not processes_with(MARK, mark), 30)
+    assert drivers.written() == {name: [f"{name} {n}" for n in range(1, 101)] for name in ("a", "b")}
+    eventually(lambda: not drivers.processes(), 30)
 
 
 def test_a_worker_killed_in_the_middle_of_a_stream_loses_and_repeats_nothing(

@@ -117,10 +117,21 @@ class Options:
         "ns", Kind.TEXT, "Unit of the event times that connectors send.", choices=("ns", "us", "ms", "s")
     )
     include_boundaries: bool = _option(False, Kind.FLAG, "Deliver BOUNDARY messages as rows with a null value.")
-    tls_certificate: str = _option("", Kind.TEXT, "PEM file with the certificate chain that workers present.")
+    tls_certificate: str = _option(
+        "",
+        Kind.TEXT,
+        "PEM file with the certificate chain that workers present, to connectors and on their inner port. It must name "
+        "the host at which a worker is reached: advertise, or what the worker finds out.",
+    )
     tls_key: str = _option("", Kind.TEXT, "PEM file with the key of tls.certificate.")
     tls_ca: str = _option(
         "", Kind.TEXT, "PEM file of the authority that connectors' certificates must come from; asks for one each."
+    )
+    tls_workers_ca: str = _option(
+        "",
+        Kind.TEXT,
+        "PEM file of the authority that tls.certificate comes from, by which the driver and reading tasks verify the "
+        "workers' inner port. Empty: tls.ca; without that, the authorities that the system trusts.",
     )
     tls_bind_instances: bool = _option(
         False, Kind.FLAG, "A connector's instance must be one of the names in its certificate; needs tls.ca."

@@ -18,13 +18,16 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.conftest import LOCAL_SPARK
+from tests.crash.deaths import be_mortal
 from tests.receiver.support import COOKIE
 from wallaroo_spark import Receiver
+from wallaroo_spark.steps import Step, passed
 
 
 def main(directory: Path, port: int, hold: int) -> None:
     """Run until standard input ends."""
-    builder = SparkSession.builder.master("local[4]").appName("a driver to be killed")
+    be_mortal()
+    builder = SparkSession.builder.master("local[4,4]").appName("a driver to be killed")
     for name, value in LOCAL_SPARK.items():
         builder = builder.config(name, value)
     spark = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()
@@ -37,6 +40,7 @@ def main(directory: Path, port: int, hold: int) -> None:
         draft = rows / f".{number}"
         draft.write_text(json.dumps(found), encoding="utf-8")
         os.replace(draft, rows / f"{number}.json")
+        passed(Step.SINK_WRITTEN)
         if number == hold:
             (directory / "held").touch()
             threading.Event().wait()

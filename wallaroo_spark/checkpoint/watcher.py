@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from wallaroo_spark.checkpoint.files import CheckpointFiles
 from wallaroo_spark.checkpoint.model import Progress
+from wallaroo_spark.steps import Step, passed
 
 _log = logging.getLogger(__name__)
 
@@ -92,6 +93,8 @@ class CheckpointWatcher:
             _log.warning("%s was made anew; its progress is followed from the start", self._files)
             self.last = self._query_id = None
         if _newest(progress) > _newest(self.last) or _committed(progress) > _committed(self.last):
+            if _committed(progress) > _committed(self.last):
+                passed(Step.COMMITS_WRITTEN)
             self._query_id = self._query_id or self._files.query_id()
             self._on_progress(progress)
             self.last = progress

@@ -12,6 +12,7 @@ from wallaroo_spark.errors import TransportError
 
 if TYPE_CHECKING:
     from wallaroo_spark.registry import Lease, Registry
+    from wallaroo_spark.worker.flight_client import Trust
 
 ATTEMPTS = 2
 """How often the registry is tried: a person waits for the answer."""
@@ -22,18 +23,23 @@ WIDE = 200
 @click.command(short_help="Show the workers of a running receiver.")
 @click.option("--registry", required=True, metavar="URL", help="The receiver's Redis; also env:NAME or file:PATH.")
 @click.option("--receiver", required=True, metavar="NAME", help="The receiver's name.")
+@click.option("--tls", is_flag=True, help="The workers use TLS; verify them by what this system trusts.")
+@click.option("--tls-ca", default="", metavar="FILE", help="PEM file of the authority of the workers' certificates.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of a table.")
 @debug_option
-def status(registry: str, receiver: str, as_json: bool) -> None:
+def status(registry: str, receiver: str, tls: bool, tls_ca: str, as_json: bool) -> None:
     """Show each slot of a receiver: who serves it, who is connected, and how full its buffer is.
 
     The exit status is 0 when every slot is served, and 1 when one is not or the receiver does not run.
     """
     from wallaroo_spark.registry import Registry
+    from wallaroo_spark.transport import read_authority
+    from wallaroo_spark.worker.flight_client import Trust
 
     set_up_logging()
+    trust = Trust(read_authority(tls_ca) if tls_ca else b"") if tls or tls_ca else None
     with Registry(registry, receiver, attempts=ATTEMPTS) as found:
-        answer = look(found, receiver)
+        answer = look(found, receiver, trust)
     if as_json:
         click.echo(json.dumps(answer))
     elif answer["running"]:
@@ -44,16 +50,17 @@ def status(registry: str, receiver: str, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def look(registry: Registry, receiver: str) -> dict[str, Any]:
+def look(registry: Registry, receiver: str, trust: Trust | None = None) -> dict[str, Any]:
     """What there is to know, as JSON-ready values: ``receiver``, ``running``, ``driver`` and ``workers``, one a slot.
 
+    ``trust`` is how the workers are verified, None when they speak plain text.
     Raises :class:`RegistryError` when the registry does not answer; a worker that does not is said to be unreachable.
     """
     fleet, leases, driver = registry.fleet(), registry.leases(), registry.locked_by("receiver")
     if not leases and driver is None:
         return {"receiver": receiver, "running": False, "driver": None, "workers": []}
     slots = range(max([int(fleet.get("workers", 0)), *(slot + 1 for slot in leases)]))
-    workers = [_slot(slot, leases.get(slot), fleet.get("token", "")) for slot in slots]
+    workers = [_slot(slot, leases.get(slot), fleet.get("token", ""), trust) for slot in slots]
     return {"receiver": receiver, "running": True, "driver": driver, "workers": workers}
 
 
@@ -65,7 +72,7 @@ def nothing_runs(answer: dict[str, Any]) -> str:
     )
 
 
-def _slot(slot: int, lease: Lease | None, token: str) -> dict[str, Any]:
+def _slot(slot: int, lease: Lease | None, token: str, trust: Trust | None) -> dict[str, Any]:
     if lease is None:
         return {"slot": slot, "state": "vacant"}
     known = {"slot": slot, "connect": lease.connect, "holder": lease.holder, "generation": lease.generation}
@@ -73,7 +80,7 @@ def _slot(slot: int, lease: Lease | None, token: str) -> dict[str, Any]:
         return {**known, "state": "starting"}
     from wallaroo_spark.worker.flight_client import WorkerClient
 
-    client = WorkerClient(lease.flight, token, ANSWER_SECONDS)
+    client = WorkerClient(lease.flight, token, ANSWER_SECONDS, trust)
     try:
         worker = client.status()
     except TransportError as error:

@@ -15,6 +15,7 @@ from typing import Any
 from wallaroo_spark.checkpoint import References, changed
 from wallaroo_spark.errors import RegistryError, TransportError
 from wallaroo_spark.registry import Lease, Registry
+from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.worker.flight_client import WorkerClient
 
 log = logging.getLogger("wallaroo_spark.receiver")
@@ -171,6 +172,7 @@ class Announcer:
             else:
                 news = changed(known.references, standing.references)
                 told.client.committed(standing.epoch, standing.batch, news)
+                passed(Step.REFERENCES_SENT)
         except TransportError as error:
             told.standing = None
             log.info("slot %d will be told again: %s", told.lease.slot, error)

@@ -145,6 +145,7 @@ def combinations(options: Options) -> None:
     needs = {
         "tls.bindInstances": (options.tls_bind_instances, "tls.ca", options.tls_ca),
         "tls.ca": (options.tls_ca, "tls.certificate", options.tls_certificate),
+        "tls.workersCa": (options.tls_workers_ca, "tls.certificate", options.tls_certificate),
         "tls.certificate": (options.tls_certificate, "tls.key", options.tls_key),
         "tls.key": (options.tls_key, "tls.certificate", options.tls_certificate),
     }

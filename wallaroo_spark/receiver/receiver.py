@@ -24,13 +24,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, Progress
-from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryError, WallarooError
+from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryError, TransportError, WallarooError
 from wallaroo_spark.options import Options, public_name, resolve_secret
 from wallaroo_spark.receiver import checks
 from wallaroo_spark.receiver.announcer import Announcer, Standing
 from wallaroo_spark.receiver.fleet import Fleet, SlotRecord
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.source import WallarooDataSource, register
+from wallaroo_spark.worker.flight_client import Trust, WorkerClient
 from wallaroo_spark.worker.service import WorkerSetup
 
 log = logging.getLogger("wallaroo_spark.receiver")
@@ -185,6 +186,7 @@ class Receiver:
 
     def _start_fleet(self) -> None:
         checks.combinations(self.options)
+        trust = Trust.of(self.options)
         checks.environment(self._spark)
         context = checks.classic_context(self._spark)
         master = context.master if context is not None else "connect"
@@ -200,12 +202,25 @@ class Receiver:
         self._hold(lambda: registry.lock("receiver", self.owner, self.options.lease_seconds), self._name_in_use)
         registry.forget_slots_from(self.options.workers)
         self._fleet = Fleet(self._spark, registry, WorkerSetup(shipped, 0, 0, self._token))
-        self._announcer = Announcer(registry, self._token, self._renew)
+        connect = functools.partial(WorkerClient, trust=trust)
+        self._announcer = Announcer(registry, self._token, self._renew, connect)
         self._renew()
         self._fleet.start()
         self._announcer.start()
         self._await_workers(registry)
         self._announcer.round()
+        if trust is not None:
+            self._verify_workers(self._announcer)
+
+    def _verify_workers(self, announcer: Announcer) -> None:
+        """Have a certificate that cannot be verified end the start, for a query would wait for its workers for ever."""
+        for slot, (_, client) in announcer.workers().items():
+            try:
+                client.status()
+            except TransportError as error:
+                if error.fields.get("reason") == "tls":
+                    raise ConfigurationError(f"slot {slot}: {error.message}", slot=slot) from None
+                log.info("slot %d: %s", slot, error)
 
     def _open_registry(self) -> Registry:
         if self.options.registry == "embedded":

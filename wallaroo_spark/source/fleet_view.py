@@ -16,7 +16,7 @@ from typing import Any
 
 from wallaroo_spark.errors import RegistryError, TransportError
 from wallaroo_spark.registry import Lease, Registry
-from wallaroo_spark.worker.flight_client import WorkerClient
+from wallaroo_spark.worker.flight_client import Trust, WorkerClient
 
 log = logging.getLogger("wallaroo_spark.source")
 
@@ -37,10 +37,14 @@ class SlotView:
 
 
 class FleetView:
-    """The workers of one receiver. ``stamp`` grows whenever anything may have changed."""
+    """The workers of one receiver. ``stamp`` grows whenever anything may have changed.
 
-    def __init__(self, registry: Registry) -> None:
+    ``trust`` is how the workers are verified, None when they speak plain text.
+    """
+
+    def __init__(self, registry: Registry, trust: Trust | None = None) -> None:
         self._registry = registry
+        self._trust = trust
         self._slots: dict[int, SlotView] = {}
         self._changed = threading.Condition()
         self._stamp = 0
@@ -119,7 +123,7 @@ class FleetView:
             # Another lease than the last one is a newer one, though a Redis with another clock may number it lower.
             if not lease.flight or (known and known.lease == lease):
                 continue
-            view = SlotView(lease, WorkerClient(lease.flight, self.token))
+            view = SlotView(lease, WorkerClient(lease.flight, self.token, trust=self._trust))
             with self._changed:
                 if known:
                     known.closed = True
@@ -128,21 +132,21 @@ class FleetView:
             threading.Thread(target=self._follow, args=(view,), name=f"wallaroo-slot-{slot}", daemon=True).start()
 
     def _follow(self, view: SlotView) -> None:
-        version = -1
+        version, said = -1, False
         while not self._stopping.is_set() and not view.closed:
             try:
                 answer = view.client.available(version, POLL_SECONDS)
             except TransportError as error:
-                if view.answer:
+                if not said:
                     log.warning("slot %d: %s", view.lease.slot, error)
-                view.answer = {}
+                view.answer, said = {}, True
                 self._stopping.wait(RETRY_SECONDS)
                 continue
             answer["at"] = time.monotonic()
             for connector in answer["connectors"]:
                 self.seen[connector["instance"]] = {**connector, "at": answer["at"]}
             changed = answer["version"] != version or not view.answer
-            view.answer, version = answer, answer["version"]
+            view.answer, version, said = answer, answer["version"], False
             if changed:
                 self._bump()
                 self._stopping.wait(STANDSTILL_SECONDS)

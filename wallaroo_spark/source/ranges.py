@@ -16,7 +16,8 @@ from pyspark.sql.datasource import InputPartition
 from wallaroo_spark.checkpoint import Reference
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
 from wallaroo_spark.registry import Registry
-from wallaroo_spark.worker.flight_client import WorkerClient
+from wallaroo_spark.steps import Step, passed
+from wallaroo_spark.worker.flight_client import Trust, WorkerClient
 
 log = logging.getLogger("wallaroo_spark.source")
 
@@ -41,6 +42,7 @@ class RangePartition(InputPartition):
     replay_timeout: float = 120.0
     fail_on_data_loss: bool = True
     include_boundaries: bool = False
+    trust: Trust | None = None
 
     def __post_init__(self) -> None:
         super().__init__(self.slot)
@@ -65,7 +67,7 @@ class Workers:
 
     def _client(self, address: str) -> WorkerClient:
         if address not in self._clients:
-            self._clients[address] = WorkerClient(address, self._token)
+            self._clients[address] = WorkerClient(address, self._token, trust=self._partition.trust)
         return self._clients[address]
 
     def refresh(self) -> None:
@@ -137,6 +139,8 @@ def _read_from(
                     missing[index] = (scope, stream_id, reference, to)
             if batch.num_rows:
                 yield batch
+            if missing:
+                passed(Step.RANGE_HALF_READ)
     except TransportError as error:
         log.warning("%s; looking for the rest elsewhere", error)
         time.sleep(min(PATIENCE_SECONDS, partition.replay_timeout))

@@ -30,6 +30,8 @@ from wallaroo_spark.source.fleet_view import FleetView
 from wallaroo_spark.source.offsets import merge, offset, references_of
 from wallaroo_spark.source.planner import Limits, Plan, combine, ranges, shares, slot_of
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
+from wallaroo_spark.steps import Step, passed
+from wallaroo_spark.worker.flight_client import Trust
 
 log = logging.getLogger("wallaroo_spark.source")
 
@@ -61,8 +63,12 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Registry(resolve_secret(self.options.registry), self.options.receiver)
 
     @cached_property
+    def _trust(self) -> Trust | None:
+        return Trust.of(self.options)
+
+    @cached_property
     def _fleet(self) -> FleetView:
-        fleet = FleetView(self._registry)
+        fleet = FleetView(self._registry, self._trust)
         fleet.start()
         return fleet
 
@@ -226,6 +232,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One partition a slot that has something. May be the first call of a process, with no plan before it."""
+        passed(Step.OFFSETS_WRITTEN)
         self._last = end
         planned = ranges(references_of(start), references_of(end))
         if not planned:
@@ -271,6 +278,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             replay_timeout=options.replay_timeout,
             fail_on_data_loss=options.fail_on_data_loss,
             include_boundaries=options.include_boundaries,
+            trust=self._trust,
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

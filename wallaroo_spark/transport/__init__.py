@@ -10,7 +10,7 @@ from wallaroo_spark.transport.address import format_address, parse_address, pars
 from wallaroo_spark.transport.base import ByteStream, Handler, Listener
 from wallaroo_spark.transport.memory import pair
 from wallaroo_spark.transport.tcp import connect, serve
-from wallaroo_spark.transport.tls import client_context, server_context
+from wallaroo_spark.transport.tls import client_context, read_authority, read_pair, server_context
 
 __all__ = [
     "ByteStream",
@@ -22,6 +22,8 @@ __all__ = [
     "pair",
     "parse_address",
     "parse_addresses",
+    "read_authority",
+    "read_pair",
     "serve",
     "server_context",
 ]

@@ -42,6 +42,20 @@ def client_context(ca: str = "", certificate: str = "", key: str = "") -> ssl.SS
     return context
 
 
+def read_authority(ca: str) -> bytes:
+    """A PEM file of certificates, for a library that takes its bytes. Raises :class:`ConfigurationError` naming it."""
+    _load_authority(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ca)
+    return Path(ca).read_bytes()
+
+
+def read_pair(certificate: str, key: str) -> tuple[bytes, bytes]:
+    """A PEM certificate chain and its key, for a library that takes their bytes; the same files and errors as
+    :func:`server_context`.
+    """
+    server_context(certificate, key)
+    return Path(certificate).read_bytes(), Path(key or certificate).read_bytes()
+
+
 def _load_chain(context: ssl.SSLContext, certificate: str, key: str) -> None:
     _readable("certificate", certificate)
     if key:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from wallaroo_spark.errors import TransportError
+from wallaroo_spark.errors import ConfigurationError, TransportError
+from wallaroo_spark.options import Options
+from wallaroo_spark.transport import parse_address, read_authority
 from wallaroo_spark.worker.ledger import Reference
 
 Range = tuple[str, str, Reference | None, Reference]
@@ -17,14 +21,52 @@ Range = tuple[str, str, Reference | None, Reference]
 References = Mapping[str, Mapping[str, Reference]]
 
 
-class WorkerClient:
-    """Calls to one worker's inner port. Every method raises :class:`TransportError` when the worker does not answer."""
+_NOT_VERIFIED = ("handshake failed", "peer certificate", "hostname verification")
+"""What gRPC says, in whatever case, when TLS fails; it has no code for it."""
+_CLOSED_AT_ONCE = re.compile("failed to connect.*(socket closed|connection reset)", re.IGNORECASE)
 
-    def __init__(self, address: str, token: str, timeout: float = 10.0) -> None:
+
+@dataclass(frozen=True)
+class Trust:
+    """By which authorities a worker's certificate is verified; pickled into reading tasks, which need no file then.
+
+    ``roots`` are the PEM certificates of these authorities; empty means those that the system trusts.
+    """
+
+    roots: bytes = field(default=b"", repr=False)
+
+    @classmethod
+    def of(cls, options: Options) -> Trust | None:
+        """What the options say; None when the workers speak plain text.
+
+        Whoever knows the workers' authority alone, and not their certificate, knows enough to speak TLS with them.
+        Raises :class:`ConfigurationError` naming the option whose file cannot be used.
+        """
+        if not (options.tls_certificate or options.tls_workers_ca or options.tls_ca):
+            return None
+        name, ca = ("tls.workersCa", options.tls_workers_ca) if options.tls_workers_ca else ("tls.ca", options.tls_ca)
+        try:
+            return cls(read_authority(ca)) if ca else cls()
+        except ConfigurationError as error:
+            raise ConfigurationError(f"option {name}: {error.message}", option=name, **error.fields) from None
+
+
+class WorkerClient:
+    """Calls to one worker's inner port. Every method raises :class:`TransportError` when the worker does not answer.
+
+    With ``trust`` it speaks TLS, and only to a worker whose certificate comes from there and names the host in
+    ``address``; there is no way around that. A worker that cannot be verified raises an error with the reason ``tls``.
+    """
+
+    def __init__(self, address: str, token: str, timeout: float = 10.0, trust: Trust | None = None) -> None:
         self.address = address
         self._timeout = timeout
+        self._secured = trust is not None
         self._headers = [(b"authorization", f"Bearer {token}".encode())]
-        self._client = flight.connect(f"grpc://{address}")
+        if trust is None:
+            self._client = flight.connect(f"grpc://{address}")
+        else:
+            self._client = flight.connect(f"grpc+tls://{address}", tls_root_certs=trust.roots or None)
 
     def close(self) -> None:
         """Give the connection up."""
@@ -81,4 +123,13 @@ class WorkerClient:
 
     def _failed(self, what: str, error: Exception) -> TransportError:
         detail = str(error).split(". gRPC client debug context")[0]
-        return TransportError(f"worker at {self.address} did not answer {what!r}: {detail}", address=self.address)
+        message = f"worker at {self.address} did not answer {what!r}: {detail}"
+        if self._secured and any(sign in detail.lower() for sign in _NOT_VERIFIED):
+            way_out = (
+                "check the authority that is trusted here (tls.workersCa, or --tls-ca), that the worker's certificate "
+                f"names {parse_address(self.address)[0]} (see advertise), and that both sides use TLS"
+            )
+            return TransportError(f"{message}; {way_out}", address=self.address, reason="tls")
+        if not self._secured and _CLOSED_AT_ONCE.search(detail):
+            message += "; check that both sides use TLS, or neither (tls.workersCa)"
+        return TransportError(message, address=self.address)

@@ -1,6 +1,8 @@
 """The worker's inner port: an Arrow Flight server for the reading tasks and the driver.
 
-Actions take and give JSON. Every call must carry the fleet's token. ``available`` waits until something changes,
+Actions take and give JSON. Every call must carry the fleet's token. Where connectors speak TLS, so does this port, with
+the same certificate; it asks its callers for the token alone, also where connectors must show certificates: a token is
+what the driver and a reading task have, wherever Spark runs them. ``available`` waits until something changes,
 ``plan`` says how far a batch may go, ``rewind`` and ``committed`` tell where the query stands, ``status`` and ``stop``
 are what they say; ``do_get`` streams planned ranges. Source: ``design.md``, The picture.
 """
@@ -19,6 +21,7 @@ import pyarrow.flight as flight
 
 from wallaroo_spark.columnar import ROW_SCHEMA, to_rows
 from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import format_address
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.buffer import FoundRange, PlannedRange, flatten, nest
@@ -51,14 +54,16 @@ class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyar
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no type information
     """Serves one worker's buffer; listens from the moment it is made until ``shutdown``.
 
-    Raises :class:`ConfigurationError` for an empty token, which anybody could present.
+    ``pair`` is a PEM certificate chain and its key; None serves plain text. Raises :class:`ConfigurationError` for an
+    empty token, which anybody could present.
     """
 
-    def __init__(self, service: WorkerService, host: str, token: str) -> None:
+    def __init__(self, service: WorkerService, host: str, token: str, pair: tuple[bytes, bytes] | None = None) -> None:
         if not token:
             raise ConfigurationError("option token: the worker's inner port is not served without a token; name one")
-        location = f"grpc://{format_address(host or '0.0.0.0', 0)}"
-        super().__init__(location, middleware={"token": _TokenCheck(token)})
+        scheme, certificates = ("grpc+tls", [pair]) if pair else ("grpc", None)
+        location = f"{scheme}://{format_address(host or '0.0.0.0', 0)}"
+        super().__init__(location, tls_certificates=certificates, middleware={"token": _TokenCheck(token)})
         assert service.reads is not None
         self._service = service
         self._reads = service.reads
@@ -103,7 +108,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             if not found and time.monotonic() >= until:
                 return
             ranges = {index: planned for index, planned in ranges.items() if index not in found}
-            yield from gather(found, boundaries)
+            for number, batch in enumerate(gather(found, boundaries)):
+                if number:
+                    passed(Step.RANGE_HALF_SENT)
+                yield batch
 
     def _ask(self, work: Callable[[Any], Any]) -> Any:
         return self._service.call(self._service.on_loop(work), _CALL_SECONDS)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from wallaroo_spark import transport
 from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError, WallarooError
 from wallaroo_spark.options import Options, resolve_secret
+from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import ByteStream, Listener
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.flight_server import FlightServer
@@ -88,7 +89,7 @@ class WorkerService:
             self._spawn(self._renew())
             listener = await self._listen()
             if listener is not None:
-                flight = FlightServer(self, self.options.host, self.setup.token)
+                flight = FlightServer(self, self.options.host, self.setup.token, self._inner_pair())
                 await self._serve_until_stopped(listener, flight)
         finally:
             if self.reads is not None:
@@ -161,6 +162,11 @@ class WorkerService:
                 await self._pause(BIND_PAUSE_SECONDS)
         return None
 
+    def _inner_pair(self) -> tuple[bytes, bytes] | None:
+        """What the inner port presents: the certificate that connectors see, or nothing when they see none."""
+        options = self.options
+        return transport.read_pair(options.tls_certificate, options.tls_key) if options.tls_certificate else None
+
     async def _publish(self, listener: Listener, flight: FlightServer) -> None:
         """Leave the addresses in the registry; a lease that was lost meanwhile ends the worker."""
         options = self.options
@@ -202,6 +208,7 @@ class WorkerService:
             while data := await stream.read():
                 # Behind the read, since a peer may be paused while its session is in one.
                 await peer.readable.wait()
+                passed(Step.FRAME_RECEIVED)
                 self.handle(e.Received(session, data, time.time_ns() // 1000))
         except TransportError as error:
             reason = error.message
@@ -214,7 +221,12 @@ class WorkerService:
     def handle(self, event: e.Event) -> None:
         """Give the state an event and carry out what it asks; on the loop's thread."""
         woken = False
-        for instruction in self._instructions(event):
+        instructions = self._instructions(event)
+        if isinstance(event, e.Committed):
+            passed(Step.REFERENCES_RECEIVED)
+        elif isinstance(event, e.Received) and e.WakeReaders() in instructions:
+            passed(Step.BUFFERED)
+        for instruction in instructions:
             match instruction:
                 case e.Send():
                     self._send(instruction)
@@ -237,6 +249,8 @@ class WorkerService:
                     woken = True
         if woken and self.reads is not None:
             self.reads.wake()
+        if isinstance(event, e.Committed) and any(isinstance(instruction, e.Send) for instruction in instructions):
+            passed(Step.ACK_SENT)
 
     def _instructions(self, event: e.Event) -> list[e.Instruction]:
         assert self.state is not None

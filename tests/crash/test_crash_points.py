@@ -1,0 +1,70 @@
+"""A process dies at every named step, one after the other; each time all goes on, and nothing is lost or repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.deaths import DIRECTORY, OF_THE_DRIVER, Deaths
+from tests.receiver.drivers import Drivers
+from tests.receiver.support import Feeders, eventually, free_ports
+from wallaroo_spark.connector import BlockingStream
+from wallaroo_spark.steps import Step
+
+A_ROUND = 40
+"""Messages that each stream sends around each death."""
+SENDERS = {"shop-a": ("draft-le", ["a", "b"]), "shop-b": ("draft-be", ["c", "d"]), "shop-c": ("v3", ["e", "f"])}
+
+
+@pytest.fixture
+def feeders() -> Iterator[Feeders]:
+    with Feeders() as opened:
+        yield opened
+
+
+@pytest.fixture
+def drivers(tmp_path: Path) -> Iterator[Drivers]:
+    with Drivers(tmp_path) as opened:
+        yield opened
+
+
+def open_streams(feeders: Feeders, port: int) -> list[BlockingStream]:
+    workers = f"127.0.0.1:{port},127.0.0.1:{port + 1}"
+    return [
+        connector.open(name)
+        for instance, (revision, names) in SENDERS.items()
+        for connector in [feeders.connect(instance, workers, revision=revision)]
+        for name in names
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_whoever_dies_wherever_nothing_is_lost_or_repeated(drivers: Drivers, feeders: Feeders, tmp_path: Path) -> None:
+    port, deaths = free_ports(2), Deaths(tmp_path / "deaths")
+    variables = {DIRECTORY: str(tmp_path / "deaths")}
+    driver = drivers.start(port, **variables)
+    deaths.driver_is(driver.pid)
+    streams = open_streams(feeders, port)
+    wanted: dict[str, list[str]] = {stream.name: [] for stream in streams}
+
+    for number, step in enumerate(Step):
+        last = (number + 1) * A_ROUND
+        # All has come to rest, so the next to pass the step does so because of what is sent now.
+        deaths.order(step)
+        for stream in streams:
+            for message in range(last - A_ROUND + 1, last + 1):
+                wanted[stream.name].append(f"{stream.name} {message}")
+                stream.send(wanted[stream.name][-1].encode(), id=message)
+        eventually(lambda step=step, driver=driver: deaths.happened(step) or driver.poll() is not None, 90)
+        assert deaths.happened(step), f"{step}: {drivers.log(driver)}"
+        if step in OF_THE_DRIVER:
+            driver.wait()
+            driver = drivers.start(port, **variables)
+            deaths.driver_is(driver.pid)
+        eventually(lambda last=last: all(stream.acknowledged == last for stream in streams), 120)
+        assert drivers.written() == wanted, step
+
+    drivers.end(driver)
