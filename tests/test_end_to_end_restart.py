@@ -110,8 +110,9 @@ def test_a_query_goes_on_where_it_stopped_with_the_same_and_with_other_workers(
     )
 
 
+@pytest.mark.parametrize("kept", ["older", "none"])
 def test_connectors_of_every_revision_go_back_with_an_older_checkpoint(
-    spark: SparkSession, feeders: Feeders, tmp_path: Path
+    spark: SparkSession, feeders: Feeders, tmp_path: Path, kept: str
 ) -> None:
     checkpoint, batches = tmp_path / "checkpoint", Batches()
     sources = {revision: Gated(revision, 60) for revision in ("draft-le", "draft-be", "v3")}
@@ -139,8 +140,9 @@ def test_connectors_of_every_revision_go_back_with_an_older_checkpoint(
                 shutil.copytree(checkpoint, tmp_path / "older")
         query.stop()
         shutil.rmtree(checkpoint)
-        shutil.move(tmp_path / "older", checkpoint)
-        newest = _newest(checkpoint / "commits")
+        if kept == "older":
+            shutil.move(tmp_path / "older", checkpoint)
+        newest = _newest(checkpoint / "commits") if kept == "older" else -1
         batches.rows = {number: rows for number, rows in batches.rows.items() if number <= newest}
 
         start()
