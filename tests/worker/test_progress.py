@@ -266,6 +266,38 @@ class TestRewinds:
         assert second.said(Ok)[0].streams == ()
         assert bench.run_batch() == {DRAFT_KEY: [2]}
 
+    def test_with_opaque_ids_nothing_is_acknowledged_before_it_is_repeated(self) -> None:
+        bench = Bench(message_ids="opaque")
+        first = bench.join(DRAFT_BE)
+        first.open(7)
+        first.messages(7, [9, 4, 6])
+        first.leave()
+        second = bench.join(DRAFT_BE)
+        second.open(7)
+        bench.commit({DRAFT_KEY: 4})
+        assert references(second.said(Ack)) == []
+        second.messages(7, [9, 4])
+        assert references(second.said(Ack)) == []
+        second.messages(7, [6, 2])
+
+        assert references(second.said(Ack)) == [(7, 4)]
+        assert bench.run_batch() == {DRAFT_KEY: [6, 2]}
+        assert references(second.said(Ack)) == [(7, 4), (7, 2)]
+
+    def test_with_opaque_ids_a_commit_before_notify_is_told_once_it_was_passed(self) -> None:
+        bench = Bench(message_ids="opaque")
+        bench.rewind({DRAFT_KEY: 9})
+        connector = bench.join(DRAFT_BE)
+        bench.commit({DRAFT_KEY: 6})
+        connector.open(7, ref=9)
+        assert references(connector.said(Ack)) == []
+        connector.messages(7, [4, 6])
+        assert references(connector.said(Ack)) == [(7, 6)]
+        connector.messages(7, [2])
+
+        assert bench.run_batch() == {DRAFT_KEY: [2]}
+        bench.state.validate()
+
 
 class TestStopping:
     def test_every_session_is_told_to_go(self, bench: Bench) -> None:
