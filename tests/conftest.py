@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.pems import Pems, make_pems
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -69,6 +71,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def pems(tmp_path_factory: pytest.TempPathFactory) -> Pems:
+    """Certificates of a throw-away authority."""
+    return make_pems(tmp_path_factory.mktemp("pems"))
 
 
 @dataclass(frozen=True)

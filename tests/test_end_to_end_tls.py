@@ -1,18 +1,22 @@
-"""Once with everything locked: workers behind TLS, a cookie, and a Redis with a password, all named by reference."""
+"""With everything locked: both ports of the workers behind TLS, a cookie, and a Redis with a password, all named by
+reference.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import trustme
 
-from tests.receiver.support import Batches, Feeders, addresses, numbered, payloads
-from wallaroo_spark.errors import RemoteProtocolError
+from tests.pems import Pems
+from tests.receiver.support import Batches, Feeders, addresses, eventually, numbered, payloads
+from wallaroo_spark.errors import ConfigurationError, RemoteProtocolError, TransportError
 from wallaroo_spark.receiver import Receiver
-from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.worker.flight_client import Trust, WorkerClient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,35 +28,52 @@ def feeders() -> Iterator[Feeders]:
         yield opened
 
 
+@pytest.mark.parametrize("authority", ["tls.workersCa", "tls.ca"])
 def test_rows_arrive_over_tls_with_secrets_kept_elsewhere(
-    spark: SparkSession, feeders: Feeders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    feeders: Feeders,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pems: Pems,
+    authority: str,
 ) -> None:
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    files = {name: str(tmp_path / f"{name}.pem") for name in ("ca", "certificate", "key")}
-    authority.cert_pem.write_to_path(files["ca"])
-    certificate.private_key_pem.write_to_path(files["key"])
-    for blob in certificate.cert_chain_pems:
-        blob.write_to_path(files["certificate"], append=True)
     (tmp_path / "cookie").write_text("a secret\n")
     batches = Batches()
-    with EmbeddedRedis() as redis:
+    with EmbeddedRedis() as redis, Registry(redis.url, "orders") as registry:
         assert ":@" not in redis.url
         # The source's reader is a process whose environment was fixed when the session began, so a file it is.
         (tmp_path / "registry").write_text(redis.url)
         options = {"registry": f"file:{tmp_path}/registry", "cookie": f"file:{tmp_path}/cookie"}
-        tls = {"tls.certificate": files["certificate"], "tls.key": files["key"]}
+        tls = {"tls.certificate": pems.server, "tls.key": pems.server_key, authority: pems.ca}
+        # tls.ca asks connectors for a certificate each; the inner port is content with the token.
+        own = {"certificate": pems.client, "key": pems.client_key} if authority == "tls.ca" else {}
         with Receiver(spark, "orders", workers=1, **options, **tls) as receiver:
             query = receiver.start(
                 receiver.stream().writeStream.foreachBatch(batches), checkpoint=str(tmp_path / "checkpoint")
             )
-            workers = addresses(receiver)
-            connector = feeders.connect("shop-1", workers, cookie="a secret", ca=files["ca"])
+            workers, inner, token = addresses(receiver), registry.leases()[0].flight, registry.fleet()["token"]
+            connector = feeders.connect("shop-1", workers, cookie="a secret", ca=pems.ca, **own)
             feeders.feed(connector, numbered("sealed", 1, 50)).result(60)
             with pytest.raises(RemoteProtocolError, match="cookie") as refused:
-                feeders.connect("shop-2", workers, cookie="another", ca=files["ca"]).open("any")
-            shown = f"{receiver.options!r} {receiver.status()} {refused.value} {query.lastProgress}"
+                feeders.connect("shop-2", workers, cookie="another", ca=pems.ca, **own).open("any")
+            with pytest.raises(TransportError, match="both sides use TLS") as plain:
+                WorkerClient(inner, token).status()
+            assert WorkerClient(inner, token, trust=Trust.of(receiver.options)).status()["sessions"] == 1
+            shown = f"{receiver.options!r} {receiver.status()} {refused.value} {plain.value} {query.lastProgress}"
 
     assert batches.values("sealed") == payloads("sealed", 1, 50)
-    assert "a secret" not in shown
-    assert redis.url not in shown
+    assert [secret for secret in ("a secret", redis.url, token) if secret in shown] == []
+
+
+def test_a_receiver_that_cannot_verify_its_workers_does_not_start_and_ends_their_jobs(
+    spark: SparkSession, pems: Pems, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It cannot ask them to leave either, so there is nothing to wait for.
+    monkeypatch.setattr("wallaroo_spark.receiver.receiver.STOP_SECONDS", 1.0)
+    tls = {"tls.certificate": pems.server, "tls.key": pems.server_key, "tls.workersCa": pems.other_ca}
+    with (
+        pytest.raises(ConfigurationError, match=r"slot 0: .*verify failed.*tls\.workersCa"),
+        Receiver(spark, "orders", workers=1, **tls),
+    ):
+        pytest.fail("it must not start")
+    eventually(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("wallaroo-orders")])

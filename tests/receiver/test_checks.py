@@ -173,6 +173,7 @@ def test_a_writer_that_cannot_be_looked_into_is_let_through() -> None:
         ({"tls_certificate": "a.pem"}, "tls.certificate needs tls.key"),
         ({"tls_key": "a.key"}, "tls.key needs tls.certificate"),
         ({"tls_ca": "ca.pem"}, "tls.ca needs tls.certificate"),
+        ({"tls_workers_ca": "ca.pem"}, "tls.workersCa needs tls.certificate"),
         ({"tls_bind_instances": True}, "tls.bindInstances needs tls.ca"),
     ],
 )

@@ -3,10 +3,8 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import select
 import signal
 import socket
-import socketserver
 import ssl
 import subprocess
 import sys
@@ -26,6 +24,7 @@ from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.registry.embedded import find_server
 
 from .conftest import eventually
+from .tls import tls_in_front_of
 
 SECRET = "open-sesame"
 
@@ -46,41 +45,10 @@ def own_server() -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 def tls_port(server: EmbeddedRedis, authority: trustme.CA) -> Iterator[int]:
-    """TLS for localhost in front of the server, as a proxy would do it: bundled servers are built without it."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("localhost").configure_cert(context)
-    behind = int(server.url.rpartition(":")[2].partition("/")[0])
-
-    class Forwarder(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            try:
-                outer = context.wrap_socket(self.request, server_side=True)
-            except OSError:
-                return
-            with outer, socket.create_connection(("127.0.0.1", behind)) as inner:
-                forward(outer, inner)
-
-    class Proxy(socketserver.ThreadingTCPServer):
-        daemon_threads = True
-
-    with Proxy(("127.0.0.1", 0), Forwarder) as proxy:
-        serving = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})
-        serving.start()
-        yield int(proxy.server_address[1])
-        proxy.shutdown()
-        serving.join()
-
-
-def forward(outer: ssl.SSLSocket, inner: socket.socket) -> None:
-    """Carry bytes both ways until one side ends."""
-    while True:
-        ready = [outer] if outer.pending() else select.select([outer, inner], [], [])[0]
-        for source, target in ((outer, inner), (inner, outer)):
-            if source in ready:
-                data = source.recv(1 << 16)
-                if not data:
-                    return
-                target.sendall(data)
+    with tls_in_front_of(server, context) as port:
+        yield port
 
 
 @pytest.fixture(scope="module")

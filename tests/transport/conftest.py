@@ -1,55 +1,16 @@
-"""Certificates of a throw-away authority, and a listener whose accepted streams the test takes by hand."""
+"""A listener whose accepted streams the test takes by hand."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import pytest
-import trustme
 
 from wallaroo_spark.transport import ByteStream, Listener, connect, serve
 
 SECONDS = 10.0
 """Far more than anything here takes; a limit, never an expectation."""
-
-
-@dataclass(frozen=True)
-class Pems:
-    """Paths of PEM files: an authority, a server's and a client's certificate, and what does not fit."""
-
-    ca: str
-    other_ca: str
-    server: str
-    server_key: str
-    client: str
-    client_key: str
-
-
-@pytest.fixture(scope="session")
-def pems(tmp_path_factory: pytest.TempPathFactory) -> Pems:
-    folder = tmp_path_factory.mktemp("pems")
-    authority, stranger = trustme.CA(), trustme.CA()
-    server = authority.issue_cert("localhost", "127.0.0.1", "::1")
-    client = authority.issue_cert("shop-1.example", common_name="shop-1")
-
-    def put(name: str, blob: trustme.Blob) -> str:
-        path: Path = folder / name
-        blob.write_to_path(str(path))
-        return str(path)
-
-    return Pems(
-        ca=put("ca.pem", authority.cert_pem),
-        other_ca=put("other-ca.pem", stranger.cert_pem),
-        server=put("server.pem", server.cert_chain_pems[0]),
-        server_key=put("server.key", server.private_key_pem),
-        client=put("client.pem", client.cert_chain_pems[0]),
-        client_key=put("client.key", client.private_key_pem),
-    )
 
 
 class Accepting:

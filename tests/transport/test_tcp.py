@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.pems import Pems
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.transport import ByteStream, client_context, connect, serve, server_context
 from wallaroo_spark.transport import tcp as tcp_module
 from wallaroo_spark.transport.tcp import tune
 
-from .conftest import SECONDS, Accepting, Pems, connected, read_all, read_exactly, serving
+from .conftest import SECONDS, Accepting, connected, read_all, read_exactly, serving
 
 
 async def echo(stream: ByteStream) -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from tests.pems import Pems
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.transport import client_context, server_context
-
-from .conftest import Pems
 
 
 def test_nothing_older_than_tls_1_2_is_spoken(pems: Pems) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import socket
+import ssl
 
 from tests.worker.running import COOKIE, SECONDS, Running
 from wallaroo_spark.protocol import DRAFT_BE, V3, ConnectorSession, Error, Frame, Message, NotifyAck, Ok, Revision
 
 
 class Peer:
-    """A connector on a socket that can also misbehave."""
+    """A connector on a socket, with TLS when it is given a context, that can also misbehave."""
 
-    def __init__(self, worker: Running, revision: Revision, instance: str = "bad") -> None:
+    def __init__(
+        self, worker: Running, revision: Revision, instance: str = "bad", tls: ssl.SSLContext | None = None
+    ) -> None:
         self.socket = socket.create_connection(worker.address, timeout=SECONDS)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
         self.revision = revision
         self.instance = instance
         self.session = ConnectorSession(revision)

@@ -11,12 +11,13 @@ from typing import Any
 from wallaroo_spark.options import Options
 from wallaroo_spark.registry import Lease, Registry
 from wallaroo_spark.transport import parse_address
-from wallaroo_spark.worker.flight_client import WorkerClient
+from wallaroo_spark.worker.flight_client import Trust, WorkerClient
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup
 
-TOKEN = "the fleet's token"
-COOKIE = "a secret"
+# Both are unlike anything that a message says, so that a search for them finds nothing else.
+TOKEN = "t0ken-of-the-fl33t"
+COOKIE = "c00kie-of-the-fl33t"
 SECONDS = 20.0
 """Far more than anything here takes; a limit, never an expectation."""
 
@@ -35,11 +36,11 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
 class Running:
     """A worker that serves its slot."""
 
-    def __init__(self, thread: WorkerThread, lease: Lease, registry: Registry) -> None:
+    def __init__(self, thread: WorkerThread, lease: Lease, registry: Registry, trust: Trust | None = None) -> None:
         self.thread = thread
         self.lease = lease
         self.registry = registry
-        self.client = WorkerClient(lease.flight, TOKEN)
+        self.client = WorkerClient(lease.flight, TOKEN, trust=trust)
         self.epoch = 0
         self.batch = -1
 
@@ -113,7 +114,8 @@ class Fleet:
             good = lease is not None and lease.flight and lease.submission == submission
             return lease if good and (but is None or lease.generation > but.generation) else None
 
-        return Running(thread, eventually(found, f"slot {slot} is served"), self.registry)
+        lease = eventually(found, f"slot {slot} is served")
+        return Running(thread, lease, self.registry, Trust.of(Options(**self.options)))
 
     def start(self, slot: int = 0, submission: int = 1, ready: bool = True, **options: Any) -> Running:
         """A worker that serves its slot and knows where the query stands."""

@@ -1,4 +1,4 @@
-"""The inner port: only with the token, waiting for what is asked, and saying how far it leads."""
+"""The inner port: waiting for what is asked, and saying how far it leads."""
 
 from __future__ import annotations
 
@@ -24,37 +24,6 @@ from wallaroo_spark.worker.service import WorkerSetup
 
 
 class TestInnerPort:
-    @pytest.mark.parametrize("token", ["", "a guess", TOKEN + " "])
-    def test_without_the_token_nothing_is_told(self, worker: Running, token: str) -> None:
-        peer = good(worker)
-        stranger = WorkerClient(worker.lease.flight, token, timeout=SECONDS)
-        attempts: list[Callable[[], Any]] = [
-            lambda: stranger.available(-1, 0),
-            lambda: stranger.plan({}),
-            lambda: stranger.committed(1, 0, {}),
-            lambda: stranger.rewind(9, 9, {}),
-            stranger.status,
-            lambda: stranger.stop("mischief"),
-            lambda: list(stranger.read([("good", "1", None, 1)], boundaries=False, wait=0)),
-        ]
-        for attempt in attempts:
-            with pytest.raises(TransportError, match="the fleet's token is missing or wrong"):
-                attempt()
-
-        peer.message(1, 1)
-        assert worker.client.status()["epoch"] == 1
-        assert len(worker.rows("good", 1, None, 1)) == 1
-
-    def test_also_without_any_header(self, worker: Running) -> None:
-        bare = flight.connect(f"grpc://{worker.lease.flight}")
-        with pytest.raises(flight.FlightUnauthenticatedError):
-            list(bare.do_action(flight.Action("status", b"{}")))
-        with pytest.raises(flight.FlightUnauthenticatedError):
-            list(bare.list_actions())
-        with pytest.raises(flight.FlightUnauthenticatedError):
-            bare.do_get(flight.Ticket(b"{}")).read_all()
-        bare.close()
-
     def test_a_worker_without_a_token_does_not_start(self, make_fleet: Callable[..., Fleet]) -> None:
         fleet = make_fleet()
         setup = WorkerSetup(Options(**fleet.options), 0, 1, "")

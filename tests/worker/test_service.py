@@ -1,18 +1,15 @@
-"""The worker as a whole: leases, standby, takeover, a registry that comes and goes, TLS, and its inner port."""
+"""The worker as a whole: leases, standby, takeover, a registry that comes and goes, and its inner port."""
 
 from __future__ import annotations
 
 import logging
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pandas as pd
 import pytest
 import redis
-import trustme
 
 from tests.worker.peer import Peer, good
 from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running, eventually
@@ -310,64 +307,6 @@ class TestInternalErrors:
         monkeypatch.undo()
 
         assert good(worker, "other").message(1, 1)
-
-
-class TestTls:
-    def test_connectors_may_come_over_tls(self, make_fleet: Callable[..., Fleet], tmp_path: Path) -> None:
-        authority = trustme.CA()
-        own = authority.issue_cert("localhost", "127.0.0.1")
-        certificate, key = tmp_path / "worker.pem", tmp_path / "worker.key"
-        own.cert_chain_pems[0].write_to_path(str(certificate))
-        own.private_key_pem.write_to_path(str(key))
-        worker = make_fleet(tls_certificate=str(certificate), tls_key=str(key)).start()
-        trusting = ssl.create_default_context()
-        authority.configure_trust(trusting)
-        peer = Peer(worker, DRAFT_BE, "good")
-        peer.socket = trusting.wrap_socket(peer.socket, server_hostname="127.0.0.1")
-        peer.hello().open(1).message(1, 1)
-
-        assert len(worker.rows("good", 1, None, 1)) == 1
-        plain = Peer(worker, DRAFT_BE, "plain")
-        plain.send(plain.session.hello(version="0.0.1", cookie=COOKIE.encode(), program="", instance="plain"))
-        assert plain.error() is None
-
-
-def test_a_client_certificate_is_asked_for_and_bound_to_its_instance(
-    make_fleet: Callable[..., Fleet], tmp_path: Path
-) -> None:
-    authority, stranger = trustme.CA(), trustme.CA()
-    own, shop = authority.issue_cert("127.0.0.1"), authority.issue_cert(common_name="shop-1")
-    forged = stranger.issue_cert(common_name="shop-1")
-    paths = {name: str(tmp_path / name) for name in ("worker.pem", "worker.key", "ca.pem")}
-    own.cert_chain_pems[0].write_to_path(paths["worker.pem"])
-    own.private_key_pem.write_to_path(paths["worker.key"])
-    authority.cert_pem.write_to_path(paths["ca.pem"])
-    worker = make_fleet(
-        tls_certificate=paths["worker.pem"],
-        tls_key=paths["worker.key"],
-        tls_ca=paths["ca.pem"],
-        tls_bind_instances=True,
-    ).start()
-
-    def come(instance: str, certificate: trustme.LeafCert | None) -> Peer:
-        context = ssl.create_default_context()
-        authority.configure_trust(context)
-        if certificate is not None:
-            certificate.configure_cert(context)
-        peer = Peer(worker, DRAFT_BE, instance)
-        peer.socket = context.wrap_socket(peer.socket, server_hostname="127.0.0.1")
-        return peer
-
-    come("shop-1", shop).hello().open(1).message(1, 1)
-    assert len(worker.rows("shop-1", 1, None, 1)) == 1
-
-    other = come("shop-2", shop)
-    other.send(other.session.hello(version="0.0.1", cookie=COOKIE.encode(), program="", instance="shop-2"))
-    assert "not among the names in its certificate: shop-1" in str(other.error())
-    for certificate in (None, forged):
-        with pytest.raises((OSError, AssertionError)):
-            come("shop-1", certificate).hello()
-    assert worker.count("fault:wrong-certificate") == 1
 
 
 def test_a_paused_peer_that_has_gone_is_noticed_once_there_is_room(make_fleet: Callable[..., Fleet]) -> None:

@@ -96,9 +96,17 @@ class Fleet:
                 thread.join(max(0.0, min(until, asked + ASK_SECONDS) - time.monotonic()))
         for thread in [thread for thread in self._threads if thread.is_alive()]:
             log.warning("the job of %s did not end by itself and is interrupted", thread.name)
-            with contextlib.suppress(Exception):
-                self._spark.interruptTag(thread.name)
+            self._interrupt(thread.name)
             thread.join(seconds)
+
+    def _interrupt(self, tag: str) -> None:
+        """End a slot's job from outside. Spark Connect knows a session's tags; without it, a tag that another thread
+        set is known to the context alone.
+        """
+        with contextlib.suppress(Exception):
+            self._spark.interruptTag(tag)
+        with contextlib.suppress(Exception):
+            self._spark.sparkContext.cancelJobsWithTag(tag)
 
     def _supervise(self, record: SlotRecord, tag: str) -> None:
         pause = FIRST_PAUSE
@@ -124,6 +132,7 @@ class Fleet:
         self._spark.addTag(tag)
         record.running = True
         with contextlib.suppress(Exception):
+            self._spark.sparkContext.addJobTag(tag)
             self._spark.sparkContext.setJobDescription(f"wallaroo worker {record.slot} of {setup.options.receiver}")
         one_row = self._spark.range(record.slot, record.slot + 1, 1, 1)
         one_row.mapInPandas(serve_slot(setup), "slot int").write.format("noop").mode("overwrite").save()
