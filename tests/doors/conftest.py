@@ -48,6 +48,15 @@ def ear(password: str) -> Iterator[Ear]:
     assert [line for line in heard.lines if any(secret in line for secret in secrets_of(password))] == []
 
 
+@pytest.fixture
+def own_logging() -> Iterator[None]:
+    """A command sets logging up for a process of its own; the ear must hear what follows."""
+    package = logging.getLogger("wallaroo_spark")
+    before = package.handlers[:], package.level, package.propagate
+    yield
+    package.handlers[:], package.level, package.propagate = before
+
+
 @pytest.fixture(autouse=True)
 def nothing_secret_is_printed(ear: Ear, password: str, capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
     """Arrow's own logging goes to standard error."""

@@ -213,6 +213,7 @@ class TestInnerPortOverTls:
         with pytest.raises(ConfigurationError, match=r"slot 0: worker at .* did not answer 'status'.*tls\.workersCa"):
             verify(Trust.of(Options(tls_ca=pems.other_ca)))
 
+    @pytest.mark.usefixtures("own_logging")
     def test_the_status_command_is_given_the_authority_too(
         self, sealed: Running, sealed_fleet: Fleet, pems: Pems
     ) -> None:
