@@ -36,6 +36,7 @@ from wallaroo_spark.protocol.revisions import (
     frame_name,
     recognise,
 )
+from wallaroo_spark.protocol.runs import HEAD_BYTES, EncodedRun, encode_message, encode_run
 from wallaroo_spark.protocol.session import named_revision
 from wallaroo_spark.protocol.states import SESSION, Role, SessionState, StreamEvent, StreamState
 from wallaroo_spark.protocol.streams import Stream, StreamSpan, StreamTable
@@ -55,6 +56,7 @@ from wallaroo_spark.protocol.worker_session import (
 __all__ = [
     "DRAFT_BE",
     "DRAFT_LE",
+    "HEAD_BYTES",
     "MAX_INSTANCE_BYTES",
     "MAX_NAME_BYTES",
     "NOTHING_PROCESSED",
@@ -66,6 +68,7 @@ __all__ = [
     "Admission",
     "ConnectorSession",
     "CreditWindow",
+    "EncodedRun",
     "EosMessage",
     "EosReceived",
     "Error",
@@ -99,6 +102,8 @@ __all__ = [
     "WorkerEvent",
     "WorkerSession",
     "broken",
+    "encode_message",
+    "encode_run",
     "frame_name",
     "named_revision",
     "reasons",

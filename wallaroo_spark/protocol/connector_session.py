@@ -16,12 +16,14 @@ from wallaroo_spark.protocol.frames import (
     Ok,
     Restart,
 )
-from wallaroo_spark.protocol.framing import MessageRun
+from wallaroo_spark.protocol.framing import LENGTH_BYTES, MessageRun
 from wallaroo_spark.protocol.revisions import DRAFT_BE, Revision
+from wallaroo_spark.protocol.runs import EncodedRun, encode_message
 from wallaroo_spark.protocol.session import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MAX_STREAMS, Session
 from wallaroo_spark.protocol.states import Role, SessionState, StreamEvent, StreamState
 
 _NOT_A_TAG = -1
+_EOS = int(Flags.EOS)
 
 
 class ConnectorSession(Session):
@@ -61,19 +63,32 @@ class ConnectorSession(Session):
 
     def message(self, message: Message) -> bytes:
         """MESSAGE; takes one credit, which must be there."""
-        data = self._send(message)
-        if len(data) - 4 > self._max_frame_bytes:
-            raise LocalProtocolError(
-                f"message {message.message_id} of stream {message.stream_id} makes a frame of {len(data) - 4} bytes; "
-                f"at most {self._max_frame_bytes} are accepted (maxFrameBytes)"
-            )
+        data = encode_message(self._revision, message)
+        self._move(Message)
+        if len(data) - LENGTH_BYTES > self._max_frame_bytes:
+            raise self._too_long(message.stream_id, message.message_id, len(data) - LENGTH_BYTES)
         if self.credits.available < 1:
             raise LocalProtocolError("a MESSAGE needs a credit and there is none; wait for an ACK")
         self._apply(message.stream_id, StreamEvent.MESSAGE)
-        if message.flags & Flags.EOS:
+        if int(message.flags) & _EOS:
             self._apply(message.stream_id, StreamEvent.EOS)
         self.credits.spend(1)
         return data
+
+    def messages(self, run: EncodedRun) -> bytes:
+        """Many MESSAGEs of one stream; takes a credit for each, which must be there. They are all sent, or none is."""
+        self._move(Message)
+        if len(run.data) - LENGTH_BYTES > self._max_frame_bytes:
+            for message_id, size in zip(run.ids, run.frame_sizes(), strict=True):
+                if size - LENGTH_BYTES > self._max_frame_bytes:
+                    raise self._too_long(run.stream_id, message_id, size - LENGTH_BYTES)
+        if self.credits.available < run.count:
+            raise LocalProtocolError(
+                f"{run.count} MESSAGEs need as many credits and there are {self.credits.available}; wait for an ACK"
+            )
+        self._apply(run.stream_id, StreamEvent.MESSAGE)
+        self.credits.spend(run.count)
+        return run.data
 
     def end_of_stream(self, stream_id: int, last_id: int) -> bytes:
         """Whatever closes a stream in this revision; ``last_id`` is the id of its last message."""
@@ -122,3 +137,9 @@ class ConnectorSession(Session):
     def is_open(self, stream_id: int) -> bool:
         """Whether messages of this stream may be sent (given credit)."""
         return self.streams.get(stream_id).state is StreamState.OPEN
+
+    def _too_long(self, stream_id: int, message_id: int | None, size: int) -> LocalProtocolError:
+        return LocalProtocolError(
+            f"message {message_id} of stream {stream_id} makes a frame of {size} bytes; "
+            f"at most {self._max_frame_bytes} are accepted (maxFrameBytes)"
+        )

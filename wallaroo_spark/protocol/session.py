@@ -89,13 +89,17 @@ class Session:
         if self.revision is None:
             raise LocalProtocolError(f"{frame_name(type(frame))} cannot be sent before the revision is known")
         data = self.revision.encode(frame)
-        state = SESSION[self.role].get(self.state, {}).get(type(frame))
+        self._move(type(frame))
+        return data
+
+    def _move(self, frame: type[Any]) -> None:
+        """To the state that a frame of ours leads to. Raises :class:`LocalProtocolError` where there is none."""
+        state = SESSION[self.role].get(self.state, {}).get(frame)
         if state is None:
-            raise LocalProtocolError(f"{frame_name(type(frame))} cannot be sent by a {self.role} in state {self.state}")
+            raise LocalProtocolError(f"{frame_name(frame)} cannot be sent by a {self.role} in state {self.state}")
         self.state = state
         if state in _DEAF:
             self._buffer.clear()
-        return data
 
     def _apply(self, stream_id: int, event: StreamEvent) -> None:
         """Something that we do to a stream. Raises :class:`LocalProtocolError` where its state does not allow it."""
