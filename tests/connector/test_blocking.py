@@ -176,5 +176,5 @@ def test_the_blocking_form_has_the_same_methods() -> None:
 
     assert public(BlockingConnector) == public(Connector)
     # A stream's ledger and its dealings with the hub are the package's own.
-    own = {"done", "resume", "obstacle", "send_again"}
+    own = {"done", "resume", "obstacle", "send_again", "send_piece"}
     assert public(BlockingStream) - {"name", "id", "reference"} == public(Stream) - own

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from wallaroo_spark.connector.outbox import OVERHEAD_BYTES, Budget, Fleeting, Ledger, Outbox, Trail, cost
+from wallaroo_spark.connector.outbox import Budget, Fleeting, Ledger, Outbox, Trail, cost
 from wallaroo_spark.errors import LocalProtocolError, ReplayError
-from wallaroo_spark.protocol import U64_MAX, Message
+from wallaroo_spark.protocol import DRAFT_BE, U64_MAX, EncodedRun, encode_run
 
 
 def outbox(*ids: int, increasing: bool = True, start: int | None = None, ref: int | None = None) -> Outbox:
@@ -19,16 +19,23 @@ def outbox(*ids: int, increasing: bool = True, start: int | None = None, ref: in
     return box
 
 
-def put(ledger: Ledger, message_id: int) -> None:
-    ledger.append(Message(7, ledger.next_id(message_id), b"x"))
+def run_of(*ids: int, size: int = 1) -> EncodedRun:
+    return encode_run(DRAFT_BE, 7, ids, [b"x" * size] * len(ids))
 
 
-def again(box: Outbox) -> list[int | None]:
+def put(ledger: Ledger, *ids: int) -> None:
+    """One run of messages."""
+    ledger.append(run_of(*ledger.next_ids(ids, len(ids))))
+
+
+def again(box: Outbox, most: int = 100) -> list[int]:
     """Everything that is sent again, in order."""
-    ids = []
-    while (message := box.next_again()) is not None:
-        ids.append(message.message_id)
+    ids: list[int] = []
+    while (run := box.next_again(most)) is not None:
+        assert 0 < run.count <= most
+        ids.extend(run.ids)
         box.sent_again()
+        box.validate()
     return ids
 
 
@@ -131,17 +138,21 @@ class TestAcknowledging:
     def test_acknowledged_bytes_are_given_back_to_the_budget(self) -> None:
         budget = Budget(1000)
         box = Outbox("orders", budget)
-        box.append(Message(7, 1, b"12345", key=b"k"))
-        box.append(Message(7, 2, None))
-        assert budget.held == 2 * OVERHEAD_BYTES + 6
+        one, other = run_of(1, 2, size=50), run_of(3)
+        box.append(one)
+        box.append(other)
+        assert budget.held == cost(len(one.data), 2) + cost(len(other.data))
+        assert budget.room == 1000 - budget.held
         box.acknowledge(1)
-        assert budget.held == OVERHEAD_BYTES
+        assert budget.held == cost(len(one.data) // 2) + cost(len(other.data))
+        box.acknowledge(2)
+        assert budget.held == cost(len(other.data))
         box.clear()
-        assert budget.held == 0
+        assert (budget.held, box.kept) == (0, 0)
 
     def test_a_budget_takes_one_message_of_any_size_when_it_is_empty(self) -> None:
         budget = Budget(10)
-        assert budget.admits(cost(b"x" * 100, None))
+        assert budget.admits(cost(100))
         budget.held = 1
         assert not budget.admits(10)
         assert budget.admits(9)
@@ -158,6 +169,7 @@ class TestResuming:
     def test_a_cut_while_sending_again_starts_over_at_the_reference(self) -> None:
         box = outbox(1, 2, 3, 4)
         box.resume(1)
+        assert box.next_again(1) is not None
         box.sent_again()
         box.resume(1)
         assert again(box) == [2, 3, 4]
@@ -165,6 +177,7 @@ class TestResuming:
     def test_an_acknowledgement_may_overtake_what_is_sent_again(self) -> None:
         box = outbox(1, 2, 3, 4)
         box.resume(None)
+        assert box.next_again(1) is not None
         box.sent_again()
         box.acknowledge(3)
         assert again(box) == [4]
@@ -300,7 +313,7 @@ class TestTrail:
 class TestFleeting:
     def test_nothing_is_kept_and_nothing_waits_for_an_acknowledgement(self) -> None:
         stream = Fleeting("ticks", increasing=False)
-        stream.append(Message(7, stream.next_id(None), b"x"))
+        stream.append(run_of(stream.next_id(None)))
         assert (stream.kept, stream.done, stream.last) == (0, True, 1)
 
     def test_a_resume_goes_on_with_what_is_new(self) -> None:
@@ -327,22 +340,25 @@ class OutboxAgainstAWorker(RuleBasedStateMachine):
         self.committed = 0
 
     @precondition(lambda self: not self.box.behind)
-    @rule(step=st.integers(1, 3), size=st.integers(0, 50))
-    def send(self, step: int, size: int) -> None:
-        last = self.sent[-1] if self.sent else 0
-        # Without an order to keep, ids go down by turns.
-        wanted = last + step if self.increasing else (1000 + len(self.sent)) ^ 1
-        message_id = self.box.next_id(wanted)
-        self.box.append(Message(7, message_id, b"x" * size))
-        self.sent.append(message_id)
-        self.flying.append(message_id)
+    @rule(steps=st.lists(st.integers(1, 3), min_size=1, max_size=6), size=st.integers(0, 50))
+    def send(self, steps: list[int], size: int) -> None:
+        last, ids = self.sent[-1] if self.sent else 0, []
+        for step in steps:
+            last += step
+            # Without an order to keep, ids go down by turns.
+            ids.append(last if self.increasing else (1000 + len(self.sent) + len(ids)) ^ 1)
+        run = run_of(*self.box.next_ids(ids, len(ids)), size=size)
+        self.box.append(run)
+        self.sent.extend(run.ids)
+        self.flying.extend(run.ids)
 
-    @rule()
-    def send_again(self) -> None:
-        message = self.box.next_again()
-        if message is not None and message.message_id is not None:
+    @rule(most=st.integers(1, 8))
+    def send_again(self, most: int) -> None:
+        run = self.box.next_again(most)
+        if run is not None:
+            assert run.count <= most
             self.box.sent_again()
-            self.flying.append(message.message_id)
+            self.flying.extend(run.ids)
 
     @rule(count=st.integers(1, 5))
     def deliver(self, count: int) -> None:
@@ -377,7 +393,7 @@ class OutboxAgainstAWorker(RuleBasedStateMachine):
         if hasattr(self, "box"):
             self.cut(keeps_buffer=False)
             while self.box.behind:
-                self.send_again()
+                self.send_again(3)
             self.deliver(len(self.flying))
             self.commit(0)
             assert self.taken == self.sent

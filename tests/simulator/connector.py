@@ -17,9 +17,11 @@ from wallaroo_spark.connector.outbox import Budget, Fleeting, Ledger, Outbox, Tr
 from wallaroo_spark.connector.route import Route
 from wallaroo_spark.errors import RegistryError, RemoteProtocolError, ReplayError, TransportError
 from wallaroo_spark.protocol import (
+    HEAD_BYTES,
     NOTHING_PROCESSED,
     Ack,
     ConnectorSession,
+    EncodedRun,
     Error,
     Flags,
     Frame,
@@ -31,6 +33,7 @@ from wallaroo_spark.protocol import (
     Revision,
     StreamState,
     WorkerSession,
+    encode_run,
 )
 from wallaroo_spark.protocol.reasons import is_later, redirect_address
 from wallaroo_spark.transport import format_address, parse_address
@@ -335,44 +338,61 @@ class Connector(Part):
         more = False
         for sending in order:
             left = most
-            while left and (frame := self._next_frame(session, sending)) is not None:
-                frames.append(frame)
-                left -= 1
+            while left and (found := self._next_frames(session, sending, left)) is not None:
+                frames.append(found[0])
+                left -= found[1]
             more = more or not left
         end.write(b"".join(frames))
         self.world.judge.heard(self)
         if more:
             self.poke()
 
-    def _next_frame(self, session: ConnectorSession, sending: Sending) -> bytes | None:
+    def _next_frames(self, session: ConnectorSession, sending: Sending, most: int) -> tuple[bytes, int] | None:
+        """Frames and how many they are; never more than ``most``."""
         ledger, source = sending.ledger, sending.source
         if not sending.opened or not session.is_open(source.stream_id):
             return None
         if isinstance(ledger, Trail) and ledger.behind:
             sending.cursor = source.after(ledger.take_rewind())
-        credit = session.credits.available >= 1
+        credits = session.credits.available
+        most = self.sim.random.choice((1, min(most, max(1, credits))))
         if isinstance(ledger, Outbox) and ledger.behind:
-            message = ledger.next_again()
-            if not credit or message is None:
+            run = ledger.next_again(most)
+            if credits < 1 or run is None:
                 return None
-            data = session.message(message)
+            data = session.messages(run)
             ledger.sent_again()
-            return data
+            ledger.validate()
+            return data, run.count
         if sending.cursor < source.produced and not ledger.ended:
-            message = source.message(sending.cursor)
-            if not credit or not self.budget.admits(cost(message.payload, message.key)):
-                return None
-            ledger.next_id(message.message_id)
-            data = session.message(message)
-            ledger.append(message)
-            sending.cursor += 1
-            source.spent += source.ephemeral
-            return data
+            return self._new_frames(session, sending, most) if credits >= 1 else None
         if source.ends and source.complete and sending.cursor == len(source.ids):
             ledger.ended = True
-        if ledger.ended and not ledger.end_written and (credit or not session.end_costs_credit):
-            return self._end_frame(session, sending)
+        if ledger.ended and not ledger.end_written and (credits >= 1 or not session.end_costs_credit):
+            return self._end_frame(session, sending), 1
         return None
+
+    def _new_frames(self, session: ConnectorSession, sending: Sending, most: int) -> tuple[bytes, int] | None:
+        """What was never sent: one message, or in bulk those that follow with the same flags."""
+        ledger, source, at = sending.ledger, sending.source, sending.cursor
+        end = at + 1
+        while end < min(source.produced, at + most) and source.flags[end] == source.flags[at]:
+            end += 1
+        payloads = [source.payload(place) or b"" for place in range(at, end)]
+        if not self.budget.admits(cost(sum(map(len, payloads)) + HEAD_BYTES * len(payloads), len(payloads))):
+            return None
+        ids = ledger.next_ids(source.ids[at:end], end - at)
+        if end - at == 1:
+            data = session.message(source.message(at))
+            run = EncodedRun(self.revision, source.stream_id, ids, data)
+        else:
+            run = encode_run(self.revision, source.stream_id, ids, payloads, source.flags[at])
+            data = session.messages(run)
+        ledger.append(run)
+        ledger.validate()
+        sending.cursor = end
+        source.spent += source.ephemeral * (end - at)
+        return data, end - at
 
     def _end_frame(self, session: ConnectorSession, sending: Sending) -> bytes:
         ledger, stream_id = sending.ledger, sending.source.stream_id

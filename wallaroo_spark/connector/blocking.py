@@ -6,7 +6,8 @@
         connector.drain()
 
 An event loop runs in a thread of its own; every call is carried out there while the caller waits. That costs a change
-of threads each time, so large amounts are better given to :meth:`BlockingConnector.feed`.
+of threads each time, so large amounts are better given to :meth:`BlockingStream.send_many` or
+:meth:`BlockingConnector.feed`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from wallaroo_spark.connector.connector import Connector
 from wallaroo_spark.connector.feed import FeedResult, Progress
+from wallaroo_spark.connector.pieces import Piece, Pieces
 from wallaroo_spark.connector.sources import Source
 from wallaroo_spark.connector.stream import Stream
 from wallaroo_spark.errors import LocalProtocolError
@@ -106,6 +108,11 @@ class BlockingStream:
         """As :attr:`Stream.unacknowledged`."""
         return self._stream.unacknowledged
 
+    @property
+    def last(self) -> int | None:
+        """As :attr:`Stream.last`."""
+        return self._stream.last
+
     def send(
         self,
         payload: bytes | bytearray | memoryview,
@@ -120,9 +127,28 @@ class BlockingStream:
             lambda: self._stream.send(payload, id=id, event_time=event_time, key=key, unstable=unstable)
         )
 
+    def send_many(
+        self,
+        payloads: Iterable[bytes | bytearray | memoryview],
+        ids: Iterable[int] | None = None,
+        event_times: Iterable[int | datetime | None] | None = None,
+        keys: Iterable[bytes | None] | None = None,
+        *,
+        unstable: bool = False,
+    ) -> int | None:
+        """As :meth:`Stream.send_many`; the iterables are pulled in the caller's thread."""
+        pieces = Pieces(payloads, ids, event_times, keys)
+        last: int | None = None
+        while (piece := pieces.next()) is not None:
+            last = self._send_piece(piece, unstable=unstable)
+        return last
+
     def send_boundary(self, id: int | None = None, *, unstable: bool = False) -> int:
         """As :meth:`Stream.send_boundary`."""
         return self._thread.call(lambda: self._stream.send_boundary(id, unstable=unstable))
+
+    def _send_piece(self, piece: Piece, *, unstable: bool) -> int | None:
+        return self._thread.call(lambda: self._stream.send_piece(piece, unstable=unstable))
 
     def end(self) -> None:
         """As :meth:`Stream.end`."""

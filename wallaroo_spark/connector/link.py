@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from wallaroo_spark.errors import RemoteProtocolError, TransportError
-from wallaroo_spark.protocol import ConnectorSession, EosMessage, Fault, Frame, Message, Notify
+from wallaroo_spark.protocol import ConnectorSession, EncodedRun, EosMessage, Fault, Frame, Message, Notify
 from wallaroo_spark.transport import ByteStream
 
 _log = logging.getLogger("wallaroo_spark.connector")
@@ -47,6 +47,11 @@ class Link:
         return self._pending >= BATCH_BYTES
 
     @property
+    def room(self) -> int:
+        """Bytes it may be given before that."""
+        return BATCH_BYTES - self._pending
+
+    @property
     def idle(self) -> bool:
         """Whether every frame was handed to the connection."""
         return self._pending == 0
@@ -63,11 +68,19 @@ class Link:
         self._say("%r", Notify(stream_id, name, ref))
         self._send(data)
 
-    def message(self, message: Message) -> None:
-        """Send MESSAGE. Raises :class:`LocalProtocolError`, and then nothing was sent."""
+    def message(self, message: Message) -> bytes:
+        """Send MESSAGE; its frame. Raises :class:`LocalProtocolError`, and then nothing was sent."""
         data = self.session.message(message)
         if self._debug:
             self._say("%r", message)
+        self._send(data)
+        return data
+
+    def messages(self, run: EncodedRun) -> None:
+        """Send many MESSAGEs. Raises :class:`LocalProtocolError`, and then none was sent."""
+        data = self.session.messages(run)
+        if self._debug:
+            self._say("%r", run)
         self._send(data)
 
     def end(self, stream_id: int, last_id: int) -> None:

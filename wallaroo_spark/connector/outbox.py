@@ -1,21 +1,28 @@
 """What a stream has sent and the worker has not acknowledged: the bookkeeping of references, without I/O.
 
 A ledger answers three questions: may this id be sent, what does an ACK settle, and what has to be sent again when a
-session begins at some reference. :class:`Outbox` keeps the messages themselves, :class:`Trail` only where it is in a
-source that can be read again, :class:`Fleeting` nothing, for EPHEMERAL messages.
+session begins at some reference. :class:`Outbox` keeps the messages themselves, in the runs of frames as written;
+:class:`Trail` only where it is in a source that can be read again; :class:`Fleeting` nothing, for EPHEMERAL messages.
 Source: ``protocol.md``, section What a point of reference promises here; ``seeds/000``, Points of Reference.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice, pairwise
+from operator import lt
 
 from wallaroo_spark.errors import LocalProtocolError, ReplayError
-from wallaroo_spark.protocol import U64_MAX, Message
+from wallaroo_spark.protocol import U64_MAX, EncodedRun
 
 OVERHEAD_BYTES = 256
-"""What a kept message costs beside its payload and key: objects and their places, rounded up."""
+"""What a kept run of messages costs beside its frames and ids: objects and their places, rounded up."""
+
+ID_BYTES = 16
+"""What the id of each kept message costs, likewise."""
 
 
 @dataclass
@@ -25,14 +32,19 @@ class Budget:
     limit: int
     held: int = 0
 
+    @property
+    def room(self) -> int:
+        """Bytes that are left."""
+        return self.limit - self.held
+
     def admits(self, size: int) -> bool:
         """Whether ``size`` more bytes may be kept."""
         return self.held == 0 or self.held + size <= self.limit
 
 
-def cost(payload: bytes | None, key: bytes | None) -> int:
-    """The bytes that keeping a message is counted as."""
-    return OVERHEAD_BYTES + len(payload or b"") + len(key or b"")
+def cost(size: int, count: int = 1) -> int:
+    """The bytes that keeping ``count`` messages together is counted as, with frames of ``size`` bytes in all."""
+    return OVERHEAD_BYTES + ID_BYTES * count + size
 
 
 class Ledger:
@@ -87,23 +99,30 @@ class Ledger:
         if wanted is None:
             wanted = 1 if self.last is None else self.last + 1
         elif self._increasing and self.floor is not None and wanted <= self.floor:
-            raise LocalProtocolError(
-                f"stream {self.name!r}: message id {wanted} is not above {self.floor}, the last one sent or committed; "
-                "send what follows stream.reference, with ids that increase",
-                stream=self.name,
-                id=wanted,
-                last=self.floor,
-            )
-        if not 0 <= wanted <= U64_MAX:
-            raise LocalProtocolError(
-                f"stream {self.name!r}: message id {wanted} is not an unsigned 64-bit integer (0 to {U64_MAX})",
-                stream=self.name,
-                id=wanted,
-            )
+            raise self._not_above(wanted, self.floor)
+        self._check_width(wanted)
         return wanted
 
-    def append(self, message: Message) -> None:
-        """A message was written."""
+    def next_ids(self, wanted: Sequence[int] | None, count: int) -> Sequence[int]:
+        """The ids of the next ``count`` messages, under the rules of :meth:`next_id`; ``wanted`` is that many or None.
+
+        Raises what :meth:`next_id` would raise for one of them in its turn.
+        """
+        if wanted is None:
+            first = self.next_id(None)
+            self._check_width(first + count - 1)
+            return range(first, first + count)
+        self.next_id(wanted[0])
+        if not self._increasing:
+            self._check_width(min(wanted))
+            self._check_width(max(wanted))
+        elif not _increases(wanted):
+            raise next(self._not_above(other, one) for one, other in pairwise(wanted) if other <= one)
+        self._check_width(wanted[-1])
+        return wanted
+
+    def append(self, run: EncodedRun) -> None:
+        """Messages were written."""
         raise NotImplementedError
 
     def acknowledge(self, ref: int) -> None:
@@ -130,6 +149,23 @@ class Ledger:
         if not self._opened:
             self._opened, self.floor = True, ref
 
+    def _not_above(self, wanted: int, floor: int) -> LocalProtocolError:
+        return LocalProtocolError(
+            f"stream {self.name!r}: message id {wanted} is not above {floor}, the last one sent or committed; "
+            "send what follows stream.reference, with ids that increase",
+            stream=self.name,
+            id=wanted,
+            last=floor,
+        )
+
+    def _check_width(self, wanted: int) -> None:
+        if not 0 <= wanted <= U64_MAX:
+            raise LocalProtocolError(
+                f"stream {self.name!r}: message id {wanted} is not an unsigned 64-bit integer (0 to {U64_MAX})",
+                stream=self.name,
+                id=wanted,
+            )
+
     def _advance(self, ref: int) -> None:
         if self._increasing and self.reference is not None:
             ref = max(ref, self.reference)
@@ -141,23 +177,24 @@ class Ledger:
 
 
 class Outbox(Ledger):
-    """Keeps every message until it is acknowledged.
+    """Keeps every message until it is acknowledged, in the runs in which they were written.
 
-    Its bytes are counted in ``budget``; whether a message fits there is for the caller to ask first.
+    Their bytes are counted in ``budget``; whether messages fit there is for the caller to ask first.
     """
 
     def __init__(self, name: str, budget: Budget, *, increasing: bool = True, start: int | None = None) -> None:
         super().__init__(name, increasing=increasing, start=start)
         self._budget = budget
         self._bytes = 0
-        self._sent: deque[Message] = deque()
-        self._again: deque[Message] = deque()
+        self._kept = 0
+        self._sent: deque[EncodedRun] = deque()
+        self._again: deque[EncodedRun] = deque()
         self._early: int | None = None
 
     @property
     def kept(self) -> int:
         """Messages that are not acknowledged."""
-        return len(self._sent) + len(self._again)
+        return self._kept
 
     @property
     def behind(self) -> bool:
@@ -167,23 +204,24 @@ class Outbox(Ledger):
     @property
     def all_acknowledged(self) -> bool:
         """Whether nothing is kept."""
-        return not self._sent and not self._again
+        return not self._kept
 
-    def append(self, message: Message) -> None:
-        """A message was written for the first time; nothing may be waiting to be sent again.
+    def append(self, run: EncodedRun) -> None:
+        """Messages were written for the first time; nothing may be waiting to be sent again.
 
-        One that is committed already, since an earlier process had sent it too, is not kept.
+        What is committed already, since an earlier process had sent it too, is not kept.
         """
-        self.floor = message.message_id
-        if self._increasing and self.reference is not None and (message.message_id or 0) <= self.reference:
-            return
-        self._sent.append(message)
-        size = cost(message.payload, message.key)
-        self._bytes += size
-        self._budget.held += size
-        self.last = message.message_id
-        if not self._increasing and self._early == message.message_id is not None:
-            self.acknowledge(message.message_id)
+        self.floor = run.last
+        if self._increasing and self.reference is not None:
+            if run.last <= self.reference:
+                return
+            committed = bisect_right(run.ids, self.reference)
+            run = run.split(committed)[1] if committed else run
+        self._sent.append(run)
+        self._count(run, 1)
+        self.last = run.last
+        if not self._increasing and self._early is not None and self._early in run.ids:
+            self.acknowledge(self._early)
 
     def acknowledge(self, ref: int) -> None:
         """Forget what is committed. An ACK may be for messages that this session has not written again yet."""
@@ -210,8 +248,14 @@ class Outbox(Ledger):
         self._sent, self._again = deque(), self._sent
         self.end_written = False
 
-    def next_again(self) -> Message | None:
-        """The next message to send again; :meth:`sent_again` once it is written."""
+    def next_again(self, most: int) -> EncodedRun | None:
+        """The next up to ``most`` messages to send again, at least one; :meth:`sent_again` once they are written."""
+        if self._again and self._again[0].count > most > 0:
+            run = self._again.popleft()
+            self._count(run, -1)
+            for part in reversed(run.split(most)):
+                self._again.appendleft(part)
+                self._count(part, 1)
         return self._again[0] if self._again else None
 
     def sent_again(self) -> None:
@@ -221,7 +265,7 @@ class Outbox(Ledger):
     def clear(self) -> None:
         """Forget everything and give the bytes back."""
         self._budget.held -= self._bytes
-        self._bytes = 0
+        self._bytes = self._kept = 0
         self._sent.clear()
         self._again.clear()
 
@@ -233,10 +277,11 @@ class Outbox(Ledger):
         """Raise AssertionError when the bookkeeping contradicts itself."""
         super().validate()
         held = [*self._sent, *self._again]
-        assert self._bytes == sum(cost(m.payload, m.key) for m in held)
+        assert self._bytes == sum(cost(len(run.data), run.count) for run in held)
         assert self._budget.held >= self._bytes >= 0
-        ids = [m.message_id for m in held if m.message_id is not None]
-        assert len(ids) == len(held)
+        assert all(sum(run.frame_sizes()) == len(run.data) for run in held)
+        ids = [message_id for run in held for message_id in run.ids]
+        assert len(ids) == self._kept
         if self._increasing and ids:
             assert ids == sorted(set(ids))
             assert self.reference is None or self.reference < ids[0]
@@ -265,7 +310,7 @@ class Outbox(Ledger):
 
     def _gone(self, ref: int | None) -> ReplayError:
         first = self._sent or self._again
-        held = first[0].message_id if first else None
+        held = first[0].first if first else None
         where = "from the beginning" if ref is None else f"behind reference {ref}"
         return ReplayError(
             f"stream {self.name!r} is wanted again {where}, but the messages up to {_shown(self.reference)} were "
@@ -277,25 +322,36 @@ class Outbox(Ledger):
         )
 
     def _holds(self, ref: int) -> bool:
-        return any(m.message_id == ref for kept in (self._sent, self._again) for m in kept)
+        return any(ref in run.ids for kept in (self._sent, self._again) for run in kept)
 
     def _forget_to(self, ref: int) -> None:
         for kept in (self._sent, self._again):
-            while kept and (kept[0].message_id or 0) <= ref:
-                self._free(kept.popleft())
+            while kept and kept[0].first <= ref:
+                self._forget_first(kept, bisect_right(kept[0].ids, ref))
 
     def _forget_through(self, ref: int) -> None:
         for kept in (self._sent, self._again):
             while kept:
-                message = kept.popleft()
-                self._free(message)
-                if message.message_id == ref:
+                ids = kept[0].ids
+                if ref in ids:
+                    self._forget_first(kept, ids.index(ref) + 1)
                     return
+                self._forget_first(kept, len(ids))
 
-    def _free(self, message: Message) -> None:
-        size = cost(message.payload, message.key)
-        self._bytes -= size
-        self._budget.held -= size
+    def _forget_first(self, kept: deque[EncodedRun], count: int) -> None:
+        """Forget the first messages of the first run."""
+        run = kept.popleft()
+        self._count(run, -1)
+        if count < run.count:
+            rest = run.split(count)[1]
+            kept.appendleft(rest)
+            self._count(rest, 1)
+
+    def _count(self, run: EncodedRun, sign: int) -> None:
+        size = sign * cost(len(run.data), run.count)
+        self._kept += sign * run.count
+        self._bytes += size
+        self._budget.held += size
 
 
 class Trail(Ledger):
@@ -323,9 +379,9 @@ class Trail(Ledger):
             return self.last <= self.reference
         return self.last == self.reference or self.last is None
 
-    def append(self, message: Message) -> None:
-        """A message was written."""
-        self.last = self.floor = message.message_id
+    def append(self, run: EncodedRun) -> None:
+        """Messages were written."""
+        self.last = self.floor = run.last
 
     def acknowledge(self, ref: int) -> None:
         """Move the reference on; the id may be one that is not sent again yet."""
@@ -353,9 +409,9 @@ class Fleeting(Ledger):
         """Always: nothing is ever acknowledged."""
         return True
 
-    def append(self, message: Message) -> None:
-        """A message was written."""
-        self.last = (self.last or 0) + 1 if message.message_id is None else message.message_id
+    def append(self, run: EncodedRun) -> None:
+        """Messages were written."""
+        self.last = run.last
 
     def acknowledge(self, ref: int) -> None:
         """A worker acknowledges the end at most."""
@@ -365,6 +421,12 @@ class Fleeting(Ledger):
         """Go on with what is new."""
         self.settled = self.settled or self.end_written
         self.end_written = False
+
+
+def _increases(ids: Sequence[int]) -> bool:
+    if isinstance(ids, range) and ids.step > 0:
+        return True
+    return all(map(lt, ids, islice(ids, 1, None)))
 
 
 def _shown(reference: int | None) -> str:

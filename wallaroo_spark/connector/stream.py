@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 
 from wallaroo_spark.connector.hub import Hub, Obstacle
 from wallaroo_spark.connector.link import Link
 from wallaroo_spark.connector.outbox import Fleeting, Ledger, Outbox, cost
-from wallaroo_spark.errors import LocalProtocolError
-from wallaroo_spark.protocol import Flags, Message
+from wallaroo_spark.connector.pieces import Piece, Pieces, bytes_of, event_time_of, key_of
+from wallaroo_spark.errors import LocalProtocolError, WallarooError
+from wallaroo_spark.protocol import HEAD_BYTES, EncodedRun, Flags, Message, encode_run
 
 QUANTUM = 64
 """Messages a stream may send in one turn while others wait; it keeps its turn while it waits for credit."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_FLAGS = Flags.NONE
+
+Sent = Callable[[Sequence[int], Sequence[bytes]], None]
+"""Told of the ids and payloads of messages that were sent."""
 
 
 class Stream:
@@ -53,6 +57,11 @@ class Stream:
         return self.ledger.kept
 
     @property
+    def last(self) -> int | None:
+        """The id that the next message follows: that of the last one sent, or else ``reference``."""
+        return self.ledger.last
+
+    @property
     def done(self) -> bool:
         """Whether everything sent is acknowledged, or, for an ephemeral stream, handed to the connection."""
         link = self._hub.link
@@ -77,8 +86,36 @@ class Stream:
         whatever has ended the connector.
         """
         if not isinstance(payload, bytes):
-            payload = _bytes(payload)
-        return await self._put(payload, id, Flags.UNSTABLE_REFERENCE if unstable else Flags.NONE, event_time, key)
+            payload = bytes_of(payload)
+        if key is not None:
+            key = key_of(key)
+        return await self._put(payload, id, Flags.UNSTABLE_REFERENCE if unstable else _NO_FLAGS, event_time, key)
+
+    async def send_many(
+        self,
+        payloads: Iterable[bytes | bytearray | memoryview],
+        ids: Iterable[int] | None = None,
+        event_times: Iterable[int | datetime | None] | None = None,
+        keys: Iterable[bytes | None] | None = None,
+        *,
+        unstable: bool = False,
+    ) -> int | None:
+        """Send many messages, each as :meth:`send` would, at a fraction of its cost; the last id, None for no message.
+
+        ``payloads`` is an iterable, or an Arrow array of binary or string; the columns beside it have an item for each
+        payload (``ids`` may be a ``range``). They are pulled a piece at a time, as sending goes on, and one that takes
+        its time holds nothing back.
+
+        Raises what :meth:`send` raises, with the place of the message in question as ``fields["index"]``, and whatever
+        an iterable raises; what came before was sent then. So it was when the call is cancelled: see :attr:`last`.
+        """
+        pieces = Pieces(payloads, ids, event_times, keys)
+        last: int | None = None
+        while (piece := pieces.next()) is not None:
+            last = await self.send_piece(piece, unstable=unstable)
+            if pieces.slow:
+                await asyncio.sleep(0)
+        return last
 
     async def send_boundary(self, id: int | None = None, *, unstable: bool = False) -> int:
         """Send a BOUNDARY: a marker without payload, from whose id the stream can be resumed; its id.
@@ -126,6 +163,48 @@ class Stream:
             return Obstacle.MEMORY
         return hub.obstacle()
 
+    async def send_piece(self, piece: Piece, *, unstable: bool = False, sent: Sent | None = None) -> int | None:
+        """Send what is left of a piece, as many messages at a time as may go, and tell ``sent``; the last id.
+
+        Raises as :meth:`send_many` does.
+        """
+        flags = Flags.UNSTABLE_REFERENCE if unstable else _NO_FLAGS
+        if self._ephemeral:
+            flags |= Flags.EPHEMERAL
+        last, most = self.last, piece.left
+        while piece.left:
+            try:
+                run, payloads = await self._send_some(piece, most, flags)
+            except LocalProtocolError as error:
+                # The first message that cannot be sent is found by taking ever fewer; those before it are sent.
+                most //= 2
+                if not most or self._hub.over or self.ledger.ended:
+                    raise piece.located(error) from None
+                continue
+            except WallarooError as error:
+                raise piece.located(error) from None
+            last = run.last
+            piece.sent(run.count)
+            if sent is not None:
+                sent(run.ids, payloads)
+        return last
+
+    async def _send_some(self, piece: Piece, most: int, flags: Flags) -> tuple[EncodedRun, Sequence[bytes]]:
+        hub, size = self._hub, piece.next_cost
+        self._check_not_ended()
+        await self._admitted(lambda: self.obstacle(size))
+        link = hub.link
+        assert link is not None
+        memory = hub.budget.room if isinstance(self.ledger, Outbox) else None
+        count = piece.fitting(min(most, self._most(link)), link.room, memory)
+        batch = piece.take(count)
+        ids = self.ledger.next_ids(batch.ids, count)
+        run = encode_run(hub.revision, self.id, ids, batch.payloads, flags, batch.event_times, batch.keys)
+        link.messages(run)
+        self.ledger.append(run)
+        self._turn_left -= count - 1
+        return run, batch.payloads
+
     async def send_again(self, link: Link) -> None:
         """Send what an earlier session left unacknowledged, then the end if there was one."""
         if self._resender is link:
@@ -136,10 +215,11 @@ class Stream:
             while isinstance(ledger, Outbox) and ledger.behind:
                 await self._admitted(lambda: self._again_obstacle(self._hub.obstacle))
                 # An ACK may have come meanwhile for what was to be sent.
-                message = ledger.next_again()
-                if message is not None:
-                    link.message(message)
+                run = ledger.next_again(self._most(link))
+                if run is not None:
+                    link.messages(run)
                     ledger.sent_again()
+                    self._turn_left -= run.count - 1
             if ledger.ended and not ledger.end_written:
                 await self._admitted(lambda: self._again_obstacle(self._hub.end_obstacle))
                 self._write_end(link)
@@ -152,12 +232,11 @@ class Stream:
         self, payload: bytes | None, id: int | None, flags: Flags, event_time: int | datetime | None, key: bytes | None
     ) -> int:
         ledger = self.ledger
-        if ledger.ended:
-            raise LocalProtocolError(f"stream {self.name!r} has ended; open it again to send more", stream=self.name)
+        self._check_not_ended()
         ledger.next_id(id)
-        if event_time is not None and isinstance(event_time, datetime):
-            event_time = _nanoseconds(event_time)
-        size = cost(payload, key)
+        if isinstance(event_time, datetime):
+            event_time = event_time_of(event_time)
+        size = cost(HEAD_BYTES + len(payload or b"") + len(key or b""))
         await self._admitted(lambda: self.obstacle(size))
         message_id = ledger.next_id(id)
         if self._ephemeral:
@@ -165,9 +244,17 @@ class Stream:
         message = Message(self.id, message_id, payload, flags, event_time, key)
         link = self._hub.link
         assert link is not None
-        link.message(message)
-        ledger.append(message)
+        ledger.append(EncodedRun(self._hub.revision, self.id, (message_id,), link.message(message)))
         return message_id
+
+    def _check_not_ended(self) -> None:
+        if self.ledger.ended:
+            raise LocalProtocolError(f"stream {self.name!r} has ended; open it again to send more", stream=self.name)
+
+    def _most(self, link: Link) -> int:
+        """How many messages the turn that was just admitted is good for."""
+        credits = link.session.credits.available
+        return min(credits, self._turn_left + 1) if self._hub.turnstile.crowded else credits
 
     async def _admitted(self, obstacle: Callable[[], Obstacle | None]) -> None:
         """Wait until nothing is in the way; until the caller awaits something, nothing can come into it."""
@@ -205,18 +292,3 @@ class Stream:
             link.end(self.id, last)
         self.ledger.end_written = True
         self._hub.wake()
-
-
-def _nanoseconds(moment: datetime) -> int:
-    if moment.tzinfo is None:
-        raise LocalProtocolError(
-            f"event time {moment.isoformat()} has no time zone; give an aware datetime, for example with tzinfo=UTC"
-        )
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
-
-
-def _bytes(payload: Any) -> bytes:
-    if isinstance(payload, bytearray | memoryview):
-        return bytes(payload)
-    raise LocalProtocolError(f"a payload is bytes, and this one is {type(payload).__name__}; encode it first")

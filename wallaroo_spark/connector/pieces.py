@@ -1,0 +1,282 @@
+"""Many messages on their way to a stream: pulled from the caller's iterables a piece at a time, column by column."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import accumulate, chain, islice, pairwise
+from operator import add, index
+from typing import Any, Literal, cast
+
+from wallaroo_spark.connector.outbox import cost
+from wallaroo_spark.errors import LocalProtocolError, WallarooError
+from wallaroo_spark.protocol import HEAD_BYTES
+
+PIECE_MESSAGES = 4096
+"""Messages of a piece at most."""
+
+PIECE_BYTES = 256 * 1024
+"""Bytes after which a piece takes no more messages."""
+
+PULL_SECONDS = 0.001
+"""How long messages that were pulled may wait for those behind them."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OFFSETS: dict[str, Literal["i", "q"]] = {"binary": "i", "string": "i", "large_binary": "q", "large_string": "q"}
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages that are there together, as columns of equal length; a column left out has nothing in it."""
+
+    payloads: Sequence[bytes]
+    ids: Sequence[int] | None = None
+    event_times: Sequence[int | None] | None = None
+    keys: Sequence[bytes | None] | None = None
+
+
+class Piece:
+    """A batch and how far it was sent. ``before`` is how many messages the caller gave before it."""
+
+    def __init__(self, batch: Batch, before: int = 0) -> None:
+        self._batch = batch
+        self._before = before
+        self._at = 0
+        sizes: Iterable[int] = map(len, batch.payloads)
+        if batch.keys is not None:
+            sizes = map(add, sizes, (len(key or b"") for key in batch.keys))
+        self._ends = list(accumulate(map(HEAD_BYTES.__add__, sizes)))
+
+    @property
+    def left(self) -> int:
+        """Messages that are not sent yet."""
+        return len(self._ends) - self._at
+
+    @property
+    def index(self) -> int:
+        """The place of the next message among all that the caller gives, from 0."""
+        return self._before + self._at
+
+    @property
+    def next_cost(self) -> int:
+        """What keeping the next message costs, at most."""
+        return cost(self._ends[self._at] - self._begin)
+
+    def fitting(self, most: int, network: int, memory: int | None) -> int:
+        """How many of the next ``most`` messages go into so many bytes of network and of memory; at least one.
+
+        As with single messages, the last one may be longer than what the network has room for.
+        """
+        begin, at = self._begin, self._at
+        most = min(most, self.left)
+        last = bisect_left(self._ends, begin + network, at, at + most)
+        most = max(1, min(most, last - at + 1))
+        if memory is None or cost(self._ends[at + most - 1] - begin, most) <= memory:
+            return most
+        fits = bisect_right(range(1, most + 1), memory, key=lambda n: cost(self._ends[at + n - 1] - begin, n))
+        return max(1, fits)
+
+    def take(self, count: int) -> Batch:
+        """The next messages; they stay the next until :meth:`sent`."""
+        part, batch = slice(self._at, self._at + count), self._batch
+        if count == len(self._ends):
+            return batch
+        return Batch(
+            batch.payloads[part],
+            None if batch.ids is None else batch.ids[part],
+            None if batch.event_times is None else batch.event_times[part],
+            None if batch.keys is None else batch.keys[part],
+        )
+
+    def sent(self, count: int) -> None:
+        """The next messages were sent."""
+        self._at += count
+
+    def located(self, error: WallarooError) -> WallarooError:
+        """The error that keeps the next message from being sent, saying which one that is."""
+        ids = self._batch.ids
+        return _located(error, self.index, None if ids is None else ids[self._at])
+
+    @property
+    def _begin(self) -> int:
+        return self._ends[self._at - 1] if self._at else 0
+
+
+class Pieces:
+    """What the caller of ``send_many`` gives. It is pulled in whatever thread calls :meth:`next`."""
+
+    def __init__(
+        self,
+        payloads: Iterable[Any],
+        ids: Iterable[int] | None,
+        event_times: Iterable[Any] | None,
+        keys: Iterable[Any] | None,
+    ) -> None:
+        _check_lengths(payloads, ids=ids, event_times=event_times, keys=keys)
+        self.slow = False
+        self._payloads = _payloads(payloads)
+        columns = (("ids", ids, _id_of), ("event_times", event_times, event_time_of), ("keys", keys, key_of))
+        self._columns = [_Column(name, values, convert) for name, values, convert in columns if values is not None]
+        self._count = 0
+        self._error: Exception | None = None
+
+    def next(self) -> Piece | None:
+        """The next piece; None at the end. Raises what went wrong behind the last piece.
+
+        An iterable that takes its time gives smaller pieces, and makes the caller ``slow``.
+        """
+        if self._error is not None:
+            raise self._error
+        payloads = self._pull()
+        columns = {column.name: column.pull(len(payloads)) for column in self._columns}
+        count = min([len(payloads), *map(len, columns.values())])
+        if count < len(payloads):
+            self._fail(count)
+            payloads = payloads[:count]
+            columns = {name: values[:count] for name, values in columns.items()}
+        if payloads:
+            self._count += count
+            return Piece(Batch(payloads, **columns), self._count - count)
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def _pull(self) -> list[bytes]:
+        pulled: list[bytes] = []
+        size, until, now = 0, time.monotonic() + PULL_SECONDS, time.monotonic
+        self.slow = False
+        try:
+            for payload in self._payloads:
+                pulled.append(payload if type(payload) is bytes else bytes_of(payload))
+                size += len(payload)
+                if size > PIECE_BYTES or len(pulled) >= PIECE_MESSAGES:
+                    break
+                if now() > until:
+                    self.slow = True
+                    break
+        except Exception as error:
+            self._error = self._located(error, len(pulled))
+        return pulled
+
+    def _fail(self, at: int) -> None:
+        """A column has ended before the payloads, by itself or with an error: the first such one counts."""
+        column = next(column for column in self._columns if column.pulled == self._count + at)
+        error = column.error or LocalProtocolError(f"{column.name} has {column.pulled} items, and payloads has more")
+        self._error = self._located(error, at)
+
+    def _located(self, error: Exception, at: int) -> Exception:
+        return _located(error, self._count + at) if isinstance(error, WallarooError) else error
+
+
+class _Column:
+    """A column beside the payloads, pulled as far as they are."""
+
+    def __init__(self, name: str, values: Iterable[Any], convert: Callable[[Any], Any]) -> None:
+        self.name = name
+        self.error: Exception | None = None
+        self.pulled = 0
+        values = values.to_pylist() if hasattr(values, "to_pylist") else values
+        self._values = values if isinstance(values, range) else map(convert, values)
+
+    def pull(self, count: int) -> Sequence[Any]:
+        """The next ``count`` values, or fewer when there are no more or the next one is of no use."""
+        values: Sequence[Any]
+        if isinstance(self._values, range):
+            values = self._values[self.pulled : self.pulled + count]
+        else:
+            values = []
+            try:
+                # What came before an error stays in the list.
+                values.extend(islice(self._values, count))
+            except Exception as error:
+                self.error = error
+        self.pulled += len(values)
+        return values if self.name != "ids" else _compact(values)
+
+
+def bytes_of(payload: Any, what: str = "payload") -> bytes:
+    """A payload as bytes. Raises :class:`LocalProtocolError` for what is none."""
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    raise LocalProtocolError(f"a {what} is bytes, and this one is {type(payload).__name__}; encode it first")
+
+
+def key_of(key: Any) -> bytes | None:
+    """A key as bytes, or None. Raises :class:`LocalProtocolError` for what is neither."""
+    return key if key is None or type(key) is bytes else bytes_of(key, "key")
+
+
+def event_time_of(moment: Any) -> int | None:
+    """An event time as an integer, nanoseconds for a datetime. Raises :class:`LocalProtocolError` for a naive one."""
+    if not isinstance(moment, datetime):
+        return cast("int | None", moment)
+    if moment.tzinfo is None:
+        raise LocalProtocolError(
+            f"event time {moment.isoformat()} has no time zone; give an aware datetime, for example with tzinfo=UTC"
+        )
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
+
+
+def _id_of(message_id: Any) -> int:
+    try:
+        return index(message_id)
+    except TypeError:
+        raise LocalProtocolError(f"a message id is an integer, and this one is {message_id!r}") from None
+
+
+def _compact(ids: Sequence[int]) -> Sequence[int]:
+    if isinstance(ids, range):
+        return ids
+    try:
+        return array("Q", ids)
+    except OverflowError:
+        # One of them is no 64-bit integer; the ledger says which.
+        return ids
+
+
+def _check_lengths(payloads: Any, **columns: Any) -> None:
+    if isinstance(payloads, str | bytes | bytearray | memoryview):
+        raise LocalProtocolError("send_many takes an iterable of payloads, and this is a single one; use send for it")
+    for name, column in columns.items():
+        if isinstance(payloads, Sized) and isinstance(column, Sized) and len(payloads) != len(column):
+            raise LocalProtocolError(
+                f"{name} has {len(column)} items and payloads {len(payloads)}; give one for each, or none at all"
+            )
+
+
+def _located(error: WallarooError, at: int, message_id: int | None = None) -> WallarooError:
+    where = f"item {at} of send_many" if message_id is None else f"item {at} of send_many, id {message_id}"
+    fields = {**error.fields, "index": at}
+    if message_id is not None:
+        fields["id"] = message_id
+    return type(error)(f"{error.message} ({where}; those before it were sent)", **fields)
+
+
+def _payloads(payloads: Any) -> Iterator[Any]:
+    """The payloads one by one; an Arrow array, or a chunked one, is read from its buffers."""
+    if hasattr(payloads, "chunks"):
+        return chain.from_iterable(map(_arrow_payloads, payloads.chunks))
+    return _arrow_payloads(payloads) if hasattr(payloads, "buffers") else iter(payloads)
+
+
+def _arrow_payloads(values: Any) -> Iterator[bytes | None]:
+    width = _OFFSETS.get(str(values.type))
+    if width is None:
+        raise LocalProtocolError(f"an Arrow array of {values.type} holds no payloads; cast it to binary")
+    if not len(values):
+        return
+    _, offsets, data = values.buffers()
+    ends = memoryview(offsets).cast("B").cast(width)[values.offset : values.offset + len(values) + 1]
+    bytes_there = memoryview(data if data is not None else b"").cast("B")
+    valid = values.is_valid().to_pylist() if values.null_count else None
+    for at in range(0, len(values), PIECE_MESSAGES):
+        places = ends[at : at + PIECE_MESSAGES + 1].tolist()
+        begin = places[0]
+        block = bytes(bytes_there[begin : places[-1]])
+        found = (block[one - begin : other - begin] for one, other in pairwise(places))
+        yield from found if valid is None else (one if ok else None for one, ok in zip(found, valid[at:], strict=False))
