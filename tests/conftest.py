@@ -30,6 +30,9 @@ for _name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYTHONPATH", "PYSPARK_SUBMIT_ARGS
     os.environ.pop(_name, None)
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+# A test's Java lives for seconds: what it compiles well it never runs.
+for _name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ[_name] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 LOCAL_SPARK = {
     "spark.ui.enabled": "false",

@@ -1,4 +1,4 @@
-"""A driver or a worker is killed with SIGKILL in the middle of it all: no message is lost, none comes twice."""
+"""A worker is killed with SIGKILL in the middle of it all: no message is lost, none comes twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.receiver.drivers import Drivers
 from tests.receiver.support import (
     COOKIE,
     Batches,
@@ -19,9 +18,7 @@ from tests.receiver.support import (
     command_of,
     descendants,
     eventually,
-    free_ports,
     listeners,
-    numbered,
     payloads,
 )
 from wallaroo_spark.receiver import Receiver
@@ -34,43 +31,6 @@ if TYPE_CHECKING:
 def feeders() -> Iterator[Feeders]:
     with Feeders() as opened:
         yield opened
-
-
-@pytest.fixture
-def drivers(tmp_path: Path) -> Iterator[Drivers]:
-    with Drivers(tmp_path) as opened:
-        yield opened
-
-
-@pytest.mark.spark
-def test_a_driver_killed_between_plan_and_commit_goes_on_without_loss_or_repetition(
-    drivers: Drivers, feeders: Feeders, tmp_path: Path
-) -> None:
-    port = free_ports(2)
-    first = drivers.start(port, 1)
-    feeds = []
-    for name in ("a", "b"):
-        connector = feeders.connect(f"shop-{name}", f"127.0.0.1:{port},127.0.0.1:{port + 1}")
-        feeds.append(feeders.feed(connector, numbered(name, 1, 100)))
-    eventually((tmp_path / "held").exists, 90)
-    assert (tmp_path / "checkpoint" / "offsets" / "1").exists()
-    assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
-    family = descendants(first.pid)
-    assert any("pyspark" in command_of(pid) for pid in family)
-    assert any("redis-server" in command_of(pid) for pid in family)
-    os.killpg(first.pid, signal.SIGKILL)
-    first.wait()
-    # A server that renames itself shows no environment, and what was started late is not in the family.
-    eventually(lambda: not drivers.processes() and not any(command_of(pid) for pid in family), 30)
-    (tmp_path / "held").unlink()
-
-    second = drivers.start(port)
-    results = [feed.result(120) for feed in feeds]
-    drivers.end(second)
-
-    assert [result.acknowledged for result in results] == [100, 100]
-    assert drivers.written() == {name: [f"{name} {n}" for n in range(1, 101)] for name in ("a", "b")}
-    eventually(lambda: not drivers.processes(), 30)
 
 
 def test_a_worker_killed_in_the_middle_of_a_stream_loses_and_repeats_nothing(

@@ -15,6 +15,8 @@ from wallaroo_spark.steps import Step
 
 A_ROUND = 40
 """Messages that each stream sends around each death."""
+BEFORE_THE_COMMIT = {Step.OFFSETS_WRITTEN, Step.SINK_WRITTEN}
+"""Steps at which a batch is planned and not committed."""
 SENDERS = {"shop-a": ("draft-le", ["a", "b"]), "shop-b": ("draft-be", ["c", "d"]), "shop-c": ("v3", ["e", "f"])}
 
 
@@ -28,6 +30,10 @@ def feeders() -> Iterator[Feeders]:
 def drivers(tmp_path: Path) -> Iterator[Drivers]:
     with Drivers(tmp_path) as opened:
         yield opened
+
+
+def newest(log: Path) -> int:
+    return max((int(path.name) for path in log.iterdir() if path.name.isdigit()), default=-1)
 
 
 def open_streams(feeders: Feeders, port: int) -> list[BlockingStream]:
@@ -62,6 +68,8 @@ def test_whoever_dies_wherever_nothing_is_lost_or_repeated(drivers: Drivers, fee
         assert deaths.happened(step), f"{step}: {drivers.log(driver)}"
         if step in OF_THE_DRIVER:
             driver.wait()
+            planned, committed = (newest(tmp_path / "checkpoint" / log) for log in ("offsets", "commits"))
+            assert step not in BEFORE_THE_COMMIT or planned == committed + 1, step
             driver = drivers.start(port, **variables)
             deaths.driver_is(driver.pid)
         eventually(lambda last=last: all(stream.acknowledged == last for stream in streams), 120)

@@ -1,10 +1,9 @@
 """A driver as a process of its own, for tests that kill it.
 
-    python driver.py DIRECTORY PORT HOLD
+    python driver.py DIRECTORY PORT
 
 It runs a receiver with two workers on PORT and PORT + 1 and writes the rows of batch N to ``DIRECTORY/rows/N.json``, in
-place of what was there. Batch HOLD (-1: none) makes ``DIRECTORY/held`` and waits for ever, so its offsets are
-written and its commit is not. The driver ends in good order when its standard input ends.
+place of what was there. The driver ends in good order when its standard input ends.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +22,7 @@ from wallaroo_spark import Receiver
 from wallaroo_spark.steps import Step, passed
 
 
-def main(directory: Path, port: int, hold: int) -> None:
+def main(directory: Path, port: int) -> None:
     """Run until standard input ends."""
     be_mortal()
     builder = SparkSession.builder.master("local[4,4]").appName("a driver to be killed")
@@ -41,9 +39,6 @@ def main(directory: Path, port: int, hold: int) -> None:
         draft.write_text(json.dumps(found), encoding="utf-8")
         os.replace(draft, rows / f"{number}.json")
         passed(Step.SINK_WRITTEN)
-        if number == hold:
-            (directory / "held").touch()
-            threading.Event().wait()
 
     options = {"workers": 2, "port": port, "cookie": COOKIE, "lease_seconds": 3}
     with Receiver(spark, "orders", max_offsets_per_trigger=50, **options) as receiver:
@@ -56,4 +51,4 @@ def main(directory: Path, port: int, hold: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

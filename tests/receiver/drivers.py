@@ -41,9 +41,9 @@ class Drivers:
             driver.stdin.close()
         eventually(lambda: not self.processes())
 
-    def start(self, port: int, hold: int = -1, **variables: str) -> subprocess.Popen[bytes]:
+    def start(self, port: int, **variables: str) -> subprocess.Popen[bytes]:
         """A driver whose workers listen at ``port`` and the next one; see ``tests/receiver/driver.py``."""
-        command = [sys.executable, "-m", "tests.receiver.driver", str(self._directory), str(port), str(hold)]
+        command = [sys.executable, "-m", "tests.receiver.driver", str(self._directory), str(port)]
         environment = os.environ | {MARK: self._mark, "PYTHONPATH": str(ROOT)} | variables
         with self._log(len(self._started)).open("wb") as log:
             driver = subprocess.Popen(

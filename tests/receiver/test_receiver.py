@@ -111,7 +111,7 @@ def test_leases_of_a_fleet_that_was_killed_are_not_taken_for_workers(spark: Spar
 
 
 def test_a_start_waits_for_a_redis_that_goes_away_meanwhile(
-    spark: SparkSession, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     with (
         EmbeddedRedis() as redis,
@@ -129,6 +129,12 @@ def test_a_start_waits_for_a_redis_that_goes_away_meanwhile(
         starting.result()
         with receiver:
             assert addresses(receiver) == registry.leases()[0].connect
+            proxy.refuse()
+            writer = receiver.stream().writeStream.format("noop")
+            beginning = thread.submit(receiver.start, writer, checkpoint=str(tmp_path))
+            eventually(lambda: "receiver orders waits for its registry" in caplog.text)
+            proxy.accept()
+            assert beginning.result().isActive
 
 
 def test_a_driver_that_was_away_too_long_gives_in_to_the_one_that_has_its_name(spark: SparkSession) -> None:

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -36,8 +36,12 @@ from wallaroo_spark.worker.service import WorkerSetup
 
 log = logging.getLogger("wallaroo_spark.receiver")
 
+T = TypeVar("T")
+
 WORKERS_SECONDS = 120.0
 """How long the workers may take to come up: a cluster may first have to start their executors."""
+REGISTRY_SECONDS = 60.0
+"""How long a registry that was there may be away while something starts."""
 STOP_SECONDS = 15.0
 
 
@@ -200,11 +204,11 @@ class Receiver:
             self.options, host=host, registry=self.registry_url, cookie=resolve_secret(self.options.cookie)
         )
         self._hold(lambda: registry.lock("receiver", self.owner, self.options.lease_seconds), self._name_in_use)
-        registry.forget_slots_from(self.options.workers)
+        self._patiently(lambda: registry.forget_slots_from(self.options.workers))
         self._fleet = Fleet(self._spark, registry, WorkerSetup(shipped, 0, 0, self._token))
         connect = functools.partial(WorkerClient, trust=trust)
         self._announcer = Announcer(registry, self._token, self._renew, connect)
-        self._renew()
+        self._patiently(self._renew)
         self._fleet.start()
         self._announcer.start()
         self._await_workers(registry)
@@ -235,9 +239,21 @@ class Receiver:
     def _hold(self, take: Callable[[], bool], refusal: Callable[[], WallarooError]) -> None:
         """Take a lock. A driver that was killed holds its locks until they run out, so that is waited for."""
         until = time.monotonic() + self.options.lease_seconds + 1
-        while not take():
+        while not self._patiently(take):
             if time.monotonic() > until:
                 raise refusal()
+            self._pause(0.2)
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Ask the registry; one that was there and is away now must not end a start that can wait for it."""
+        until = time.monotonic() + REGISTRY_SECONDS
+        while True:
+            try:
+                return ask()
+            except RegistryError as error:
+                if time.monotonic() > until:
+                    raise
+                log.warning("receiver %s waits for its registry: %s", self.name, error)
             self._pause(0.2)
 
     def _pause(self, seconds: float) -> None:
@@ -316,7 +332,7 @@ class Receiver:
         assert self._registry is not None
         committed = files.progress(self.name).committed
         references = committed.references if committed else (self.options.starting_offsets or {})
-        epoch = self._announcer.next_epoch(self._registry.next_submission())
+        epoch = self._announcer.next_epoch(self._patiently(self._registry.next_submission))
         self._announcer.begin(Standing(epoch, committed.batch if committed else -1, references))
         self._watcher = CheckpointWatcher(files, self.name, functools.partial(self._progressed, epoch))
         self._listener = _Waker(self._watcher)
