@@ -118,6 +118,7 @@ class Pieces:
     ) -> None:
         _check_lengths(payloads, ids=ids, event_times=event_times, keys=keys)
         self.slow = False
+        self._at_once = isinstance(payloads, list | tuple)
         self._payloads = _payloads(payloads)
         columns = (("ids", ids, _id_of), ("event_times", event_times, event_time_of), ("keys", keys, key_of))
         self._columns = [_Column(name, values, convert) for name, values, convert in columns if values is not None]
@@ -146,6 +147,11 @@ class Pieces:
         return None
 
     def _pull(self) -> list[bytes]:
+        if self._at_once:
+            there = list(islice(self._payloads, PIECE_MESSAGES))
+            if set(map(type, there)) <= {bytes}:
+                return there
+            self._payloads = chain(there, self._payloads)
         pulled: list[bytes] = []
         size, until, now = 0, time.monotonic() + PULL_SECONDS, time.monotonic
         self.slow = False

@@ -130,10 +130,7 @@ class Stream:
         if self.ledger.ended:
             return
         await self._admitted(self._end_obstacle)
-        link = self._hub.link
-        assert link is not None
-        self.ledger.ended = True
-        self._write_end(link)
+        self._end_now()
 
     async def flushed(self) -> None:
         """Wait until everything sent is acknowledged. Raises what ends the connector or the stream before that."""
@@ -151,8 +148,10 @@ class Stream:
             self.reference = self.ledger.start if ref is None else ref
 
     def obstacle(self, size: int) -> Obstacle | None:
-        """What keeps a message of ``size`` counted bytes from being sent now."""
+        """What keeps a message of ``size`` counted bytes from being sent now; nothing, once the stream has ended."""
         hub = self._hub
+        if self.ledger.ended:
+            return None
         if hub.link is None:
             return Obstacle.CONNECTION
         if not hub.link.session.is_open(self.id):
@@ -193,6 +192,7 @@ class Stream:
         hub, size = self._hub, piece.next_cost
         self._check_not_ended()
         await self._admitted(lambda: self.obstacle(size))
+        self._check_not_ended()
         link = hub.link
         assert link is not None
         memory = hub.budget.room if isinstance(self.ledger, Outbox) else None
@@ -238,6 +238,7 @@ class Stream:
             event_time = event_time_of(event_time)
         size = cost(HEAD_BYTES + len(payload or b"") + len(key or b""))
         await self._admitted(lambda: self.obstacle(size))
+        self._check_not_ended()
         message_id = ledger.next_id(id)
         if self._ephemeral:
             flags |= Flags.EPHEMERAL
@@ -274,6 +275,8 @@ class Stream:
                 self._turn_left = QUANTUM
 
     def _end_obstacle(self) -> Obstacle | None:
+        if self.ledger.ended:
+            return None
         found = self.obstacle(0)
         return self._hub.end_obstacle() if found in (Obstacle.CREDIT, Obstacle.MEMORY, None) else found
 
@@ -282,6 +285,14 @@ class Stream:
         if link is not None and not link.session.is_open(self.id):
             return Obstacle.NOTIFY
         return obstacle()
+
+    def _end_now(self) -> None:
+        # Another task may have ended it meanwhile.
+        if not self.ledger.ended:
+            link = self._hub.link
+            assert link is not None
+            self.ledger.ended = True
+            self._write_end(link)
 
     def _write_end(self, link: Link) -> None:
         last = self.ledger.last or 0
