@@ -62,6 +62,27 @@ def test_frames_are_found_however_the_stream_is_split(revision: Revision, data: 
     assert len(buffer) == 0
 
 
+@revisions
+@steady
+@given(sizes=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 80)), max_size=8), data=st.data())
+def test_messages_of_one_size_are_found_whatever_is_in_them(
+    revision: Revision, sizes: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    # Bodies that look like headers, in long rows of one size.
+    tag = message_tag(revision)
+    body = st.sampled_from((bytes((tag,)), frame(revision, tag, b"")[:3], b"\0\0\0"))
+    frames = [(tag, data.draw(body)[:size]) for size, count in sizes for _ in range(count)]
+    stream = b"".join(frame(revision, tag, body) for tag, body in frames)
+    cut = data.draw(st.integers(0, len(stream)))
+    buffer, found = FrameBuffer(64), []
+    for piece in (stream[:cut], stream[cut:]):
+        buffer.feed(piece)
+        found += drained(buffer, revision)
+
+    assert flattened(found) == frames
+    assert len(buffer) == 0
+
+
 def test_messages_that_follow_one_another_are_one_run() -> None:
     wire = [DRAFT_BE.encode(Message(1, number, b"x")) for number in range(5)]
     buffer = FrameBuffer(64)

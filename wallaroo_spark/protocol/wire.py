@@ -14,18 +14,19 @@ from wallaroo_spark.protocol.faults import Fault, broken
 
 
 class Structs(NamedTuple):
-    """The integer formats of one byte order."""
+    """The integer formats of one byte order; ``u32_u8`` is a frame's length and tag."""
 
     u16: struct.Struct
     u32: struct.Struct
     u64: struct.Struct
     i64: struct.Struct
+    u32_u8: struct.Struct
 
 
 @cache
 def structs(byte_order: str) -> Structs:
     """The formats of ``"<"`` (little-endian) or ``">"`` (big-endian)."""
-    return Structs(*(struct.Struct(byte_order + code) for code in "HIQq"))
+    return Structs(*(struct.Struct(byte_order + code) for code in ("H", "I", "Q", "q", "IB")))
 
 
 class Reader:
