@@ -6,6 +6,7 @@ import asyncio
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -133,6 +134,18 @@ class TestFeeding:
         assert [progress.messages for progress in seen] == sorted(progress.messages for progress in seen)
         assert len(seen) > 3
 
+    async def test_the_lines_of_a_large_file_are_counted_once_whatever_was_sent_again(
+        self, tmp_path: Path, revision: str
+    ) -> None:
+        path = tmp_path / "orders.txt"
+        path.write_bytes(b"".join(b"%d\n" % number for number in range(20_000)))
+        worker = ScriptedWorker(cut_after=[20_000, 400_000, 100_000], credits=3000)
+        async with worker, connector(worker, revision=revision) as sender:
+            result = await sender.feed(Lines(path, name="a"))
+            assert (result.messages, result.acknowledged) == (20_000, path.stat().st_size)
+            assert worker.only.payloads == [b"%d" % number for number in range(20_000)]
+        assert worker.errors == []
+
     async def test_feeds_take_turns(self) -> None:
         async with ScriptedWorker(credits=5) as worker, connector(worker) as sender:
             feeding = asyncio.gather(*(sender.feed(numbers(500, name)) for name in "abcd"))
@@ -211,6 +224,18 @@ class TestErrors:
         async with ScriptedWorker() as worker, connector(worker) as sender:
             with pytest.raises(LocalProtocolError, match="is not above"):
                 await sender.feed(Records("a", lambda: [(number, b"x") for number in ids]))
+
+    @pytest.mark.parametrize(("size", "complaint"), [(2000, "makes a frame of"), (-1, "a payload is bytes")])
+    async def test_what_cannot_be_sent_is_named_and_what_came_before_it_is_sent(
+        self, size: int, complaint: str
+    ) -> None:
+        odd: Any = b"x" * size if size > 0 else "text"
+        async with ScriptedWorker() as worker, connector(worker, max_frame_bytes=1024) as sender:
+            source = Records("a", lambda: [(5, b"x"), (6, b"x"), (7, odd), (8, b"x")])
+            with pytest.raises(LocalProtocolError, match=complaint) as caught:
+                await sender.feed(source)
+            assert size < 0 or "item 2 of source 'a', id 7" in caught.value.message
+            await worker.until(lambda: worker.only.ids == [5, 6])
 
     async def test_what_ends_the_connector_ends_its_feeds(self) -> None:
         async with ScriptedWorker(auto_commit=False) as worker, connector(worker) as sender:

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wallaroo_spark.connector import pieces as pieces_module
+from wallaroo_spark.connector.batches import Batch
 from wallaroo_spark.connector.outbox import cost
-from wallaroo_spark.connector.pieces import Batch, Piece, Pieces
+from wallaroo_spark.connector.pieces import Piece, Pieces
 from wallaroo_spark.errors import LocalProtocolError
 from wallaroo_spark.protocol import HEAD_BYTES
 

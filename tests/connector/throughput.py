@@ -62,29 +62,26 @@ def _take(peer: socket.socket, size: int) -> None:
         taken += count
 
 
-async def one_by_one(connector: Connector, payloads: list[bytes]) -> None:
+async def one_by_one(connector: Connector, payloads: list[bytes], path: Path) -> None:
     stream = await connector.open("a")
     for payload in payloads:
         await stream.send(payload)
 
 
-async def many(connector: Connector, payloads: list[bytes]) -> None:
+async def many(connector: Connector, payloads: list[bytes], path: Path) -> None:
     stream = await connector.open("a")
     await stream.send_many(payloads)
 
 
-async def from_lines(connector: Connector, payloads: list[bytes]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "lines")
-        path.write_bytes(b"\n".join(payloads) + b"\n")  # noqa: ASYNC240 -- nothing runs beside it yet
-        # The sink counts messages, and the references of lines are offsets: it acknowledges none, so nobody waits.
-        feeding = asyncio.create_task(connector.feed(Lines(path), end=False))
-        await _all_sent(connector, len(b"".join(payloads)) + len(payloads))
-        feeding.cancel()
-        await asyncio.wait([feeding])
+async def from_lines(connector: Connector, payloads: list[bytes], path: Path) -> None:
+    # The sink counts messages, and the references of lines are offsets: what it acknowledges is not waited for.
+    feeding = asyncio.create_task(connector.feed(Lines(path), end=False))
+    await _all_sent(connector, path.stat().st_size)  # noqa: ASYNC240 -- a moment
+    feeding.cancel()
+    await asyncio.wait([feeding])
 
 
-async def from_records(connector: Connector, payloads: list[bytes]) -> None:
+async def from_records(connector: Connector, payloads: list[bytes], path: Path) -> None:
     await connector.feed(Records("a", lambda: enumerate(payloads, 1)), end=False)
 
 
@@ -93,7 +90,7 @@ async def _all_sent(connector: Connector, last: int) -> None:
         await asyncio.sleep(0.001)
 
 
-WAYS: dict[str, Callable[[Connector, list[bytes]], Awaitable[None]]] = {
+WAYS: dict[str, Callable[[Connector, list[bytes], Path], Awaitable[None]]] = {
     "send": one_by_one,
     "send_many": many,
     "feed lines": from_lines,
@@ -101,14 +98,14 @@ WAYS: dict[str, Callable[[Connector, list[bytes]], Awaitable[None]]] = {
 }
 
 
-async def measure(port: int, revision: str, way: str, payloads: list[bytes]) -> tuple[float, float]:
+async def measure(port: int, revision: str, way: str, payloads: list[bytes], path: Path) -> tuple[float, float]:
     """Messages a second: by the clock, and by processor time."""
     connector = Connector(
         "bench", instance="bench", workers=f"127.0.0.1:{port}", revision=revision, max_unacknowledged=256 << 20
     )
     async with connector:
         began, spent = time.perf_counter(), time.process_time()
-        await WAYS[way](connector, payloads)
+        await WAYS[way](connector, payloads, path)
         if way != "feed lines":
             await connector.drain()
         return len(payloads) / (time.perf_counter() - began), len(payloads) / (time.process_time() - spent)
@@ -119,18 +116,24 @@ def measured(arguments: argparse.Namespace) -> Iterator[str]:
     process = multiprocessing.Process(target=sink, args=(theirs, arguments.size), daemon=True)
     process.start()
     port = ours.recv()
+    folder = tempfile.TemporaryDirectory()
+    path = Path(folder.name, "lines")
     try:
         for revision in REVISIONS:
             base = 0.0
             for way in WAYS:
                 count = arguments.messages if way != "send" else arguments.messages // 10
                 payloads = [b"x" * arguments.size for _ in range(count)]
-                clock, own = max(asyncio.run(measure(port, revision, way, payloads)) for _ in range(arguments.times))
+                path.write_bytes(b"\n".join(payloads) + b"\n")
+                clock, own = max(
+                    asyncio.run(measure(port, revision, way, payloads, path)) for _ in range(arguments.times)
+                )
                 base = base or own
                 yield f"{revision:9} {way:13} {clock:12,.0f} msg/s {own:12,.0f} msg/s of processor {own / base:6.1f} x"
     finally:
         process.terminate()
         process.join()
+        folder.cleanup()
 
 
 def main() -> None:

@@ -5,11 +5,12 @@ worker, resume every stream at its committed reference, and send again what was 
 """
 
 from wallaroo_spark.connector.backoff import Backoff
+from wallaroo_spark.connector.batches import Record
 from wallaroo_spark.connector.blocking import BlockingConnector, BlockingStream
 from wallaroo_spark.connector.connector import Connector, stream_id_of
 from wallaroo_spark.connector.feed import FeedResult, Progress
 from wallaroo_spark.connector.files import Framed, Lines
-from wallaroo_spark.connector.sources import Record, Records, Source, Stdin
+from wallaroo_spark.connector.sources import Records, Source, Stdin
 from wallaroo_spark.connector.stream import Stream
 
 __all__ = [

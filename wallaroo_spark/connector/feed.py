@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
+from wallaroo_spark.connector.batches import AsyncBatches, Batch, Batches, Record, batches_of
 from wallaroo_spark.connector.hub import Hub
 from wallaroo_spark.connector.outbox import Trail
-from wallaroo_spark.connector.sources import Record, Source
+from wallaroo_spark.connector.pieces import Piece
+from wallaroo_spark.connector.sources import Source
 from wallaroo_spark.connector.stream import Stream
 
 _REPORT_EVERY = 256
+_CLOSABLE = (Generator, Batches)
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Feed:
         self._bytes = 0
         self._counted: int | None = None
         self._recount = False
+        self._read = 0
 
     async def run(self) -> FeedResult:
         """Until everything is acknowledged. Raises what the source raises and what ends the connector."""
@@ -88,42 +93,64 @@ class Feed:
 
     async def _pump(self, reference: int | None) -> None:
         records = self._source.read(reference)
+        self._read = 0
         if isinstance(records, AsyncIterator):
             try:
-                async for record in records:
-                    await self._send(record)
+                await self._send_awaited(records)
             finally:
-                if isinstance(records, AsyncGenerator):
+                if isinstance(records, AsyncGenerator | AsyncBatches):
                     await records.aclose()
         else:
-            with contextlib.closing(records) if isinstance(records, Generator) else contextlib.nullcontext():
-                await self._send_all(records)
+            with contextlib.closing(records) if isinstance(records, _CLOSABLE) else contextlib.nullcontext():
+                await self._send_there(records)
         self._report()
         if self._end:
             await self._stream.end()
         await self._stream.flushed()
 
-    async def _send_all(self, records: Iterator[Record]) -> None:
-        for record in records:
-            await self._send(record)
+    async def _send_awaited(self, records: AsyncIterator[Record]) -> None:
+        if isinstance(records, AsyncBatches):
+            async for batch in records.batches:
+                await self._send_batch(batch)
+        else:
+            async for record in records:
+                await self._send(record)
+
+    async def _send_there(self, records: Iterator[Record]) -> None:
+        for batch in records.batches if isinstance(records, Batches) else batches_of(records):
+            await self._send_batch(batch)
+            # Reading may take its time, and what was sent is to be on its way.
+            await asyncio.sleep(0)
+
+    async def _send_batch(self, batch: Batch) -> None:
+        piece = Piece(batch, self._read, f"source {self._source.name!r}")
+        self._read += len(batch.payloads)
+        await self._stream.send_piece(piece, sent=self._sent)
 
     async def _send(self, record: Record) -> None:
         sent = await self._stream.send(record.payload, id=record.id, event_time=record.event_time, key=record.key)
-        if self._recount and not self._is_new(sent):
+        self._read += 1
+        self._sent((sent,), (record.payload,))
+
+    def _sent(self, ids: Sequence[int], payloads: Sequence[bytes]) -> None:
+        new = payloads[self._counted_before(ids) :] if self._recount else payloads
+        if not new:
             return
-        self._counted = sent
-        self._messages += 1
-        self._bytes += len(record.payload)
-        if self._messages % _REPORT_EVERY == 0:
+        self._counted = ids[-1]
+        reports = self._messages // _REPORT_EVERY
+        self._messages += len(new)
+        self._bytes += sum(map(len, new))
+        if self._messages // _REPORT_EVERY > reports:
             self._report()
 
-    def _is_new(self, sent: int) -> bool:
-        """Whether a record that was read after a rewind was not counted before it."""
-        if self._hub.increasing and self._counted is not None:
-            self._recount = sent < self._counted
-            return sent > self._counted
-        self._recount = sent != self._counted
-        return False
+    def _counted_before(self, ids: Sequence[int]) -> int:
+        """How many of the records that were read after a rewind were counted before it."""
+        assert self._counted is not None
+        if self._hub.increasing:
+            self._recount = ids[-1] < self._counted
+            return bisect_right(ids, self._counted)
+        self._recount = self._counted not in ids
+        return len(ids) if self._recount else ids.index(self._counted) + 1
 
     async def _watch(self) -> None:
         """Report acknowledgements; return when the source has to be read again."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
 
-from wallaroo_spark.connector.sources import Record
+from wallaroo_spark.connector.batches import AsyncBatches, Batch, Batches, Record
 from wallaroo_spark.errors import ConfigurationError, ReplayError
 
 CHUNK_BYTES = 1 << 20
@@ -17,9 +18,6 @@ LONGEST_RECORD = 64 << 20
 """Bytes of a record that a file source reads before it gives up on it; the frame limit of a session is lower."""
 
 _LENGTH = struct.Struct(">I")
-
-# Cuts a piece of the file into records: (records, bytes they took) for (piece, its offset).
-_Cut = Callable[[bytes, int], tuple[list[Record], int]]
 
 
 class _FileSource:
@@ -44,12 +42,15 @@ class _FileSource:
         Raises :class:`ConfigurationError` when the file cannot be read, and :class:`ReplayError` when it is not the
         file that ``after`` is a reference of.
         """
-        return self._following(after or 0) if self.follow else self._once(after or 0)
+        if self.follow:
+            return AsyncBatches(self._following(after or 0))
+        return Batches(self._once(after or 0))
 
-    def _cut(self, piece: bytes, at: int) -> tuple[list[Record], int]:
+    def _cut(self, piece: bytes, at: int) -> tuple[Batch, int]:
+        """The records of a piece of the file that begins at offset ``at``, and the bytes they take."""
         raise NotImplementedError
 
-    def _last(self, rest: bytes, at: int) -> list[Record]:
+    def _last(self, rest: bytes, at: int) -> Batch:
         """What an incomplete record at the end of the file is."""
         raise NotImplementedError
 
@@ -75,25 +76,24 @@ class _FileSource:
             raise
         return file
 
-    def _once(self, at: int) -> Iterator[Record]:
+    def _once(self, at: int) -> Generator[Batch, None, None]:
         rest = b""
         with self._open(at) as file:
             while piece := file.read(CHUNK_BYTES):
-                records, rest, at = self._records(rest + piece, at)
-                yield from records
+                batch, rest, at = self._batch(rest + piece, at)
+                yield batch
         if rest:
-            yield from self._last(rest, at)
+            yield self._last(rest, at)
 
-    async def _following(self, at: int) -> AsyncIterator[Record]:
+    async def _following(self, at: int) -> AsyncGenerator[Batch, None]:
         rest = b""
         with self._open(at) as file:
             replaced = False
             while True:
                 piece = file.read(CHUNK_BYTES)
                 if piece:
-                    records, rest, at = self._records(rest + piece, at)
-                    for record in records:
-                        yield record
+                    batch, rest, at = self._batch(rest + piece, at)
+                    yield batch
                 elif replaced:
                     raise self._replaced(at)
                 else:
@@ -102,8 +102,8 @@ class _FileSource:
                     if not replaced:
                         await asyncio.sleep(self._poll)
 
-    def _records(self, piece: bytes, at: int) -> tuple[list[Record], bytes, int]:
-        records, taken = self._cut(piece, at)
+    def _batch(self, piece: bytes, at: int) -> tuple[Batch, bytes, int]:
+        batch, taken = self._cut(piece, at)
         rest = piece[taken:]
         if len(rest) > LONGEST_RECORD + _LENGTH.size:
             raise ConfigurationError(
@@ -112,7 +112,7 @@ class _FileSource:
                 path=str(self.path),
                 offset=at + taken,
             )
-        return records, rest, at + taken
+        return batch, rest, at + taken
 
     def _is_replaced(self, file: BinaryIO, at: int) -> bool:
         ours = os.fstat(file.fileno())
@@ -149,17 +149,14 @@ class Lines(_FileSource):
     behind the last newline is a line too, unless the file is followed: then it is one once its newline has come.
     """
 
-    def _cut(self, piece: bytes, at: int) -> tuple[list[Record], int]:
+    def _cut(self, piece: bytes, at: int) -> tuple[Batch, int]:
         lines = piece.split(b"\n")
         rest = lines.pop()
-        records = []
-        for line in lines:
-            at += len(line) + 1
-            records.append(Record(at, line))
-        return records, len(piece) - len(rest)
+        ends = list(accumulate(map((1).__add__, map(len, lines)), initial=at))
+        return Batch(lines, ends[1:]), len(piece) - len(rest)
 
-    def _last(self, rest: bytes, at: int) -> list[Record]:
-        return [Record(at + len(rest), rest)]
+    def _last(self, rest: bytes, at: int) -> Batch:
+        return Batch([rest], [at + len(rest)])
 
     def _check_boundary(self, file: BinaryIO, at: int) -> None:
         if at == 0:
@@ -182,8 +179,8 @@ class Framed(_FileSource):
     A record that the end of the file cuts short is an error, unless the file is followed: then it is waited for.
     """
 
-    def _cut(self, piece: bytes, at: int) -> tuple[list[Record], int]:
-        records, taken = [], 0
+    def _cut(self, piece: bytes, at: int) -> tuple[Batch, int]:
+        payloads, ends, taken = [], [], 0
         while taken + _LENGTH.size <= len(piece):
             (length,) = _LENGTH.unpack_from(piece, taken)
             if length > LONGEST_RECORD:
@@ -196,11 +193,12 @@ class Framed(_FileSource):
             end = taken + _LENGTH.size + length
             if end > len(piece):
                 break
-            records.append(Record(at + end, piece[taken + _LENGTH.size : end]))
+            payloads.append(piece[taken + _LENGTH.size : end])
+            ends.append(at + end)
             taken = end
-        return records, taken
+        return Batch(payloads, ends), taken
 
-    def _last(self, rest: bytes, at: int) -> list[Record]:
+    def _last(self, rest: bytes, at: int) -> Batch:
         raise ReplayError(
             f"file {self.path} ends within the record at offset {at}: {len(rest)} bytes of it are there; "
             "complete the file, or read it with follow=True while it is being written",

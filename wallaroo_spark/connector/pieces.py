@@ -6,12 +6,11 @@ import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import accumulate, chain, islice, pairwise
 from operator import add, index
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
+from wallaroo_spark.connector.batches import Batch, bytes_of, event_time_of, key_of
 from wallaroo_spark.connector.outbox import cost
 from wallaroo_spark.errors import LocalProtocolError, WallarooError
 from wallaroo_spark.protocol import HEAD_BYTES
@@ -25,24 +24,14 @@ PIECE_BYTES = 256 * 1024
 PULL_SECONDS = 0.001
 """How long messages that were pulled may wait for those behind them."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OFFSETS: dict[str, Literal["i", "q"]] = {"binary": "i", "string": "i", "large_binary": "q", "large_string": "q"}
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Messages that are there together, as columns of equal length; a column left out has nothing in it."""
-
-    payloads: Sequence[bytes]
-    ids: Sequence[int] | None = None
-    event_times: Sequence[int | None] | None = None
-    keys: Sequence[bytes | None] | None = None
-
-
 class Piece:
-    """A batch and how far it was sent. ``before`` is how many messages the caller gave before it."""
+    """A batch and how far it was sent. ``before`` is how many messages came before it from ``origin``."""
 
-    def __init__(self, batch: Batch, before: int = 0) -> None:
+    def __init__(self, batch: Batch, before: int = 0, origin: str = "send_many") -> None:
+        self._origin = origin
         self._batch = batch
         self._before = before
         self._at = 0
@@ -82,15 +71,7 @@ class Piece:
 
     def take(self, count: int) -> Batch:
         """The next messages; they stay the next until :meth:`sent`."""
-        part, batch = slice(self._at, self._at + count), self._batch
-        if count == len(self._ends):
-            return batch
-        return Batch(
-            batch.payloads[part],
-            None if batch.ids is None else batch.ids[part],
-            None if batch.event_times is None else batch.event_times[part],
-            None if batch.keys is None else batch.keys[part],
-        )
+        return self._batch.part(self._at, self._at + count)
 
     def sent(self, count: int) -> None:
         """The next messages were sent."""
@@ -99,7 +80,7 @@ class Piece:
     def located(self, error: WallarooError) -> WallarooError:
         """The error that keeps the next message from being sent, saying which one that is."""
         ids = self._batch.ids
-        return _located(error, self.index, None if ids is None else ids[self._at])
+        return _located(error, self.index, self._origin, None if ids is None else ids[self._at])
 
     @property
     def _begin(self) -> int:
@@ -175,7 +156,7 @@ class Pieces:
         self._error = self._located(error, at)
 
     def _located(self, error: Exception, at: int) -> Exception:
-        return _located(error, self._count + at) if isinstance(error, WallarooError) else error
+        return _located(error, self._count + at, "send_many") if isinstance(error, WallarooError) else error
 
 
 class _Column:
@@ -202,30 +183,6 @@ class _Column:
                 self.error = error
         self.pulled += len(values)
         return values if self.name != "ids" else _compact(values)
-
-
-def bytes_of(payload: Any, what: str = "payload") -> bytes:
-    """A payload as bytes. Raises :class:`LocalProtocolError` for what is none."""
-    if isinstance(payload, bytes | bytearray | memoryview):
-        return bytes(payload)
-    raise LocalProtocolError(f"a {what} is bytes, and this one is {type(payload).__name__}; encode it first")
-
-
-def key_of(key: Any) -> bytes | None:
-    """A key as bytes, or None. Raises :class:`LocalProtocolError` for what is neither."""
-    return key if key is None or type(key) is bytes else bytes_of(key, "key")
-
-
-def event_time_of(moment: Any) -> int | None:
-    """An event time as an integer, nanoseconds for a datetime. Raises :class:`LocalProtocolError` for a naive one."""
-    if not isinstance(moment, datetime):
-        return cast("int | None", moment)
-    if moment.tzinfo is None:
-        raise LocalProtocolError(
-            f"event time {moment.isoformat()} has no time zone; give an aware datetime, for example with tzinfo=UTC"
-        )
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
 
 
 def _id_of(message_id: Any) -> int:
@@ -255,8 +212,8 @@ def _check_lengths(payloads: Any, **columns: Any) -> None:
             )
 
 
-def _located(error: WallarooError, at: int, message_id: int | None = None) -> WallarooError:
-    where = f"item {at} of send_many" if message_id is None else f"item {at} of send_many, id {message_id}"
+def _located(error: WallarooError, at: int, origin: str, message_id: int | None = None) -> WallarooError:
+    where = f"item {at} of {origin}" if message_id is None else f"item {at} of {origin}, id {message_id}"
     fields = {**error.fields, "index": at}
     if message_id is not None:
         fields["id"] = message_id

@@ -9,11 +9,19 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from typing import BinaryIO, Protocol
 
+from wallaroo_spark.connector.batches import AsyncBatches, Batch, Batches, Item, Record, batches_of
 from wallaroo_spark.errors import ConfigurationError, ReplayError
 
 PIECE_BYTES = 64 * 1024
@@ -21,20 +29,6 @@ PIECE_BYTES = 64 * 1024
 
 LONGEST_LINE = 64 << 20
 """Bytes of a line of standard input before it is given up; the frame limit of a session is lower."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One message to be: its point of reference, its bytes, and what else a message can carry.
-
-    ``id`` None lets the stream number it, which only a source that is not replayable may do. ``event_time`` is an
-    integer in the receiver's unit, or an aware datetime.
-    """
-
-    id: int | None
-    payload: bytes
-    event_time: int | datetime | None = None
-    key: bytes | None = None
 
 
 class Source(Protocol):
@@ -55,9 +49,6 @@ class Source(Protocol):
         block for long, since everything else on the connection waits for it. Raises :class:`ReplayError` when the
         source no longer has what lies behind ``after``.
         """
-
-
-Item = Record | tuple[int, bytes]
 
 
 class Records:
@@ -81,14 +72,18 @@ class Records:
         items = self._make()
         if isinstance(items, AsyncIterable):
             return self._asynchronous(items, after)
-        return self._plain(items, after)
+        return Batches(self._batches(iter(items), after))
 
-    def _plain(self, items: Iterable[Item], after: int | None) -> Iterator[Record]:
+    def _batches(self, items: Iterator[Item], after: int | None) -> Generator[Batch, None, None]:
         passing = _Passing(self, after)
-        for item in items:
-            record = item if isinstance(item, Record) else Record(*item)
-            if passing.is_behind(record.id):
-                yield record
+        for batch in batches_of(items):
+            if passing.found and batch.ids is not None:
+                yield batch
+                continue
+            ids = [None] if batch.ids is None else batch.ids
+            first = next((at for at, reference in enumerate(ids) if passing.is_behind(reference)), len(ids))
+            if first < len(ids):
+                yield batch.part(first, len(ids))
         passing.finish()
 
     async def _asynchronous(self, items: AsyncIterable[Item], after: int | None) -> AsyncIterator[Record]:
@@ -111,7 +106,7 @@ class _Passing:
     def __init__(self, source: Records, after: int | None) -> None:
         self._source = source
         self._after = after
-        self._found = after is None
+        self.found = after is None
 
     def is_behind(self, reference: int | None) -> bool:
         if reference is None:
@@ -120,23 +115,27 @@ class _Passing:
                 "in each record",
                 source=self._source.name,
             )
-        if self._found:
+        if self.found:
             return True
         assert self._after is not None
         if self._source.opaque:
-            self._found = reference == self._after
+            self.found = reference == self._after
             return False
-        self._found = reference > self._after
-        return self._found
+        self.found = reference > self._after
+        return self.found
 
     def finish(self) -> None:
-        if self._source.opaque and not self._found:
+        if self._source.opaque and not self.found:
             raise ReplayError(
                 f"source {self._source.name!r} has no record with reference {self._after}, which is the last one "
                 "committed; it is not the source it was",
                 source=self._source.name,
                 reference=self._after,
             )
+
+
+_Read = Sequence[bytes] | Exception | None
+"""Lines, what went wrong, or the end."""
 
 
 class Stdin:
@@ -153,18 +152,22 @@ class Stdin:
         self._file = file
         self._most_waiting = most_waiting
 
-    async def read(self, after: int | None) -> AsyncIterator[Record]:
+    def read(self, after: int | None) -> AsyncIterator[Record]:
         """The lines from here on; ``after`` is of no use to what cannot be read again."""
-        lines: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+        return AsyncBatches(self._batches())
+
+    async def _batches(self) -> AsyncGenerator[Batch, None]:
+        lines: asyncio.Queue[_Read] = asyncio.Queue()
         room = threading.Semaphore(self._most_waiting)
         reader = _LineReader(self._file or sys.stdin.buffer, lines, room)
         reader.start()
         try:
-            while (line := await lines.get()) is not None:
-                if isinstance(line, Exception):
-                    raise line
-                room.release()
-                yield Record(None, line)
+            while (found := await lines.get()) is not None:
+                if isinstance(found, Exception):
+                    raise found
+                yield Batch(found)
+                # There is room again once the whole batch was taken.
+                room.release(len(found))
         finally:
             reader.stopped = True
             # The reader may wait for room for each line of the piece it has.
@@ -174,9 +177,7 @@ class Stdin:
 class _LineReader(threading.Thread):
     """Reads in a thread of its own, and one that nobody waits for: a read of a terminal may never return."""
 
-    def __init__(
-        self, file: BinaryIO, lines: asyncio.Queue[bytes | Exception | None], room: threading.Semaphore
-    ) -> None:
+    def __init__(self, file: BinaryIO, lines: asyncio.Queue[_Read], room: threading.Semaphore) -> None:
         super().__init__(name="wallaroo-stdin", daemon=True)
         self._file = file
         self._lines = lines
@@ -198,21 +199,28 @@ class _LineReader(threading.Thread):
         rest = b""
         while not self.stopped and (piece := file.read(PIECE_BYTES)):
             *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                self._hand_over(line)
+            self._hand_over(lines)
             if len(rest) > LONGEST_LINE:
                 raise ConfigurationError(
                     f"standard input has a line of more than {LONGEST_LINE} bytes; are these lines of text?"
                 )
         if rest:
-            self._hand_over(rest)
+            self._hand_over([rest])
 
-    def _hand_over(self, line: bytes) -> None:
-        self._room.acquire()
-        if not self.stopped:
-            self._put(line)
+    def _hand_over(self, lines: Sequence[bytes]) -> None:
+        """As many at once as there is room for."""
+        at = 0
+        while at < len(lines):
+            self._room.acquire()
+            end = at + 1
+            while end < len(lines) and self._room.acquire(blocking=False):
+                end += 1
+            if self.stopped:
+                return
+            self._put(lines[at:end])
+            at = end
 
-    def _put(self, item: bytes | Exception | None) -> None:
+    def _put(self, item: _Read) -> None:
         try:
             self._loop.call_soon_threadsafe(self._lines.put_nowait, item)
         except RuntimeError:

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
+from wallaroo_spark.connector.batches import bytes_of, event_time_of, key_of
 from wallaroo_spark.connector.hub import Hub, Obstacle
 from wallaroo_spark.connector.link import Link
 from wallaroo_spark.connector.outbox import Fleeting, Ledger, Outbox, cost
-from wallaroo_spark.connector.pieces import Piece, Pieces, bytes_of, event_time_of, key_of
+from wallaroo_spark.connector.pieces import Piece, Pieces
 from wallaroo_spark.errors import LocalProtocolError, WallarooError
 from wallaroo_spark.protocol import HEAD_BYTES, EncodedRun, Flags, Message, encode_run
 
