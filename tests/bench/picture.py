@@ -1,0 +1,151 @@
+"""The picture of a run: a panel for each section."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.bench.usage import ROLES
+
+Axes = Any
+COLOURS = dict(zip(ROLES, ("#9e9e9e", "#1f77b4", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2"), strict=True))
+
+
+def panels(results: dict[str, Any], file: Path) -> None:
+    """Draw what there is; sections that were left out or failed leave their panel empty."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, grid = pyplot.subplots(2, 4, figsize=(22, 10), layout="constrained")
+    for axes, (title, section, work) in zip(grid.flat, PANELS, strict=True):
+        axes.set_title(title, fontsize=11)
+        found = results.get(section)
+        if found is None or "error" in found:
+            axes.text(0.5, 0.5, "not measured", ha="center", va="center", transform=axes.transAxes)
+            axes.set_axis_off()
+            continue
+        work(found, axes)
+        axes.grid(axis="y", alpha=0.3)
+    figure.savefig(file, dpi=80)
+    pyplot.close(figure)
+
+
+def _bars(axes: Axes, groups: list[str], series: dict[str, list[float]], colours: list[str] | None = None) -> None:
+    width = 0.8 / max(1, len(series))
+    for number, (name, values) in enumerate(series.items()):
+        places = [at + (number - (len(series) - 1) / 2) * width for at in range(len(groups))]
+        axes.bar(places, values, width, label=name, color=colours[number] if colours else None)
+    axes.set_xticks(range(len(groups)), groups, fontsize=8)
+    axes.legend(fontsize=8)
+
+
+def _decode(found: Any, axes: Axes) -> None:
+    cases = found["cases"]
+    groups = list(dict.fromkeys((case["shape"], case["streams"]) for case in cases))
+    revisions = list(dict.fromkeys(case["revision"] for case in cases))
+    value = {(case["shape"], case["streams"], case["revision"]): case["median"] / 1e6 for case in cases}
+    labels = [shape.replace(", ", ",\n").replace(" 20", "\n20") + f"\n{streams} str." for shape, streams in groups]
+    _bars(axes, labels, {name: [value[(*group, name)] for group in groups] for name in revisions})
+    axes.axhline(3, color="#d62728", linestyle="--", linewidth=0.9)
+    axes.axhline(6, color="#2ca02c", linestyle="--", linewidth=0.9)
+    axes.set_ylabel("million messages a second of processor")
+
+
+def _sdk(found: Any, axes: Axes) -> None:
+    ways = list(dict.fromkeys(case["way"] for case in found["cases"]))
+    revisions = list(dict.fromkeys(case["revision"] for case in found["cases"]))
+    value = {(case["way"], case["revision"]): case["clock"]["median"] / 1e6 for case in found["cases"]}
+    _bars(axes, ways, {name: [value[way, name] for way in ways] for name in revisions})
+    axes.axhline(0.5, color="#d62728", linestyle="--", linewidth=0.9)
+    axes.axhline(1, color="#2ca02c", linestyle="--", linewidth=0.9)
+    axes.set_ylabel("million messages a second")
+
+
+def _rates(found: Any, axes: Axes) -> None:
+    cases = found["cases"]
+    groups = [f"{one['size']}\n{one['sink']}" for one in cases]
+    rates = {
+        name: [one[key]["messages_per_second"]["median"] / 1e6 for one in cases]
+        for name, key in (("from a connector", "run"), ("ceiling", "ceiling"))
+    }
+    _bars(axes, groups, rates, ["#1f77b4", "#bbbbbb"])
+    for at, one in enumerate(cases):
+        axes.text(at - 0.2, rates["from a connector"][at], f"{one['rate_of_ceiling']:.2f}", ha="center", va="bottom")
+    axes.set_ylabel("million messages a second; share of the ceiling")
+
+
+def _cpu(found: Any, axes: Axes) -> None:
+    columns = []
+    for one in found["cases"]:
+        columns.append((f"{one['size']}\n{one['sink']}", one["run"]["cpu_seconds_per_million"]))
+        columns.append(("ceiling", one["ceiling"]["cpu_seconds_per_million"]))
+    columns.append(("100 B\nnoop\nSDK", found["sdk"]["cpu_seconds_per_million"]))
+    bottom = [0.0] * len(columns)
+    for role in ROLES:
+        heights = [by_role.get(role, 0.0) for _, by_role in columns]
+        axes.bar(range(len(columns)), heights, bottom=bottom, label=role, color=COLOURS[role])
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    axes.set_xticks(range(len(columns)), [name for name, _ in columns], fontsize=8)
+    axes.legend(fontsize=8)
+    axes.set_ylabel("CPU seconds a million messages")
+
+
+def _latency(found: Any, axes: Axes) -> None:
+    loads = found["loads"]
+    series = {name: [1000 * one[name] for one in loads] for name in ("p50", "p99", "p99.9")}
+    _bars(axes, [f"{one['load']:.0%}\n{one['rate'] / 1e3:,.0f} k/s" for one in loads], series)
+    for (name, one), style in zip(found["bare_ms"].items(), (":", "--"), strict=False):
+        axes.axhline(one["median"], color="#333333", linestyle=style, label=f"micro-batch: {name}")
+    axes.legend(fontsize=8)
+    axes.set_ylabel("ms from due to acknowledged")
+
+
+def _connectors(found: Any, axes: Axes) -> None:
+    _growth([one for one in found["connectors"] if "error" not in one], "connectors", axes)
+
+
+def _streams(found: Any, axes: Axes) -> None:
+    kept = [one for one in found["streams"] if "error" not in one]
+    _growth(kept, "streams", axes)
+    other = axes.twinx()
+    other.plot([one["streams"] for one in kept], [one["offsets_bytes"] / 1024 for one in kept], "k:", marker="x")
+    other.set_ylabel("KiB of offsets/N (dotted)")
+    other.set_yscale("log")
+
+
+def _growth(kept: list[Any], name: str, axes: Axes) -> None:
+    for role in ("worker", "reading tasks", "JVM", "planner", "driver"):
+        values = [one["cpu_seconds_per_million"].get(role, 0.0) for one in kept]
+        axes.plot([one[name] for one in kept], values, marker="o", label=role, color=COLOURS[role])
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(name)
+    axes.set_ylabel("CPU seconds a million messages")
+    axes.legend(fontsize=8)
+
+
+def _memory(found: Any, axes: Axes) -> None:
+    times = [time for time, _, _ in found["samples"]]
+    axes.plot(times, [rss for _, rss, _ in found["samples"]], label="resident", color="#1f77b4")
+    axes.plot(times, [used for _, _, used in found["samples"]], label="counted as buffered", color="#2ca02c")
+    axes.axhline(found["budget_MiB"], color="#333333", linestyle="--", label="budget")
+    axes.axhline(found["budget_MiB"] + 150e6 / (1 << 20), color="#d62728", linestyle="--", label="budget + 150 MB")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("MiB of the worker")
+    axes.legend(fontsize=8)
+
+
+PANELS: tuple[tuple[str, str, Callable[[Any, Axes], None]], ...] = (
+    ("Decoding (dashed: goal, aim)", "decode", _decode),
+    ("One Python connector, 100 B (dashed: goal, aim)", "sdk", _sdk),
+    ("End to end", "e2e", _rates),
+    ("Processor time by process", "e2e", _cpu),
+    ("Latency", "latency", _latency),
+    ("More connectors, same rate", "fanin", _connectors),
+    ("More streams, same rate", "fanin", _streams),
+    ("A worker whose query stands still", "memory", _memory),
+)
