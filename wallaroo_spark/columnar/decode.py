@@ -234,6 +234,8 @@ def _timestamps(times: NDArray[np.int64], present: Present, unit: str) -> pa.Arr
 
 def number_streams(stream_ids: NDArray[np.uint64]) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
     """A number for each message's stream, counted in order of first appearance, and the stream ids by number."""
+    if len(stream_ids) and (stream_ids == stream_ids[0]).all():
+        return np.zeros(len(stream_ids), dtype=np.int32), stream_ids[:1].copy()
     encoded = pa.array(stream_ids).dictionary_encode()
     return encoded.indices.to_numpy(), encoded.dictionary.to_numpy()
 
@@ -244,6 +246,9 @@ def _spans(stream_ids: NDArray[np.uint64], flags: NDArray[np.uint16]) -> list[St
     if not count:
         return []
     numbers, known = number_streams(stream_ids)
+    plain = not _any_flag(flags, Flags.EOS | Flags.EPHEMERAL).any()
+    if plain and len(known) == 1:
+        return [StreamSpan(int(known[0]), 0, first_lasting=0)]
     rows = np.arange(count)
 
     def first(chosen: Any) -> NDArray[np.int64]:
@@ -254,6 +259,9 @@ def _spans(stream_ids: NDArray[np.uint64], flags: NDArray[np.uint16]) -> list[St
         found[numbers[picked]] = picked
         return found
 
+    if plain:
+        firsts = zip(known.tolist(), first(slice(None)).tolist(), strict=True)
+        return [StreamSpan(stream_id, row, first_lasting=row) for stream_id, row in firsts]
     eos = first(_any_flag(flags, Flags.EOS))
     ephemeral = _any_flag(flags, Flags.EPHEMERAL)
     by_field = (first(slice(None)), eos, first(rows > eos[numbers]), first(ephemeral), first(~ephemeral))
