@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -160,4 +161,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # Told to end, it ends what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

@@ -109,8 +109,7 @@ def start_spark(directory: Path) -> Any:
     builder = SparkSession.builder.master(f"local[{SLOTS}]").appName("wallaroo-spark bench")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
-    builder = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-    session = builder.config("spark.local.dir", str(directory / "local")).getOrCreate()
+    session = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 
