@@ -206,7 +206,8 @@ class TestErrors:
         with pytest.raises(LocalProtocolError, match=r"connector is closed.*item 0"):
             await open_still.send_many([b"x"])
 
-    async def test_a_stream_that_ends_in_the_middle_takes_no_more(self) -> None:
+    async def test_a_stream_that_ends_in_the_middle_takes_no_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("wallaroo_spark.connector.stream.QUANTUM", 10)
         async with ScriptedWorker(credits=6, regrant=False) as worker, connector(worker) as sender:
             stream = await sender.open("a")
             sending = asyncio.create_task(stream.send_many(numbered(500)))

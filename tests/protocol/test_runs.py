@@ -25,6 +25,7 @@ from wallaroo_spark.protocol import (
     StreamState,
     encode_message,
     encode_run,
+    encode_single,
 )
 
 revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
@@ -86,6 +87,10 @@ def test_a_run_is_its_single_frames_joined(revision: Revision, data: st.DataObje
 def test_one_message_is_written_as_the_table_writes_it(revision: Revision, data: st.DataObject) -> None:
     message = data.draw(messages(revision))
     assert encode_message(revision, message) == revision.encode(message)
+    if message.message_id is not None:
+        fields = (message.payload, message.flags, message.event_time, message.key)
+        run = encode_single(revision, message.stream_id, message.message_id, *fields)
+        assert (run.data, list(run.ids)) == (revision.encode(message), [message.message_id])
 
 
 @revisions

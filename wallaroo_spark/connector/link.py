@@ -68,19 +68,17 @@ class Link:
         self._say("%r", Notify(stream_id, name, ref))
         self._send(data)
 
-    def message(self, message: Message) -> bytes:
-        """Send MESSAGE; its frame. Raises :class:`LocalProtocolError`, and then nothing was sent."""
+    def message(self, message: Message) -> None:
+        """Send MESSAGE. Raises :class:`LocalProtocolError`, and then nothing was sent."""
         data = self.session.message(message)
-        if self._debug:
-            self._say("%r", message)
+        self._say("%r", message)
         self._send(data)
-        return data
 
     def messages(self, run: EncodedRun) -> None:
         """Send many MESSAGEs. Raises :class:`LocalProtocolError`, and then none was sent."""
         data = self.session.messages(run)
         if self._debug:
-            self._say("%r", run)
+            self._say("%r", run if run.count > 1 else run.revision.decode(data[4], data[5:]))
         self._send(data)
 
     def end(self, stream_id: int, last_id: int) -> None:

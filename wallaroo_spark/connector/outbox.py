@@ -348,8 +348,9 @@ class Outbox(Ledger):
             self._count(rest, 1)
 
     def _count(self, run: EncodedRun, sign: int) -> None:
-        size = sign * cost(len(run.data), run.count)
-        self._kept += sign * run.count
+        count = sign * len(run.ids)
+        size = sign * (OVERHEAD_BYTES + len(run.data)) + ID_BYTES * count
+        self._kept += count
         self._bytes += size
         self._budget.held += size
 

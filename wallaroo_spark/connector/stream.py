@@ -12,9 +12,9 @@ from wallaroo_spark.connector.link import Link
 from wallaroo_spark.connector.outbox import Fleeting, Ledger, Outbox, cost
 from wallaroo_spark.connector.pieces import Piece, Pieces
 from wallaroo_spark.errors import LocalProtocolError, WallarooError
-from wallaroo_spark.protocol import HEAD_BYTES, EncodedRun, Flags, Message, encode_run
+from wallaroo_spark.protocol import HEAD_BYTES, EncodedRun, Flags, Message, encode_run, encode_single
 
-QUANTUM = 64
+QUANTUM = 256
 """Messages a stream may send in one turn while others wait; it keeps its turn while it waits for credit."""
 
 _NO_FLAGS = Flags.NONE
@@ -243,10 +243,11 @@ class Stream:
         message_id = ledger.next_id(id)
         if self._ephemeral:
             flags |= Flags.EPHEMERAL
-        message = Message(self.id, message_id, payload, flags, event_time, key)
+        run = encode_single(self._hub.revision, self.id, message_id, payload, flags, event_time, key)
         link = self._hub.link
         assert link is not None
-        ledger.append(EncodedRun(self._hub.revision, self.id, (message_id,), link.message(message)))
+        link.messages(run)
+        ledger.append(run)
         return message_id
 
     def _check_not_ended(self) -> None:

@@ -36,7 +36,7 @@ from wallaroo_spark.protocol.revisions import (
     frame_name,
     recognise,
 )
-from wallaroo_spark.protocol.runs import HEAD_BYTES, EncodedRun, encode_message, encode_run
+from wallaroo_spark.protocol.runs import HEAD_BYTES, EncodedRun, encode_message, encode_run, encode_single
 from wallaroo_spark.protocol.session import named_revision
 from wallaroo_spark.protocol.states import SESSION, Role, SessionState, StreamEvent, StreamState
 from wallaroo_spark.protocol.streams import Stream, StreamSpan, StreamTable
@@ -104,6 +104,7 @@ __all__ = [
     "broken",
     "encode_message",
     "encode_run",
+    "encode_single",
     "frame_name",
     "named_revision",
     "reasons",

@@ -110,7 +110,7 @@ def encode_run(
     except (struct.error, TypeError, _Uneven):
         columns = (ids, payloads, event_times or repeat(None), keys or repeat(None))
         data = b"".join(
-            encode_message(revision, Message(stream_id, one, payload, Flags(flags), time, key))
+            _encode(revision, stream_id, one, payload, int(flags), time, key)
             for one, payload, time, key in zip(*columns, strict=False)
         )
     return EncodedRun(revision, stream_id, ids, data)
@@ -118,23 +118,51 @@ def encode_run(
 
 def encode_message(revision: Revision, message: Message) -> bytes:
     """The same bytes as :meth:`Revision.encode`, and the same errors, in a fraction of the time."""
-    flags, payload, key, time = int(message.flags), message.payload or b"", message.key, message.event_time
-    flags = flags & ~(_TIME | _KEY) | (_TIME if time is not None else 0) | (_KEY if key is not None else 0)
-    head = _heads(revision).get(flags)
-    if head is None or message.message_id is None:
+    if message.message_id is None:
         return revision.encode(message)
-    fields: list[int] = [message.message_id] if head.has_id else []
-    if head.has_time:
-        fields.append(time or 0)
-    if head.has_key:
-        key = key or b""
-        fields.append(len(key))
-    try:
-        length = head.body + len(payload) + len(key or b"")
-        begin = head.pack(length, head.prefix(_tag(revision), flags, message.stream_id), *fields)
-        return b"".join((begin, key or b"", payload))
-    except struct.error:
-        return revision.encode(message)
+    flags, payload = int(message.flags), message.payload
+    return _encode(revision, message.stream_id, message.message_id, payload, flags, message.event_time, message.key)
+
+
+def encode_single(
+    revision: Revision,
+    stream_id: int,
+    message_id: int,
+    payload: bytes | None,
+    flags: int = 0,
+    event_time: int | None = None,
+    key: bytes | None = None,
+) -> EncodedRun:
+    """A run of one message; raises as :meth:`Revision.encode` does."""
+    data = _encode(revision, stream_id, message_id, payload, int(flags), event_time, key)
+    return EncodedRun(revision, stream_id, (message_id,), data)
+
+
+def _encode(
+    revision: Revision,
+    stream_id: int,
+    message_id: int,
+    payload: bytes | None,
+    flags: int,
+    event_time: int | None,
+    key: bytes | None,
+) -> bytes:
+    bits = flags & ~(_TIME | _KEY) | (_TIME if event_time is not None else 0) | (_KEY if key is not None else 0)
+    head = _heads(revision).get(bits)
+    if head is not None:
+        body, name = payload or b"", key or b""
+        fields = [message_id] if head.has_id else []
+        if head.has_time:
+            fields.append(event_time or 0)
+        if head.has_key:
+            fields.append(len(name))
+        try:
+            prefix = head.prefix(_tag(revision), bits, stream_id)
+            return b"".join((head.pack(head.body + len(body) + len(name), prefix, *fields), name, body))
+        except struct.error:
+            # The table says which of them does not fit.
+            pass
+    return revision.encode(Message(stream_id, message_id, payload, Flags(flags), event_time, key))
 
 
 class _Uneven(Exception):

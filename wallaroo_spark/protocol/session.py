@@ -97,9 +97,10 @@ class Session:
         state = SESSION[self.role].get(self.state, {}).get(frame)
         if state is None:
             raise LocalProtocolError(f"{frame_name(frame)} cannot be sent by a {self.role} in state {self.state}")
-        self.state = state
-        if state in _DEAF:
-            self._buffer.clear()
+        if state is not self.state:
+            self.state = state
+            if state in _DEAF:
+                self._buffer.clear()
 
     def _apply(self, stream_id: int, event: StreamEvent) -> None:
         """Something that we do to a stream. Raises :class:`LocalProtocolError` where its state does not allow it."""
