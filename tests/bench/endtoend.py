@@ -24,6 +24,8 @@ ROWS_OF_A_BATCH = {100: 500_000, 1024: 100_000}
 
 def end_to_end(context: Context) -> dict[str, Any]:
     """Each size into each sink, and the ceiling after it; then the SDK in the generator's place."""
+    context.progress("end to end: Java compiles what it will run often")
+    once(context, "noop", "tests.bench.load", 100)
     cases = []
     for size_name, size in SIZES.items():
         for sink in SINKS:

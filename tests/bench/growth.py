@@ -47,7 +47,7 @@ def _grow(context: Context, rate: float, counts: list[tuple[int, int]]) -> list[
             found.append(one)
             try:
                 settings: dict[str, Any] = {"connectors": connectors, "streams": streams, "rate": rate}
-                run = installation.run(burst=BURST_SECONDS, **settings)
+                run = installation.run(warm_up=context.lengths.warm_up / 2, burst=BURST_SECONDS, **settings)
             except RuntimeError as error:
                 one["error"] = str(error)
                 context.say(f"  {connectors} connectors, {streams} streams each: {error}")
@@ -109,7 +109,7 @@ def held(context: Context) -> dict[str, Any]:
         budget = installation.receiver.options.memory_budget / MEBIBYTE
         pid = installation.workers[0]
         before = memory(pid)[0]
-        seconds = lengths.warm_up + lengths.paused + 2 * lengths.warm_up
+        seconds = 3 * lengths.warm_up + lengths.paused
         with (
             installation.load(seconds, drain=CATCH_UP_SECONDS) as process,
             Ticker(
