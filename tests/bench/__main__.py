@@ -82,7 +82,7 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
 
     return {
         "decode": lambda: decode.measure(given.messages or lengths.messages, REPETITIONS, context.progress),
-        "sdk": lambda: sdk.measure(lengths.sdk_messages, REPETITIONS, context.progress),
+        "sdk": lambda: sdk.measure(context.directory, lengths.sdk_messages, REPETITIONS, context.progress),
         "e2e": end_to_end,
         "latency": latency,
         "fanin": fan_in,
