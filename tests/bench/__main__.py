@@ -90,7 +90,7 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
     }
 
 
-def run(context: Context, given: argparse.Namespace) -> None:
+def run(context: Context, given: argparse.Namespace, write: Callable[[], None]) -> None:
     """The sections in order; one that fails says so, and the others go on."""
     work = sections(context, given)
     try:
@@ -105,6 +105,7 @@ def run(context: Context, given: argparse.Namespace) -> None:
                 context.results[name] = {"error": f"{type(error).__name__}: {error}"}
             context.results[name]["took_seconds"] = round(time.monotonic() - began, 1)
             context.say(f"{name}: {time.monotonic() - began:.0f} s")
+            write()
     finally:
         context.close()
 
@@ -138,24 +139,26 @@ def main() -> int:
     before, began = machine(), time.monotonic()
     with reporting() as (say, progress):
         context = Context(directory / "work", QUICK if given.quick else Lengths(), say, progress)
-        run(context, given)
-        results = context.results
-        after = os.getloadavg()
-        found = {
-            "command": " ".join(["./scripts/bench", *sys.argv[1:]]),
-            "machine": {**before, "load_average_after": after},
-            "seconds": time.monotonic() - began,
-            "goals": goals_of(results),
-            "sections": results,
-        }
         file = given.json or directory / "bench.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(tidy(found)) + "\n", encoding="utf-8")
-        panels(results, directory / "bench.png")
-        report = text(results)
+
+        def write() -> None:
+            """What there is so far: a run that is cut short leaves its figures."""
+            found = {
+                "command": " ".join(["./scripts/bench", *sys.argv[1:]]),
+                "machine": {**before, "load_average_after": os.getloadavg()},
+                "seconds": time.monotonic() - began,
+                "goals": goals_of(context.results),
+                "sections": context.results,
+            }
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(tidy(found)) + "\n", encoding="utf-8")
+
+        run(context, given, write)
+        panels(context.results, directory / "bench.png")
+        report = text(context.results)
         (directory / "bench.md").write_text(report + "\n", encoding="utf-8")
         say(report)
-        say(f"{found['seconds']:.0f} s. Figures: {file}; picture and tables: {directory}/bench.png, bench.md")
+        say(f"{time.monotonic() - began:.0f} s. Figures: {file}; picture and tables: {directory}/bench.png, bench.md")
     shutil.rmtree(directory / "work", ignore_errors=True)
     return 0
 

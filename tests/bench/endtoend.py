@@ -19,6 +19,7 @@ LOADS = (0.1, 0.5, 0.8)
 SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 OURS = ("worker", "reading tasks", "JVM")
 TICK_SECONDS = 0.005
+LONGEST_BATCH_SECONDS = 30.0
 ROWS_OF_A_BATCH = {100: 500_000, 1024: 100_000}
 
 
@@ -106,7 +107,9 @@ def ceiling(context: Context, sink: str, size: int, rows: int) -> dict[str, Any]
                 time.sleep(lengths.window)
             edges.append(time.monotonic())
             samples.append(cpu_by_role(()))
-        progress = [one for one in query.recentProgress if not first or one["batchId"] > first["batchId"]]
+        until = time.monotonic() + LONGEST_BATCH_SECONDS
+        while not (progress := behind(query, first)) and time.monotonic() < until:
+            time.sleep(0.1)
     finally:
         query.stop()
     batches = [shown(one) for one in progress]
@@ -119,6 +122,11 @@ def ceiling(context: Context, sink: str, size: int, rows: int) -> dict[str, Any]
         "wall": wall,
         "batches": batches,
     }
+
+
+def behind(query: Any, first: Any) -> list[Any]:
+    """The batches that have ended since ``first`` had."""
+    return [one for one in query.recentProgress if one["batchId"] > (first["batchId"] if first else -1)]
 
 
 def latency(context: Context, capacity: float) -> dict[str, Any]:
@@ -174,7 +182,7 @@ def bare_batch(context: Context, *, python: bool = False) -> dict[str, Any]:
         time.sleep(context.lengths.warm_up)
         first = query.lastProgress
         time.sleep(context.lengths.measured / 2)
-        progress = [one for one in query.recentProgress if not first or one["batchId"] > first["batchId"]]
+        progress = behind(query, first)
     finally:
         query.stop()
     return Spread.of([one["durationMs"]["triggerExecution"] for one in progress] or [0]).to_json()

@@ -48,6 +48,8 @@ def _grow(context: Context, rate: float, counts: list[tuple[int, int]]) -> list[
             try:
                 settings: dict[str, Any] = {"connectors": connectors, "streams": streams, "rate": rate}
                 run = installation.run(warm_up=context.lengths.warm_up / 2, burst=BURST_SECONDS, **settings)
+                if run["messages"] < 1:
+                    raise RuntimeError("nothing was acknowledged while it was measured")
             except RuntimeError as error:
                 one["error"] = str(error)
                 context.say(f"  {connectors} connectors, {streams} streams each: {error}")

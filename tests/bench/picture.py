@@ -9,6 +9,7 @@ from typing import Any
 from tests.bench.usage import ROLES
 
 Axes = Any
+SHORT = {"fixed 100 B": "100 B", "varied 20-180 B": "20-180\nB", "varied, keys and times": "+ keys,\ntimes"}
 COLOURS = dict(zip(ROLES, ("#9e9e9e", "#1f77b4", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2"), strict=True))
 
 
@@ -47,7 +48,7 @@ def _decode(found: Any, axes: Axes) -> None:
     groups = list(dict.fromkeys((case["shape"], case["streams"]) for case in cases))
     revisions = list(dict.fromkeys(case["revision"] for case in cases))
     value = {(case["shape"], case["streams"], case["revision"]): case["median"] / 1e6 for case in cases}
-    labels = [shape.replace(", ", ",\n").replace(" 20", "\n20") + f"\n{streams} str." for shape, streams in groups]
+    labels = [f"{SHORT.get(shape, shape)}\n{streams} str." for shape, streams in groups]
     _bars(axes, labels, {name: [value[(*group, name)] for group in groups] for name in revisions})
     axes.axhline(3, color="#d62728", linestyle="--", linewidth=0.9)
     axes.axhline(6, color="#2ca02c", linestyle="--", linewidth=0.9)
@@ -73,7 +74,9 @@ def _rates(found: Any, axes: Axes) -> None:
     }
     _bars(axes, groups, rates, ["#1f77b4", "#bbbbbb"])
     for at, one in enumerate(cases):
-        axes.text(at - 0.2, rates["from a connector"][at], f"{one['rate_of_ceiling']:.2f}", ha="center", va="bottom")
+        axes.text(
+            at - 0.2, rates["from a connector"][at], f"{one['rate_of_ceiling'] or 0:.2f}", ha="center", va="bottom"
+        )
     axes.set_ylabel("million messages a second; share of the ceiling")
 
 
@@ -99,7 +102,8 @@ def _latency(found: Any, axes: Axes) -> None:
     _bars(axes, [f"{one['load']:.0%}\n{one['rate'] / 1e3:,.0f} k/s" for one in loads], series)
     for (name, one), style in zip(found["bare_ms"].items(), (":", "--"), strict=False):
         axes.axhline(one["median"], color="#333333", linestyle=style, label=f"micro-batch: {name}")
-    axes.legend(fontsize=8)
+    axes.set_ylim(top=1.4 * max(series["p99.9"]))
+    axes.legend(fontsize=8, ncols=2, loc="upper center")
     axes.set_ylabel("ms from due to acknowledged")
 
 
