@@ -12,7 +12,6 @@ from tests.conftest import ROOT
 from tests.simulator.mutants import MUTANTS, mutated
 from tests.simulator.world import simulate
 
-pytestmark = pytest.mark.no_cover
 SEEDS = 200
 BATCH = 25
 MOST_SEEDS = 400
