@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.bench.figures import Spread
-from wallaroo_spark.columnar import by_stream, decode_run
+from wallaroo_spark.columnar import by_stream, decode_run, find_messages
 from wallaroo_spark.protocol import (
     REVISIONS,
     ConnectorSession,
@@ -61,7 +61,7 @@ def frames(revision: Revision, shape: Shape, streams: int, count: int) -> bytes:
 
 def streaming(revision: Revision, streams: int) -> WorkerSession:
     """A worker's session in which these streams are open."""
-    worker, connector = WorkerSession(version="0.0.1"), ConnectorSession(revision)
+    worker, connector = WorkerSession(version="0.0.1", find=find_messages), ConnectorSession(revision)
     worker.receive(connector.hello(version="0.0.1", cookie=b"", program="bench", instance="bench"))
     assert worker.next_event() is not None
     connector.receive(worker.ok(CREDITS))
@@ -82,8 +82,8 @@ def take(worker: WorkerSession, reads: list[bytes]) -> int:
         while (event := worker.next_event()) is not None:
             assert isinstance(event, MessagesReceived)
             decoded = decode_run(event.run, event_time_unit="ns")
-            admission = worker.admit(decoded.spans, decoded.count, decoded.error)
-            by_stream(decoded, end=admission.end, ignored=admission.ignored)
+            (rows,) = by_stream(decoded)
+            worker.admit(rows.spans, decoded.count, decoded.error)
             count += decoded.count
     return count
 

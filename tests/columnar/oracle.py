@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+
 from tests.protocol.sessions import sound_messages
-from wallaroo_spark.columnar import DecodedRun
+from wallaroo_spark.columnar import Decoded, by_stream
 from wallaroo_spark.protocol import V3, Flags, Message, MessageRun
 from wallaroo_spark.protocol.streams import spans
 
@@ -39,25 +41,32 @@ def rows(messages: list[Message], run: MessageRun, unit: str) -> list[dict[str, 
     ]
 
 
-def stored_rows(decoded: DecodedRun) -> list[dict[str, Any]]:
-    """The stored batch as plain values, event times in µs (a datetime does not reach every end of the range)."""
-    names = decoded.stored.schema.names
-    times = decoded.stored["event_time"].cast("int64").to_pylist()
-    columns = [times if name == "event_time" else decoded.stored[name].to_pylist() for name in names]
+def stored_rows(decoded: Decoded) -> list[dict[str, Any]]:
+    """The columns in the order sent, as plain values."""
+    return batch_rows(decoded.columns())
+
+
+def batch_rows(stored: pa.RecordBatch) -> list[dict[str, Any]]:
+    """A stored batch as plain values, event times in µs (a datetime does not reach every end of the range)."""
+    names = stored.schema.names
+    times = stored["event_time"].cast("int64").to_pylist()
+    columns = [times if name == "event_time" else stored[name].to_pylist() for name in names]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def check(decoded: DecodedRun, run: MessageRun, unit: str) -> None:
+def check(decoded: Decoded, run: MessageRun, unit: str) -> None:
     """Everything a decoded run says, against the messages one by one."""
     messages, error = sound_messages(run)
-    decoded.stored.validate(full=True)
-    assert decoded.count == decoded.stored.num_rows == len(messages)
+    stored = decoded.columns()
+    stored.validate(full=True)
+    assert decoded.count == stored.num_rows == len(messages)
     assert stored_rows(decoded) == rows(messages, run, unit)
     assert decoded.stream_ids.tolist() == [m.stream_id for m in messages]
     assert decoded.message_ids.tolist() == [m.message_id or 0 for m in messages]
     assert decoded.flags.tolist() == [int(m.flags) for m in messages]
     marks = [(m.stream_id, bool(m.flags & Flags.EOS), bool(m.flags & Flags.EPHEMERAL)) for m in messages]
-    assert decoded.spans == spans(marks)
+    (by_run,) = by_stream(decoded)
+    assert by_run.spans == spans(marks)
     payloads = [len(m.payload or b"") + len(m.key or b"") for m in messages]
     assert (decoded.sizes > payloads).all()
     assert len(set((decoded.sizes - payloads).tolist())) <= 1

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from tests.columnar.oracle import EARLIEST, LATEST, check, stored_rows
+from tests.columnar.oracle import EARLIEST, LATEST, batch_rows, check, stored_rows
 from tests.protocol.strategies import DRAFT_FLAGS, frame, message_tag, messages, run_of, steady
-from wallaroo_spark.columnar import ROW_OVERHEAD, STORED_SCHEMA, decode_run
+from wallaroo_spark.columnar import ROW_OVERHEAD, STORED_SCHEMA, RunRows, StreamRows, by_stream, decode_run, decode_runs
 from wallaroo_spark.protocol import (
     DRAFT_BE,
     DRAFT_LE,
@@ -77,13 +79,51 @@ def _with_byte(drawn: tuple[bytes, int, int]) -> bytes:
     return body[:at] + bytes((value,)) + body[at + 1 :]
 
 
+@steady
+@given(data=st.data())
+def test_many_runs_decode_together_as_one_by_one(data: st.DataObject) -> None:
+    given_runs = []
+    for _ in range(data.draw(st.integers(1, 5))):
+        revision = data.draw(st.sampled_from(tuple(REVISIONS.values())))
+        bodies = [revision.encode(m)[5:] for m in data.draw(st.lists(messages(revision), min_size=1, max_size=6))]
+        if data.draw(st.booleans()) and data.draw(st.booleans()):
+            bodies.append(data.draw(st.binary(max_size=30)))
+        given_runs.append(run_of(revision, [frame(revision, message_tag(revision), body) for body in bodies]))
+    seen: dict[int, RunRows] = {}
+    for indices, decoded in decode_runs(given_runs, event_time_unit="ns"):
+        assert decoded.error is None or len(indices) == 1
+        seen.update(zip(indices, by_stream(decoded), strict=True))
+    assert sorted(seen) == list(range(len(given_runs)))
+    for index, run in enumerate(given_runs):
+        alone = decode_run(run, event_time_unit="ns")
+        (wanted,) = by_stream(alone)
+        found = seen[index]
+        assert (found.count, found.spans) == (wanted.count, wanted.spans)
+        for part, other in zip(found.parts, wanted.parts, strict=True):
+            assert (part.stream_id, part.size, part.rising) == (other.stream_id, other.size, other.rising)
+            assert batch_rows(part.stored) == batch_rows(other.stored)
+            for mine, theirs in zip(arrays(part), arrays(other), strict=True):
+                assert mine.tolist() == theirs.tolist()
+
+
+def arrays(part: StreamRows) -> tuple[NDArray[Any], ...]:
+    return part.message_ids, part.flags, part.sizes
+
+
+def test_runs_that_are_too_much_for_one_pass_take_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [encoded(DRAFT_BE, Message(1, number, b"x" * 50)) for number in range(1, 6)]
+    monkeypatch.setattr("wallaroo_spark.columnar.decode.TOGETHER", 2 * runs[0].size)
+    found = [(indices, decoded.message_ids.tolist()) for indices, decoded in decode_runs(runs, event_time_unit="ns")]
+    assert found == [([0, 1], [1, 2]), ([2, 3], [3, 4]), ([4], [5])]
+
+
 @revisions
 def test_a_fault_in_each_position_leaves_the_messages_before_it(revision: Revision) -> None:
     good = revision.encode(Message(1, 2, b"payload"))
     short = frame(revision, message_tag(revision), b"")
     for position in range(5):
         decoded = decode_run(run_of(revision, [good] * position + [short] + [good] * 2), event_time_unit="ns")
-        assert decoded.count == decoded.stored.num_rows == len(decoded.sizes) == position
+        assert decoded.count == decoded.columns().num_rows == len(decoded.sizes) == position
         assert decoded.error is not None
         assert decoded.error.fields["fault"] is Fault.TRUNCATED_FRAME
 
@@ -105,14 +145,14 @@ def test_the_earliest_of_several_faults_is_the_one_that_counts(revision: Revisio
 
 def test_a_draft_be_ephemeral_message_has_no_id_and_a_draft_le_one_keeps_its_id() -> None:
     ephemeral = Message(1, 9, b"x", Flags.EPHEMERAL)
-    assert decode_run(encoded(DRAFT_BE, ephemeral), event_time_unit="ns").stored["message_id"].to_pylist() == [None]
-    assert decode_run(encoded(DRAFT_LE, ephemeral), event_time_unit="ns").stored["message_id"].to_pylist() == [9]
+    assert decode_run(encoded(DRAFT_BE, ephemeral), event_time_unit="ns").columns()["message_id"].to_pylist() == [None]
+    assert decode_run(encoded(DRAFT_LE, ephemeral), event_time_unit="ns").columns()["message_id"].to_pylist() == [9]
 
 
 def test_an_empty_key_is_a_key_in_the_drafts_and_none_in_v3() -> None:
     message = Message(1, 9, b"x", key=b"")
-    assert decode_run(encoded(DRAFT_BE, message), event_time_unit="ns").stored["key"].to_pylist() == [b""]
-    assert decode_run(encoded(V3, message), event_time_unit="ns").stored["key"].to_pylist() == [None]
+    assert decode_run(encoded(DRAFT_BE, message), event_time_unit="ns").columns()["key"].to_pylist() == [b""]
+    assert decode_run(encoded(V3, message), event_time_unit="ns").columns()["key"].to_pylist() == [None]
 
 
 def test_event_time_zero_is_a_time_in_the_drafts_and_none_in_v3() -> None:
@@ -124,7 +164,7 @@ def test_event_time_zero_is_a_time_in_the_drafts_and_none_in_v3() -> None:
 
 def test_a_boundary_has_a_null_value_and_an_empty_payload_does_not() -> None:
     run = encoded(DRAFT_BE, Message(1, 1, b""), Message(1, 2, None, Flags.BOUNDARY))
-    assert decode_run(run, event_time_unit="ns").stored["value"].to_pylist() == [b"", None]
+    assert decode_run(run, event_time_unit="ns").columns()["value"].to_pylist() == [b"", None]
 
 
 @pytest.mark.parametrize(
@@ -160,34 +200,39 @@ def test_event_times_become_microseconds_or_null_where_spark_cannot_hold_them(
 def test_a_run_of_no_messages_is_an_empty_batch(revision: Revision) -> None:
     for run in (MessageRun(revision, b"", [], 0), encoded(revision, Message(1, 1, b"x")).head(0)):
         decoded = decode_run(run, event_time_unit="ns")
-        assert decoded.stored.schema == STORED_SCHEMA
-        assert (decoded.count, decoded.stored.num_rows, decoded.spans, decoded.error) == (0, 0, [], None)
+        assert decoded.columns().schema == STORED_SCHEMA
+        assert (decoded.count, decoded.columns().num_rows, decoded.error) == (0, 0, None)
+        assert [(rows.count, rows.spans, rows.parts) for rows in by_stream(decoded)] == [(0, [], [])]
 
 
 @revisions
 def test_a_message_of_four_mebibytes_decodes_whole(revision: Revision) -> None:
     payload = bytes(range(256)) * (4 << 12)
     decoded = decode_run(encoded(revision, Message(1, 1, b"a"), Message(1, 2, payload)), event_time_unit="ns")
-    assert decoded.stored["value"].to_pylist() == [b"a", payload]
+    assert decoded.columns()["value"].to_pylist() == [b"a", payload]
     assert decoded.sizes.tolist() == [1 + ROW_OVERHEAD, len(payload) + ROW_OVERHEAD]
 
 
 @revisions
-def test_nothing_of_a_decoded_run_keeps_its_buffer_alive(revision: Revision) -> None:
+@pytest.mark.parametrize("streams", [1, 3])
+def test_nothing_of_what_is_kept_holds_a_runs_buffer(revision: Revision, streams: int) -> None:
     key = None if revision is DRAFT_LE else b"key"
-    run = encoded(revision, *(Message(1, number, b"payload", key=key, event_time=5) for number in range(1, 9)))
+    given = (Message(number % streams, number, b"payload", key=key, event_time=5) for number in range(1, 9))
+    run = encoded(revision, *given)
     before = sys.getrefcount(run.data)
-    decoded = decode_run(run, event_time_unit="ns")
+    (rows,) = by_stream(decode_run(run, event_time_unit="ns"))
     after = sys.getrefcount(run.data)
     assert after == before
-    assert decoded.stored.get_total_buffer_size() < len(run.data)
+    lot = rows.parts[0].lot
+    assert lot.stored.get_total_buffer_size() < len(run.data)
     whole = np.frombuffer(run.data, dtype=np.uint8)
-    for array in (decoded.stream_ids, decoded.message_ids, decoded.flags, decoded.sizes):
+    for array in (lot.message_ids, lot.flags, lot.sizes):
         assert not np.shares_memory(array, whole)
 
 
-def test_a_run_beyond_32_bit_offsets_is_refused() -> None:
-    run = MessageRun(DRAFT_BE, b"", [], 2**31)
+def test_a_run_beyond_32_bit_offsets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wallaroo_spark.columnar.decode._OFFSET_MAX", 10)
+    run = encoded(DRAFT_BE, Message(1, 1, b"x"))
     with pytest.raises(AssertionError, match="32-bit"):
         decode_run(run, event_time_unit="ns")
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.protocol.strategies import run_of
-from wallaroo_spark.columnar import ROW_DDL, ROW_SCHEMA, STORED_SCHEMA, decode_run, to_rows
+from wallaroo_spark.columnar import ROW_DDL, ROW_SCHEMA, STORED_SCHEMA, RowsOf, decode_run, to_rows
 from wallaroo_spark.protocol import DRAFT_BE, Flags, Message
 
 if TYPE_CHECKING:
@@ -22,18 +22,12 @@ GIVEN = [
 
 
 def stored(given: list[Message]) -> pa.RecordBatch:
-    return decode_run(run_of(DRAFT_BE, [DRAFT_BE.encode(m) for m in given]), event_time_unit="ns").stored
+    return decode_run(run_of(DRAFT_BE, [DRAFT_BE.encode(m) for m in given]), event_time_unit="ns").columns()
 
 
 def rows(given: list[Message], *, include_boundaries: bool, stream_id: int = 1) -> pa.RecordBatch:
-    return to_rows(
-        stored(given),
-        instance="shop-1",
-        stream="orders",
-        stream_id=stream_id,
-        received_at=1_700_000_000_000_001,
-        include_boundaries=include_boundaries,
-    )
+    of = RowsOf("shop-1", "orders", stream_id, 1_700_000_000_000_001, len(given))
+    return to_rows(stored(given), [of], include_boundaries=include_boundaries)
 
 
 @pytest.mark.spark
@@ -72,3 +66,14 @@ def test_boundaries_are_left_out_unless_they_are_asked_for() -> None:
 
 def test_a_stream_id_above_the_bigint_keeps_its_bits() -> None:
     assert rows(GIVEN, include_boundaries=True, stream_id=2**64 - 2)["stream_id"].to_pylist() == [-2] * 3
+
+
+def test_rows_of_several_streams_carry_each_its_own() -> None:
+    of = [RowsOf("shop-1", "a", 1, 10, 2), RowsOf("shop-2", "b", 2, 20, 1)]
+    batch = to_rows(stored(GIVEN), of, include_boundaries=False)
+    batch.validate(full=True)
+    assert batch["message_id"].to_pylist() == [1, 3]
+    assert batch["instance"].to_pylist() == ["shop-1", "shop-2"]
+    assert batch["stream"].to_pylist() == ["a", "b"]
+    assert batch["stream_id"].to_pylist() == [1, 2]
+    assert batch["received_at"].cast("int64").to_pylist() == [10, 20]

@@ -19,9 +19,9 @@ from wallaroo_spark.protocol import WorkerSession
 from wallaroo_spark.registry import Lease
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.buffer import FoundRange, PlannedRange, flatten, nest
-from wallaroo_spark.worker.flight_server import gather
+from wallaroo_spark.worker.delivery import gather
 from wallaroo_spark.worker.ledger import Origin
-from wallaroo_spark.worker.segment import SEGMENT_OVERHEAD
+from wallaroo_spark.worker.segment import LOT_OVERHEAD, SEGMENT_OVERHEAD
 from wallaroo_spark.worker.state import WorkerState
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = 1.0
 STOP_SECONDS = 3.0
+LOT_SECONDS = 0.02
 LINGER_SECONDS = 2.0
 
 
@@ -72,6 +73,7 @@ class Worker(Part):
         self.unanswered_at = 0.0
         self.largest_read = 0
         self._peers: dict[int, Peer] = {}
+        self._lot: dict[int, bytes] = {}
         self._sessions: dict[int, int] = {}
         self._next_session = 0
         self._doubtful: set[int] = set()
@@ -296,7 +298,7 @@ class Worker(Part):
 
     def _drain(self, session: int) -> None:
         peer = self._peers.get(session)
-        while peer is not None and peer.inbox and not peer.paused:
+        while peer is not None and peer.inbox and not peer.paused and session not in self._lot:
             found = peer.inbox.popleft()
             if isinstance(found, bytes):
                 self._receive(session, found)
@@ -311,12 +313,29 @@ class Worker(Part):
         buffer = state.buffer
         if session in state.sessions.streaming and buffer.used >= buffer.budget:
             raise Violation(f"{self.name} reads session {session} with its budget used up: {buffer.used}")
-        before, size = buffer.rows, len(data) + state.sessions.clients[session].protocol.pending
-        self.handle(e.Received(session, data, round(self.sim.now * 1_000_000)))
-        if buffer.rows > before:
+        self._lot[session] = data
+        if self.sim.random.random() < 0.5:
+            self._take_in()
+        elif len(self._lot) == 1:
+            self.sim.after(self.sim.random.random() * LOT_SECONDS, self, self._take_in)
+
+    def _take_in(self) -> None:
+        """What sessions have sent meanwhile is dealt with at once."""
+        state = self.state
+        if state is None or not self._lot:
+            return
+        parts, self._lot = self._lot, {}
+        clients = (state.sessions.clients[session] for session in parts)
+        size = sum(map(len, parts.values())) + sum(client.protocol.pending for client in clients)
+        before = state.buffer.rows
+        self.handle(e.Received(tuple(parts.items()), round(self.sim.now * 1_000_000)))
+        if state.buffer.rows > before:
             self.world.judge.took_in(self)
-        # Each row may have come alone, in a segment of its own.
-        self.largest_read = max(self.largest_read, size + (buffer.rows - before) * (ROW_OVERHEAD + SEGMENT_OVERHEAD))
+        # Each row may have come alone, in a lot of its own.
+        each = ROW_OVERHEAD + LOT_OVERHEAD + SEGMENT_OVERHEAD
+        self.largest_read = max(self.largest_read, size + (state.buffer.rows - before) * each)
+        for session in parts:
+            self._drain(session)
 
     # The state.
 

@@ -23,7 +23,7 @@ from tests.simulator.sources import Source, make_source
 from tests.simulator.worker import Worker
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import REVISIONS, V3
-from wallaroo_spark.worker import flight_server
+from wallaroo_spark.worker import delivery
 from wallaroo_spark.worker.ledger import StreamKey
 
 LIVENESS_SECONDS = 60.0
@@ -200,5 +200,5 @@ class World:
 def simulate(seed: int, *, verbose: bool = False, **changes: Any) -> Report:
     """The history of a seed, with ``changes`` of the profile that it draws."""
     # Small batches, so that a read may break in the middle of a range.
-    with mock.patch.object(flight_server, "ROWS_A_BATCH", ROWS_A_BATCH):
+    with mock.patch.object(delivery, "ROWS_A_BATCH", ROWS_A_BATCH):
         return World(seed, verbose=verbose, **changes).run()

@@ -48,7 +48,7 @@ class Connector:
 
     def send(self, *frames: bytes) -> list[Frame]:
         """Have bytes received by the worker; the frames that it answers with."""
-        return self.bench.answered(self, e.Received(self.number, b"".join(frames), NOON))
+        return self.bench.answered(self, e.Received(((self.number, b"".join(frames)),), NOON))
 
     def raw(self, frame: Frame) -> list[Frame]:
         """Send a frame whether the session's state allows it or not."""

@@ -8,7 +8,7 @@ from tests.protocol.strategies import run_of
 from wallaroo_spark.columnar import StreamRows, by_stream, decode_run
 from wallaroo_spark.protocol import DRAFT_LE, Flags, Message
 from wallaroo_spark.worker.ledger import Extent, Ledger, Origin, Reference, StreamKey
-from wallaroo_spark.worker.segment import Segment
+from wallaroo_spark.worker.segment import Lots, Piece
 
 KEY = StreamKey("shop-1", 1)
 ORIGIN = Origin(slot=3, generation=7)
@@ -22,7 +22,8 @@ def rows(ids: Iterable[int], unstable: Iterable[int] = (), size: int = 10, ephem
         flags = Flags.UNSTABLE_REFERENCE if message_id in marked else Flags.NONE
         flags |= Flags.EPHEMERAL if ephemeral else Flags.NONE
         frames.append(DRAFT_LE.encode(Message(1, message_id, b"x" * size, flags)))
-    (part,) = by_stream(decode_run(run_of(DRAFT_LE, frames), event_time_unit="ns"))
+    (run,) = by_stream(decode_run(run_of(DRAFT_LE, frames), event_time_unit="ns"))
+    (part,) = run.parts
     return part
 
 
@@ -37,19 +38,15 @@ def ledger(
 
 def put(into: Ledger, ids: Iterable[int], unstable: Iterable[int] = (), size: int = 10, ephemeral: bool = False) -> int:
     """Append messages; how many of them were new."""
-    segment = into.append(rows(ids, unstable, size, ephemeral), 0, "shop-1")
+    part = rows(ids, unstable, size, ephemeral)
+    segment = into.append(part, Lots().hold(part.lot), 0, "shop-1")
     into.validate()
     return 0 if segment is None else len(segment.ids)
 
 
-def ids_in(segments: Iterable[Segment]) -> list[int]:
-    """The ids of all rows, in order."""
-    return [value for segment in segments for value in segment.ids.tolist()]
-
-
 def held(of: Ledger) -> list[int]:
     """The ids of all rows that a ledger holds, in order."""
-    return ids_in(of.segments)
+    return [value for segment in of.segments for value in segment.ids.tolist()]
 
 
 def extent(of: Ledger, start: Reference | None, rows: int | None = None, size: int | None = None) -> Extent | None:
@@ -66,4 +63,11 @@ def end_of(of: Ledger, start: Reference | None, rows: int | None = None, size: i
 def ids_of(of: Ledger, start: Reference | None, end: Reference) -> list[int] | None:
     """The ids that a planned range has, None while it is not complete."""
     positions = of.range(start, end)
-    return None if positions is None else ids_in(of.rows(*positions))
+    if positions is None:
+        return None
+    return [value for piece, _ in of.delivery(*positions) for value in piece_ids(piece)]
+
+
+def piece_ids(piece: Piece) -> list[int]:
+    """The ids of a piece's rows, in order."""
+    return [int(value) for value in piece.lot.message_ids[piece.low : piece.high]]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.worker.rows import ORIGIN, ids_in, rows
+from tests.worker.rows import ORIGIN, piece_ids, rows
+from wallaroo_spark.columnar import StreamRows
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Fault
 from wallaroo_spark.worker.buffer import LEDGER_OVERHEAD, Buffer, FoundRange, PlannedRange, flatten, nest
 from wallaroo_spark.worker.ledger import Extent, Ledger, Reference, StreamKey
+from wallaroo_spark.worker.segment import LOT_OVERHEAD, SEGMENT_OVERHEAD
 
 A, B, C = StreamKey("shop-1", 1), StreamKey("shop-1", 2), StreamKey("shop-2", 1)
 BUDGET = 1_000_000
@@ -21,14 +23,20 @@ def buffer() -> Buffer:
 
 def fill(buffer: Buffer, key: StreamKey, *ids: int, ephemeral: bool = False) -> Ledger:
     ledger = buffer.ledgers.get(key) or buffer.open(key, f"stream {key.stream_id}", 0)
-    buffer.append([(ledger, rows(ids, ephemeral=ephemeral))], 0, key.scope)
+    take_in(buffer, ledger, rows(ids, ephemeral=ephemeral))
     buffer.validate()
     return ledger
 
 
+def take_in(buffer: Buffer, ledger: Ledger, part: StreamRows) -> None:
+    held = buffer.hold(part.lot)
+    buffer.append(held, [(ledger, part)], 0, ledger.key.scope)
+    buffer.settle(held)
+
+
 def found_ids(found: FoundRange | None) -> list[int]:
     assert found is not None
-    return ids_in(segment for segment, _ in found.pieces)
+    return [value for piece, _ in found.pieces for value in piece_ids(piece)]
 
 
 def test_references_travel_nested_and_are_used_flat() -> None:
@@ -44,7 +52,7 @@ def test_references_travel_nested_and_are_used_flat() -> None:
 def test_what_is_taken_in_is_counted_and_what_is_committed_is_free_again(buffer: Buffer) -> None:
     fill(buffer, A, 1, 2)
     fill(buffer, B, 1)
-    assert buffer.used == 2 * 4096 + 3 * 74
+    assert buffer.used == 2 * (LOT_OVERHEAD + SEGMENT_OVERHEAD) + 3 * 74
     assert buffer.rows == 3
 
     buffer.commit({A: 2, B: 1})
@@ -64,8 +72,9 @@ def test_replays_cost_nothing(buffer: Buffer) -> None:
 def test_what_was_taken_in_before_a_rule_was_broken_stays_counted(buffer: Buffer) -> None:
     good, bad = buffer.open(A, "", 0), fill(buffer, B, 1)
 
+    several, ephemeral = rows([1, 2]), rows([2], ephemeral=True)
     with pytest.raises(RemoteProtocolError, match="EPHEMERAL"):
-        buffer.append([(good, rows([1, 2])), (bad, rows([2], ephemeral=True))], 0, "shop-1")
+        buffer.append(buffer.hold(several.lot), [(good, several), (bad, ephemeral)], 0, "shop-1")
 
     buffer.validate()
     assert buffer.rows == 3
@@ -142,7 +151,7 @@ def test_a_planned_range_comes_in_pieces_with_what_each_leads_up_to(buffer: Buff
 
     assert found is not None
     assert found.name == "stream 1"
-    assert [(ids_in([segment]), reference) for segment, reference in found.pieces] == [([2], 2), ([3], 3)]
+    assert [(piece_ids(piece), reference) for piece, reference in found.pieces] == [([2], 2), ([3], 3)]
     assert buffer.find(PlannedRange(A, 1, 9)) is None
 
 
@@ -233,12 +242,12 @@ def test_streams_can_be_let_go_of(buffer: Buffer) -> None:
 
 def test_the_rest_behind_the_last_stable_reference_can_be_let_go_of(buffer: Buffer) -> None:
     ledger = buffer.open(A, "", 0)
-    buffer.append([(ledger, rows([1]))], 0, "shop-1")
-    buffer.append([(ledger, rows([2, 3], unstable=[2, 3]))], 0, "shop-1")
+    take_in(buffer, ledger, rows([1]))
+    take_in(buffer, ledger, rows([2, 3], unstable=[2, 3]))
     buffer.drop_unstable(ledger)
     buffer.validate()
 
-    assert buffer.used == 4096 + 74
+    assert buffer.used == LOT_OVERHEAD + SEGMENT_OVERHEAD + 74
 
 
 def test_the_end_of_a_stream_is_news(buffer: Buffer) -> None:

@@ -124,7 +124,7 @@ class TestInnerPort:
     def test_a_large_range_comes_in_batches_that_say_how_far_they_lead(
         self, worker: Running, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("wallaroo_spark.worker.flight_server.ROWS_A_BATCH", 10)
+        monkeypatch.setattr("wallaroo_spark.worker.delivery.ROWS_A_BATCH", 10)
         peer = good(worker)
         for number in range(1, 31):
             peer.message(1, number)

@@ -283,7 +283,7 @@ class TestInternalErrors:
         def fail(*_: object, **__: object) -> None:
             raise ZeroDivisionError("a bug")
 
-        monkeypatch.setattr("wallaroo_spark.worker.state.decode_run", fail)
+        monkeypatch.setattr("wallaroo_spark.worker.arrivals.by_stream", fail)
         unlucky.message(1, 1)
         assert unlucky.next() is None
         monkeypatch.undo()

@@ -279,7 +279,7 @@ class TestComingAndGoing:
         bench.join(DRAFT_BE).leave()
 
         assert bench.do(e.Disconnected(0)) == []
-        assert bench.do(e.Received(0, b"late", NOON)) == []
+        assert bench.do(e.Received(((0, b"late"),), NOON)) == []
         assert bench.do(e.Stuck(0, 1)) == []
 
     @revisions

@@ -3,18 +3,24 @@
 Source: ``design.md``, section Rows; ``protocol.md``, section Frame bodies (MESSAGE); ``style.md`` on runs.
 """
 
-from wallaroo_spark.columnar.decode import ROW_OVERHEAD, DecodedRun, decode_run
-from wallaroo_spark.columnar.group import StreamRows, by_stream
-from wallaroo_spark.columnar.schema import ROW_DDL, ROW_SCHEMA, STORED_SCHEMA, to_rows
+from wallaroo_spark.columnar.decode import ROW_OVERHEAD, Decoded, decode_run, decode_runs
+from wallaroo_spark.columnar.find import find_messages
+from wallaroo_spark.columnar.group import Lot, RunRows, StreamRows, by_stream
+from wallaroo_spark.columnar.schema import ROW_DDL, ROW_SCHEMA, STORED_SCHEMA, RowsOf, to_rows
 
 __all__ = [
     "ROW_DDL",
     "ROW_OVERHEAD",
     "ROW_SCHEMA",
     "STORED_SCHEMA",
-    "DecodedRun",
+    "Decoded",
+    "Lot",
+    "RowsOf",
+    "RunRows",
     "StreamRows",
     "by_stream",
     "decode_run",
+    "decode_runs",
+    "find_messages",
     "to_rows",
 ]

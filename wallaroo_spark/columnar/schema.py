@@ -5,9 +5,12 @@ Source: ``design.md``, section Rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from wallaroo_spark.protocol import Flags
 
@@ -38,30 +41,43 @@ STORED_SCHEMA = pa.schema([ROW_SCHEMA.field(name) for name in ("message_id", "ev
 """What a worker keeps of a message; the rest of a row is the same for a whole batch."""
 
 
-def to_rows(
-    stored: pa.RecordBatch,
-    *,
-    instance: str,
-    stream: str,
-    stream_id: int,
-    received_at: int,
-    include_boundaries: bool,
-) -> pa.RecordBatch:
-    """Rows of :data:`ROW_SCHEMA` from stored messages of one stream, in their order.
+@dataclass(frozen=True, slots=True)
+class RowsOf:
+    """Whose the next ``count`` rows are.
 
     ``stream_id`` is the u64 of the wire, whose bits become the bigint; ``received_at`` is in µs since 1970 UTC.
+    """
+
+    instance: str
+    stream: str
+    stream_id: int
+    received_at: int
+    count: int
+
+
+def to_rows(stored: pa.RecordBatch, of: Sequence[RowsOf], *, include_boundaries: bool) -> pa.RecordBatch:
+    """Rows of :data:`ROW_SCHEMA` from stored messages, in their order; ``of`` says whose all of them are.
+
     BOUNDARY messages are left out unless ``include_boundaries``. Columns that are taken over whole are not copied.
     """
-    if not include_boundaries:
-        boundaries = pc.not_equal(pc.bit_wise_and(stored["flags"], pa.scalar(int(Flags.BOUNDARY), pa.int16())), 0)
-        if pc.any(boundaries).as_py():
-            stored = stored.filter(pc.invert(boundaries))
-    count = stored.num_rows
-    signed_id = int(np.uint64(stream_id).view(np.int64))
+    stream_ids = np.array([rows.stream_id for rows in of], dtype=np.uint64).view(np.int64)
+    counts = np.array([rows.count for rows in of])
     columns = {name: stored[name] for name in STORED_SCHEMA.names} | {
-        "instance": pa.repeat(pa.scalar(instance, pa.string()), count),
-        "stream": pa.repeat(pa.scalar(stream, pa.string()), count),
-        "stream_id": pa.repeat(pa.scalar(signed_id, pa.int64()), count),
-        "received_at": pa.repeat(pa.scalar(received_at, _TIME), count),
+        "instance": _repeated(pa.array([rows.instance for rows in of], pa.string()), counts),
+        "stream": _repeated(pa.array([rows.stream for rows in of], pa.string()), counts),
+        "stream_id": _repeated(pa.array(stream_ids), counts),
+        "received_at": _repeated(pa.array([rows.received_at for rows in of], _TIME), counts),
     }
-    return pa.RecordBatch.from_arrays([columns[name] for name in ROW_SCHEMA.names], schema=ROW_SCHEMA)
+    rows = pa.RecordBatch.from_arrays([columns[name] for name in ROW_SCHEMA.names], schema=ROW_SCHEMA)
+    if not include_boundaries:
+        boundaries = stored["flags"].to_numpy() & np.int16(Flags.BOUNDARY) != 0
+        if boundaries.any():
+            return rows.filter(pa.array(~boundaries))
+    return rows
+
+
+def _repeated(values: pa.Array, counts: NDArray[np.int64]) -> pa.Array:
+    """Each value so many times."""
+    if len(values) == 1 or len(values.unique()) == 1:
+        return pa.repeat(values[0], int(counts.sum()))
+    return values.take(pa.array(np.repeat(np.arange(len(values)), counts)))

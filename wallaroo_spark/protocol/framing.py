@@ -5,8 +5,9 @@ Source: ``protocol.md``, section Framing; ``style.md`` on runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.frames import Message
@@ -15,7 +16,6 @@ from wallaroo_spark.protocol.wire import structs
 
 LENGTH_BYTES = 4
 HEADER_BYTES = 5
-_FIRST_LOOK = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class RawFrame:
 class MessageRun:
     """Consecutive MESSAGE frames in one buffer, not decoded.
 
-    ``starts[i]`` is the offset of the i-th body (behind its tag) in ``data``; its end is ``starts[i + 1] - 5``, and
-    ``end`` for the last.
+    ``starts`` is a list, or an array of integers: ``starts[i]`` is the offset of the i-th body (behind its tag) in
+    ``data``; its end is ``starts[i + 1] - 5``, and ``end`` for the last.
     """
 
     revision: Revision
     data: bytes
-    starts: list[int]
+    starts: Sequence[int]
     end: int
 
     @property
@@ -47,7 +47,7 @@ class MessageRun:
     @property
     def size(self) -> int:
         """Bytes on the wire, headers included."""
-        return self.end - self.starts[0] + HEADER_BYTES if self.starts else 0
+        return self.end - self.starts[0] + HEADER_BYTES if self.count else 0
 
     def end_of(self, index: int) -> int:
         """Where the body of a message ends in ``data``."""
@@ -75,14 +75,51 @@ class MessageRun:
             yield frame
 
 
+class FrameRules(NamedTuple):
+    """What the header of a MESSAGE frame says; ``byte_order`` is as in ``struct``."""
+
+    byte_order: str
+    tag: int
+    max_frame_bytes: int
+
+
+class Finder(Protocol):
+    """Finds frames as :func:`walk` does; the positions may be an array."""
+
+    def __call__(self, data: bytes, at: int, rules: FrameRules, /) -> tuple[Any, int]:
+        """Where the bodies of the whole MESSAGE frames from ``at`` on begin, and where the last of them ends."""
+
+
+def walk(data: bytes, at: int, rules: FrameRules, most: int | None = None) -> tuple[list[int], int]:
+    """Where the bodies of the whole MESSAGE frames from ``at`` on begin, and where the last of them ends.
+
+    It goes from frame to frame, and ends behind ``most`` of them.
+    """
+    unpack = structs(rules.byte_order).u32_u8.unpack_from
+    _, tag, longest = rules
+    size = len(data)
+    last, count = size - HEADER_BYTES, size if most is None else most
+    starts: list[int] = []
+    while at <= last and len(starts) < count:
+        length, kind = unpack(data, at)
+        end = at + LENGTH_BYTES + length
+        if kind != tag or end > size or not 0 < length <= longest:
+            break
+        starts.append(at + HEADER_BYTES)
+        at = end
+    return starts, at
+
+
 class FrameBuffer:
     """Bytes as they arrive, and the frames found in them.
 
-    It holds at most one incomplete frame, and sets nothing aside for a length that a peer merely announces.
+    It holds at most one incomplete frame, and sets nothing aside for a length that a peer merely announces. ``find``
+    is a faster :func:`walk`.
     """
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, find: Finder | None = None) -> None:
         self._max_frame_bytes = max_frame_bytes
+        self._find = find or walk
         self._pieces: list[bytes] = []
         self._length = 0
         self._wanted = 0
@@ -124,8 +161,8 @@ class FrameBuffer:
             return None
         self._join()
         data = self._data
-        starts, at = self._messages(revision, message_tag)
-        self._wanted, frame = self._what_follows(revision, at, found_some=bool(starts))
+        starts, at = self._find(data, self._at, FrameRules(revision.byte_order, message_tag, self._max_frame_bytes))
+        self._wanted, frame = self._what_follows(revision, at, found_some=len(starts) > 0)
         if frame is not None:
             self._at = at + HEADER_BYTES + len(frame.body)
             return frame
@@ -133,27 +170,7 @@ class FrameBuffer:
         if self._wanted:
             # What is left is part of one frame; holding on to all of data for it would cost an idle session megabytes.
             self._data, self._at = data[at:], 0
-        return MessageRun(revision, data, starts, at) if starts else None
-
-    def _messages(self, revision: Revision, message_tag: int) -> tuple[list[int], int]:
-        """Where the bodies of the whole MESSAGE frames that come next begin, and where the last of them ends."""
-        data, at, size = self._data, self._at, len(self._data)
-        unpack = structs(revision.byte_order).u32_u8.unpack_from
-        most, last = self._max_frame_bytes, size - HEADER_BYTES
-        starts: list[int] = []
-        before = 0
-        while at <= last:
-            length, tag = unpack(data, at)
-            end = at + LENGTH_BYTES + length
-            if tag != message_tag or end > size or not 0 < length <= most:
-                break
-            starts.append(at + HEADER_BYTES)
-            if length == before:
-                stride, end = end - at, at + (end - at) * _alike(data, at, end - at)
-                starts.extend(range(at + stride + HEADER_BYTES, end + HEADER_BYTES, stride))
-                length = 0
-            at, before = end, length
-        return starts, at
+        return MessageRun(revision, data, starts, at) if len(starts) else None
 
     def _what_follows(self, revision: Revision, at: int, *, found_some: bool) -> tuple[int, RawFrame | None]:
         """What stands behind the MESSAGE frames: how many bytes it takes to tell, or a whole frame of another kind.
@@ -183,25 +200,3 @@ class FrameBuffer:
             )
         if length == 0:
             raise broken(Fault.EMPTY_FRAME, "a frame of length 0 is announced; a frame has at least its tag")
-
-
-def _alike(data: bytes, at: int, stride: int) -> int:
-    """How many whole frames from ``at`` on have the header of the first, one every ``stride`` bytes; at least one.
-
-    Producers often send records of one size; a look at every ``stride``-th byte is far less than a step per frame. It
-    looks twice as far each time it finds nothing else, so that it costs little where sizes vary.
-    """
-    whole, found, look = (len(data) - at) // stride, 1, _FIRST_LOOK
-    while found < whole:
-        until = min(whole, found + look)
-        begin, end = at + found * stride, at + until * stride
-        for place in range(HEADER_BYTES):
-            column = data[begin + place : end : stride]
-            alike = len(column) - len(column.lstrip(data[at + place : at + place + 1]))
-            if alike < until - found:
-                until = found + alike
-                end = at + until * stride
-        if until < min(whole, found + look):
-            return until
-        found, look = until, 2 * look
-    return found

@@ -11,7 +11,7 @@ from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 from wallaroo_spark.protocol.credits import CreditWindow
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.frames import Error, Frame, Message
-from wallaroo_spark.protocol.framing import FrameBuffer, MessageRun, RawFrame
+from wallaroo_spark.protocol.framing import Finder, FrameBuffer, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import REVISIONS, Revision, frame_name
 from wallaroo_spark.protocol.states import SESSION, Role, SessionState, StreamEvent
 from wallaroo_spark.protocol.streams import StreamTable
@@ -33,11 +33,13 @@ class Session:
     role: Role
     peer_role: Role
 
-    def __init__(self, revision: Revision | None, max_frame_bytes: int, max_streams: int) -> None:
+    def __init__(
+        self, revision: Revision | None, max_frame_bytes: int, max_streams: int, find: Finder | None = None
+    ) -> None:
         self.state = SessionState.CONNECTED
         self.credits = CreditWindow()
         self.revision = revision
-        self._buffer = FrameBuffer(max_frame_bytes)
+        self._buffer = FrameBuffer(max_frame_bytes, find)
         self._max_streams = max_streams
         self._streams: StreamTable | None = StreamTable(revision, max_streams) if revision else None
 

@@ -28,7 +28,7 @@ from wallaroo_spark.protocol.frames import (
     Restart,
     StreamReference,
 )
-from wallaroo_spark.protocol.framing import MessageRun, RawFrame
+from wallaroo_spark.protocol.framing import Finder, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import RECOGNITION_BYTES, Revision, recognise
 from wallaroo_spark.protocol.session import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MAX_STREAMS, Session, message_tag
 from wallaroo_spark.protocol.states import Role, SessionState, StreamEvent, StreamState
@@ -91,7 +91,7 @@ class Admission:
 
 
 class WorkerSession(Session):
-    """A session as the worker holds it. ``version`` and ``cookie`` are what HELLO must say."""
+    """A session as the worker holds it. ``version`` and ``cookie`` are what HELLO must say; ``find`` finds frames."""
 
     role = Role.WORKER
     peer_role = Role.CONNECTOR
@@ -103,8 +103,9 @@ class WorkerSession(Session):
         cookie: bytes = b"",
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         max_streams: int = DEFAULT_MAX_STREAMS,
+        find: Finder | None = None,
     ) -> None:
-        super().__init__(None, max_frame_bytes, max_streams)
+        super().__init__(None, max_frame_bytes, max_streams, find)
         self._version = version
         self._cookie = cookie
         self.hello: Hello | None = None

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from wallaroo_spark.columnar import StreamRows
+from wallaroo_spark.columnar import Lot, StreamRows
 from wallaroo_spark.protocol import Fault, broken
 from wallaroo_spark.worker.ledger import Extent, Ledger, Origin, Reference, StreamKey
-from wallaroo_spark.worker.segment import Segment
+from wallaroo_spark.worker.segment import HeldLot, Lots, Piece
 
 References = Mapping[str, Mapping[str, Reference]]
 """References by scope and stream id (as decimal text), the form in which Spark's offset log holds them."""
@@ -32,7 +32,7 @@ class FoundRange:
 
     key: StreamKey
     name: str
-    pieces: tuple[tuple[Segment, Reference], ...]
+    pieces: tuple[tuple[Piece, Reference], ...]
 
 
 def nest(references: Mapping[StreamKey, Reference]) -> dict[str, dict[str, Reference]]:
@@ -59,21 +59,26 @@ LEDGER_OVERHEAD = 2048
 class Buffer:
     """The ledgers of one worker, the references that Spark has committed, and the bytes in use.
 
-    ``version`` grows with every change that a plan or a waiting read may care about. ``used`` counts rows; the streams
-    themselves are counted apart, in ``overhead``, and may cost as much again. ``rows`` is how many ever came in.
+    ``version`` grows with every change that a plan or a waiting read may care about. The streams themselves are counted
+    apart from rows, in ``overhead``, and may cost as much again. ``rows`` is how many ever came in.
     """
 
     def __init__(self, budget: int, origin: Origin, message_ids: str) -> None:
         self.budget = budget
-        self.used = 0
         self.overhead = 0
         self.version = 0
         self.ledgers: dict[StreamKey, Ledger] = {}
         self.committed: dict[StreamKey, Reference] = {}
+        self._lots = Lots()
         self._scopes: dict[str, set[StreamKey]] = {}
         self._origin = origin
         self._message_ids = message_ids
         self.rows = 0
+
+    @property
+    def used(self) -> int:
+        """The bytes that rows take."""
+        return self._lots.used
 
     def open(self, key: StreamKey, name: str, notified: int) -> Ledger:
         """The ledger of a stream that is notified, made where there is none.
@@ -90,18 +95,29 @@ class Buffer:
             # As many rows as ever came in is a position that no ledger has passed.
             ledger = Ledger(key, self._origin, self._message_ids, self.committed.get(key), self.rows)
             self.ledgers[key] = ledger
-        self._free(ledger.open(name, notified))
+        ledger.open(name, notified)
+        self._lots.settle()
         self.version += 1
         return ledger
 
-    def append(self, parts: Iterable[tuple[Ledger, StreamRows]], received_at: int, instance: str) -> None:
+    def hold(self, lot: Lot) -> HeldLot:
+        """Rows that have come in, to :meth:`append` them stream by stream."""
+        return self._lots.hold(lot)
+
+    def append(
+        self, held: HeldLot, parts: Iterable[tuple[Ledger, StreamRows]], received_at: int, instance: str
+    ) -> None:
         """Take in what is new of one run, already told apart by stream. Raises :class:`RemoteProtocolError`."""
         for ledger, part in parts:
-            segment = ledger.append(part, received_at, instance)
+            segment = ledger.append(part, held, received_at, instance)
             if segment is not None:
-                self.rows += len(segment.ids)
-                self.used += segment.cost
+                self.rows += len(segment)
                 self.version += 1
+
+    def settle(self, held: HeldLot) -> None:
+        """All that is new of a lot has been taken in."""
+        self._lots.touch(held)
+        self._lots.settle()
 
     def end(self, ledger: Ledger) -> None:
         """The stream has ended; an unstable end may be delivered now."""
@@ -110,12 +126,14 @@ class Buffer:
 
     def drop(self, ledger: Ledger) -> None:
         """Let go of a stream's rows; what is not committed of it has to be sent again."""
-        self._free(ledger.drop())
+        ledger.drop()
+        self._lots.settle(tight=True)
         self.version += 1
 
     def drop_unstable(self, ledger: Ledger) -> None:
         """Let go of a stream's rows behind its last stable reference."""
-        self._free(ledger.drop_unstable())
+        ledger.drop_unstable()
+        self._lots.settle(tight=True)
         self.version += 1
 
     def forget(self, ledger: Ledger) -> None:
@@ -144,11 +162,10 @@ class Buffer:
             if ledger is None:
                 self._set_committed(key, reference)
                 continue
-            dropped = ledger.commit(reference)
-            if dropped is not None:
+            if ledger.commit(reference):
                 self._set_committed(key, reference)
-                self._free(dropped)
                 moved.append(ledger)
+        self._lots.settle()
         return moved
 
     def rewind(self, references: Mapping[StreamKey, Reference]) -> list[StreamKey]:
@@ -159,10 +176,9 @@ class Buffer:
             if key not in self.ledgers and self._went_back(key, reference, references.get(key))
         ]
         for key, ledger in self.ledgers.items():
-            dropped, again = ledger.rewind(references.get(key))
-            self._free(dropped)
-            if again:
+            if ledger.rewind(references.get(key)):
                 back.append(key)
+        self._lots.settle()
         self.committed.clear()
         self._scopes.clear()
         for key, reference in references.items():
@@ -225,8 +241,7 @@ class Buffer:
         if positions is None:
             return None
         begin, end = positions
-        pieces = ((segment, ledger.reference_at(segment.end)) for segment in ledger.rows(begin, end))
-        return FoundRange(planned.key, ledger.name, tuple((s, r) for s, r in pieces if r is not None))
+        return FoundRange(planned.key, ledger.name, tuple(ledger.delivery(begin, end)))
 
     def _lost(self, planned: PlannedRange) -> FoundRange | None:
         """An ephemeral range of this slot whose buffer is gone: it was delivered at most once, and not again."""
@@ -234,16 +249,16 @@ class Buffer:
             return FoundRange(planned.key, "", ())
         return None
 
-    def _free(self, segments: Iterable[Segment]) -> None:
-        self.used -= sum(segment.cost for segment in segments)
-
     def validate(self) -> None:
         """Check what must always hold; for tests."""
         for key, ledger in self.ledgers.items():
             assert ledger.key == key
             assert ledger.committed == self.committed.get(key), (ledger, self.committed.get(key))
             ledger.validate()
-        assert self.used == sum(ledger.cost for ledger in self.ledgers.values()), self.used
+        held = {segment.held for ledger in self.ledgers.values() for segment in ledger.segments}
+        assert self.used == sum(lot.cost for lot in held), self.used
+        for lot in held:
+            lot.validate()
         assert self.overhead == sum(_overhead(ledger.name) for ledger in self.ledgers.values()), self.overhead
         assert sum(len(keys) for keys in self._scopes.values()) == len(self.committed)
 

@@ -28,10 +28,9 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Bytes from a peer."""
+    """Bytes from peers, by session, each at most once, taken in together; ``received_at`` is in µs since 1970 UTC."""
 
-    session: int
-    data: bytes
+    parts: tuple[tuple[int, bytes], ...]
     received_at: int
 
 
@@ -201,11 +200,12 @@ class WakeReaders:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A line for the log; ``warning`` says that an operator should see it."""
+    """A line for the log; ``warning`` says that an operator should see it, ``error`` is a defect to be traced."""
 
     session: int | None
     text: str
     warning: bool = False
+    error: Exception | None = None
 
 
 Instruction = (

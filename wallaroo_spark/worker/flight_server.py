@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from wallaroo_spark.columnar import ROW_SCHEMA, to_rows
+from wallaroo_spark.columnar import ROW_SCHEMA
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import format_address
 from wallaroo_spark.worker import events as e
-from wallaroo_spark.worker.buffer import FoundRange, PlannedRange, flatten, nest
+from wallaroo_spark.worker.buffer import PlannedRange, flatten, nest
+from wallaroo_spark.worker.delivery import gather
 from wallaroo_spark.worker.ledger import Reference, StreamKey
 
 if TYPE_CHECKING:
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("wallaroo_spark.worker.flight")
 
-ROWS_A_BATCH = 10_000
-"""Rows to gather before a batch leaves, so that a stream of small pieces does not become a stream of small batches."""
-BYTES_A_BATCH = 4 << 20
 _CALL_SECONDS = 30.0
 _PATIENCE = 1.0
 
@@ -157,31 +155,3 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def _stop(self, body: dict[str, Any]) -> Any:
         self._service.call(self._service.request_stop(body["reason"]), _CALL_SECONDS)
         return {}
-
-
-def gather(found: dict[int, FoundRange], boundaries: bool) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-    """Batches of a sensible size, each with ``[[range index, reference it leads up to, range is done], …]`` as JSON."""
-    batches: list[pa.RecordBatch] = []
-    marks: dict[int, list[Any]] = {}
-    rows = size = 0
-    for index, planned in found.items():
-        for segment, reference in planned.pieces:
-            batches.append(
-                to_rows(
-                    segment.rows,
-                    instance=segment.instance,
-                    stream=planned.name,
-                    stream_id=planned.key.stream_id,
-                    received_at=segment.received_at,
-                    include_boundaries=boundaries,
-                )
-            )
-            marks[index] = [index, reference, False]
-            rows, size = rows + batches[-1].num_rows, size + int(segment.sizes.sum())
-            if rows >= ROWS_A_BATCH or size >= BYTES_A_BATCH:
-                yield pa.concat_batches(batches), json.dumps(list(marks.values())).encode()
-                batches, marks, rows, size = [], {}, 0, 0
-        marks[index] = [index, marks[index][1] if index in marks else None, True]
-    if marks:
-        whole = pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=ROW_SCHEMA)
-        yield whole, json.dumps(list(marks.values())).encode()

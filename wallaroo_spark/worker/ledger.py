@@ -18,7 +18,7 @@ import numpy as np
 from wallaroo_spark.columnar import StreamRows
 from wallaroo_spark.protocol import Fault, Flags, broken
 from wallaroo_spark.worker.references import ReferenceRule, rule_for
-from wallaroo_spark.worker.segment import SEGMENT_OVERHEAD, Segment
+from wallaroo_spark.worker.segment import HeldLot, Piece, Segment
 
 Reference = int | str
 
@@ -112,64 +112,63 @@ class Ledger:
         """The last position at which a batch may end."""
         return self.end if self.ephemeral else self._stable_end
 
-    def open(self, name: str, notified: int) -> list[Segment]:
-        """A NOTIFY. What was sent behind the last stable reference may come otherwise, so it is let go and returned."""
+    def open(self, name: str, notified: int) -> None:
+        """A NOTIFY. What was sent behind the last stable reference may come otherwise, so it is let go."""
         self.name, self.ended = name, False
-        dropped = self.drop_unstable()
+        self.drop_unstable()
         if not self.ephemeral:
             self._rule.resume(notified, self._committed_id)
-        return dropped
 
     def close(self) -> None:
         """The stream's end: a batch may end there whatever its last reference is, nothing has to go on from it."""
         self.ended = True
         self._stable_end = self.end
 
-    def drop_unstable(self) -> list[Segment]:
-        """Let go of what stands behind the last stable reference; the segments that go."""
-        if self.stable_end == self.end:
-            return []
-        dropped = self._drop_tail(self._stable_end)
-        self._rule.rewind(self._id_before(self._stable_end))
-        return dropped
+    def drop_unstable(self) -> None:
+        """Let go of what stands behind the last stable reference."""
+        if self.stable_end != self.end:
+            self._drop_tail(self._stable_end)
+            self._rule.rewind(self._id_before(self._stable_end))
 
-    def drop(self) -> list[Segment]:
-        """Let go of everything; what is not committed has to be sent again. The segments that go."""
-        # An ephemeral position may have been planned, so it must never stand for another row.
-        dropped = self._drop_head(self.end) if self.ephemeral else self._drop_tail(self.start)
+    def drop(self) -> None:
+        """Let go of everything; what is not committed has to be sent again."""
+        if self.ephemeral:
+            # A position may have been planned, so it must never stand for another row.
+            self._drop_head(self.end)
+        else:
+            self._drop_tail(self.start)
         self.ended = False
         self._rule = rule_for(self.increasing, self._committed_id)
-        return dropped
 
-    def append(self, rows: StreamRows, received_at: int, instance: str) -> Segment | None:
-        """Take in what is new of these rows; None when nothing is.
+    def append(self, rows: StreamRows, held: HeldLot, received_at: int, instance: str) -> Segment | None:
+        """Take in what is new of these rows, which lie in ``held``; None when nothing is.
 
         Raises :class:`RemoteProtocolError` when lasting and ephemeral messages meet in the stream, or opaque ids are
         not repeated as they were sent.
         """
-        self._settle_kind(bool(int(rows.flags[0]) & Flags.EPHEMERAL))
-        new = None if self.ephemeral else self._rule.select(rows.message_ids)
-        cost = int(rows.sizes.sum()) + SEGMENT_OVERHEAD
-        stored, ids, sizes, flags = rows.stored, rows.message_ids, rows.sizes, rows.flags
+        self._settle_kind(not rows.lot.plain and bool(int(rows.flags[0]) & Flags.EPHEMERAL))
+        low, high, size = rows.low, rows.high, rows.size
+        new = None if self.ephemeral else self._rule.select(rows.message_ids, rising=rows.rising)
         if new is not None:
             kept = np.flatnonzero(new)
             if not len(kept):
                 return None
-            low, high = int(kept[0]), int(kept[-1]) + 1
-            if len(kept) == high - low:
-                stored, ids, sizes, flags = (
-                    stored.slice(low, high - low),
-                    ids[low:high],
-                    sizes[low:high],
-                    flags[low:high],
-                )
+            if len(kept) == kept[-1] - kept[0] + 1:
+                low, high = low + int(kept[0]), low + int(kept[-1]) + 1
             else:
-                stored, ids, sizes, flags = stored.take(kept), ids[kept], sizes[kept], flags[kept]
-        segment = Segment(self.end, stored, ids, sizes, flags, received_at, instance, cost)
+                held = held.part(kept + low)
+                low, high = 0, len(kept)
+            size = int(held.lot.sizes[low:high].sum())
+        last_id = int(held.lot.message_ids[high - 1])
+        segment = Segment(self.end, held, low, high, size, last_id, received_at, instance)
+        held.add(segment)
         self.segments.append(segment)
         self.end = segment.end
+        if held.lot.plain:
+            self._stable_end = self.end
+            return segment
         stable = segment.stable_ends()
-        self._unstable_rows += len(ids) - len(stable)
+        self._unstable_rows += len(segment) - len(stable)
         if len(stable):
             self._stable_end = int(stable[-1])
         return segment
@@ -198,7 +197,9 @@ class Ledger:
         if self._committed_id is not None and reference < self._committed_id:
             return None
         for segment in self.segments:
-            if int(segment.ids[-1]) >= reference:
+            if segment.last_id == reference:
+                return segment.end
+            if segment.last_id > reference:
                 return segment.first + int(np.searchsorted(segment.ids, np.uint64(reference), side="right"))
         return self.end
 
@@ -216,6 +217,8 @@ class Ledger:
         return self._id_before(position)
 
     def _id_before(self, position: int) -> int | None:
+        if self.segments and position == self.end:
+            return self.segments[-1].last_id
         for segment in self.segments:
             if segment.first < position <= segment.end:
                 return int(segment.ids[position - 1 - segment.first])
@@ -235,7 +238,7 @@ class Ledger:
         reference = self.reference_at(end)
         if reference is None or reference == start:
             return None
-        return Extent(reference, end - begin, sum(int(s.sizes.sum()) for s in self.rows(begin, end)))
+        return Extent(reference, end - begin, self._size(begin, end))
 
     def _cut(self, begin: int, end: int, max_rows: int | None, max_bytes: int | None) -> int:
         if max_rows is not None:
@@ -243,11 +246,12 @@ class Ledger:
         if max_bytes is None:
             return end
         left = max_bytes
-        for segment in self.rows(begin, end):
-            ends = np.cumsum(segment.sizes)
+        for segment in self._within(begin, end):
+            first = max(begin, segment.first)
+            ends = np.cumsum(segment.sizes[first - segment.first : end - segment.first])
             fitting = int(np.searchsorted(ends, left, side="right"))
             if fitting < len(ends):
-                return max(begin + 1, segment.first + fitting)
+                return max(begin + 1, first + fitting)
             left -= int(ends[-1])
         return end
 
@@ -256,20 +260,35 @@ class Ledger:
             return end
         above = self.stable_end
         best = None
-        for segment in self.rows(begin, self.stable_end):
+        for segment in self._within(begin, self.stable_end):
             for position in segment.stable_ends().tolist():
+                if position <= begin:
+                    continue
                 if position <= end:
                     best = position
                 else:
                     above = min(above, position)
         return best if best is not None else above
 
-    def rows(self, begin: int, end: int) -> Iterator[Segment]:
-        """The held rows at positions ``begin`` to ``end``, piece by piece."""
+    def _within(self, begin: int, end: int) -> Iterator[Segment]:
+        """The segments that have some of the positions ``begin`` to ``end``."""
         for segment in self.segments:
-            low, high = max(begin, segment.first), min(end, segment.end)
-            if low < high:
-                yield segment if (low, high) == (segment.first, segment.end) else segment.slice(low, high)
+            if segment.first >= end:
+                return
+            if segment.end > begin:
+                yield segment
+
+    def _size(self, begin: int, end: int) -> int:
+        if (begin, end) == (self.start, self.end):
+            return sum(segment.size for segment in self.segments)
+        return sum(segment.piece(begin, end).size for segment in self._within(begin, end))
+
+    def delivery(self, begin: int, end: int) -> Iterator[tuple[Piece, Reference]]:
+        """The held rows at positions ``begin`` to ``end``, each piece with the reference that it leads up to."""
+        for segment in self._within(begin, end):
+            piece = segment.piece(begin, end)
+            behind = segment.first + piece.high - segment.low
+            yield piece, self._origin.reference(behind) if self.ephemeral else piece.last_id
 
     def range(self, start: Reference | None, end: Reference) -> tuple[int, int] | None:
         """The positions of a planned range (start, end] once all of it is here, None until then.
@@ -305,36 +324,38 @@ class Ledger:
             return (begin, begin) if self._origin.same_slot(end) else None
         return (begin, max(begin, position)) if position <= self.end else None
 
-    def commit(self, reference: Reference) -> list[Segment] | None:
-        """Let go of what is committed; the segments that go, or None when this moves nothing forward."""
+    def commit(self, reference: Reference) -> bool:
+        """Let go of what is committed; whether this moves anything forward."""
         if reference == self.committed:
-            return None
+            return False
         behind = self.position_after(reference)
         if isinstance(reference, int) and not self.ephemeral:
             if self.increasing and self._committed_id is not None and reference < self._committed_id:
-                return None
+                return False
             self._rule.commit(reference)
         self.committed = reference
         # An opaque reference that is not held was delivered before what is held was sent again: it is all older.
-        return self._drop_head(self.end if behind is None else behind)
+        self._drop_head(self.end if behind is None else behind)
+        return True
 
-    def rewind(self, reference: Reference | None) -> tuple[list[Segment], bool]:
-        """The query goes on from ``reference``: the segments that go, and whether the sender must send again."""
+    def rewind(self, reference: Reference | None) -> bool:
+        """The query goes on from ``reference``; whether the sender must send again."""
         before = self.committed
         if reference == before:
-            return [], False
+            return False
         joined = self._joins(reference)
         if joined is not None:
             self.committed = reference
             if isinstance(reference, int):
                 self._rule.commit(reference)
-            return self._drop_head(joined), False
+            self._drop_head(joined)
+            return False
         self.committed, ended = reference, self.ended
-        dropped = self.drop()
+        self.drop()
         ahead = self.increasing and isinstance(reference, int) and (not isinstance(before, int) or reference > before)
         # Nothing is asked for again of a query that is ahead, so the stream's end stays what was said of it.
         self.ended = ended and ahead
-        return dropped, not ahead and not self.ephemeral
+        return not ahead and not self.ephemeral
 
     def _joins(self, reference: Reference | None) -> int | None:
         """Where what is held goes on from ``reference`` without a gap, if it does."""
@@ -349,25 +370,21 @@ class Ledger:
         reachable = (floor is None or reference >= floor) and last is not None and reference <= last
         return self.position_after(reference) if reachable else None
 
-    def _drop_head(self, position: int) -> list[Segment]:
-        dropped = []
+    def _drop_head(self, position: int) -> None:
         while self.segments and self.segments[0].end <= position:
-            dropped.append(self.segments.popleft())
+            self.segments.popleft().let_go()
         if self.segments and self.segments[0].first < position:
-            self.segments[0] = self.segments[0].slice(position, self.segments[0].end)
+            self.segments[0].keep(position, self.segments[0].end)
         self.start = max(self.start, position)
         self._stable_end = max(self._stable_end, self.start)
-        return dropped
 
-    def _drop_tail(self, position: int) -> list[Segment]:
-        dropped = []
+    def _drop_tail(self, position: int) -> None:
         while self.segments and self.segments[-1].first >= position:
-            dropped.append(self.segments.pop())
+            self.segments.pop().let_go()
         if self.segments and self.segments[-1].end > position:
-            self.segments[-1] = self.segments[-1].slice(self.segments[-1].first, position)
+            self.segments[-1].keep(self.segments[-1].first, position)
         self.end = max(self.start, position)
         self._stable_end = min(self._stable_end, self.end)
-        return dropped
 
     def validate(self) -> None:
         """Check what must always hold; for tests."""

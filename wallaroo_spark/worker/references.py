@@ -25,8 +25,11 @@ class ReferenceRule(Protocol):
     def repeating(self) -> bool:
         """Whether a sender has still to repeat what it sent before; what follows is told by what it repeats."""
 
-    def select(self, ids: Ids) -> Mask | None:
-        """Which of these messages are new; None when all are. They count as accepted from here on."""
+    def select(self, ids: Ids, *, rising: bool = False) -> Mask | None:
+        """Which of these messages are new; None when all are. They count as accepted from here on.
+
+        ``rising`` is whether each id is known to be above the one before it.
+        """
 
     def resume(self, notified: int, committed: int | None) -> None:
         """A NOTIFY: sending starts again, behind ``committed``; ``notified`` is what the NOTIFY says."""
@@ -46,12 +49,12 @@ class IncreasingIds:
     def __init__(self, last: int | None = None) -> None:
         self.last = last
 
-    def select(self, ids: Ids) -> Mask | None:
+    def select(self, ids: Ids, *, rising: bool = False) -> Mask | None:
         """See :class:`ReferenceRule`."""
         if not len(ids):
             return None
         first_is_new = self.last is None or int(ids[0]) > self.last
-        if first_is_new and bool(np.all(ids[1:] > ids[:-1])):
+        if first_is_new and (rising or bool(np.all(ids[1:] > ids[:-1]))):
             self.last = int(ids[-1])
             return None
         highest = np.maximum.accumulate(ids)
@@ -98,7 +101,7 @@ class OpaqueIds:
         """See :class:`ReferenceRule`."""
         return bool(self._replay) or self._skip_to is not None
 
-    def select(self, ids: Ids) -> Mask | None:
+    def select(self, ids: Ids, *, rising: bool = False) -> Mask | None:
         """See :class:`ReferenceRule`."""
         values: list[int] = ids.tolist()
         start = self._skip(values)

@@ -1,55 +1,214 @@
-"""Rows of one stream as they came in, and the memory they hold."""
+"""Rows of one stream as they came in, and the memory they hold.
+
+What came in together lies in one lot, whose memory is free once all of it is let go of. When less than half of a lot is
+still held, the rest moves to a lot of its own, so that a stream which waits long for its commit keeps little of others.
+
+Source: ``design.md``, rule 6.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from wallaroo_spark.columnar import Lot
 from wallaroo_spark.protocol import Flags
 
-SEGMENT_OVERHEAD = 4096
-"""Bytes that a segment costs beside its rows: Python objects, numpy headers and Arrow's own bookkeeping (measured)."""
+SEGMENT_OVERHEAD = 640
+"""Bytes that a segment costs beside its rows: Python objects (measured)."""
+LOT_OVERHEAD = 4096
+"""Bytes that a lot costs beside its rows: numpy headers and Arrow's own bookkeeping (measured)."""
+_COMPACT_BELOW = 0.5
 
 
-@dataclass(slots=True)
+class Lots:
+    """The lots of which something is held; ``used`` is the memory that they take, in bytes."""
+
+    def __init__(self) -> None:
+        self.used = 0
+        self._serial = 0
+        self._touched: set[HeldLot] = set()
+
+    def hold(self, lot: Lot) -> HeldLot:
+        """A lot that has come in. It counts from when a segment holds some of it."""
+        self._serial += 1
+        return HeldLot(self, lot, self._serial)
+
+    def change(self, held: HeldLot, more: int) -> None:
+        """A lot takes so many more bytes, or fewer."""
+        self.used += more
+        if more < 0:
+            self.touch(held)
+
+    def touch(self, held: HeldLot) -> None:
+        """Less of a lot is held than before."""
+        self._touched.add(held)
+
+    def settle(self, *, tight: bool = False) -> None:
+        """Let go of what no segment holds in lots that segments have left: where it pays, or all (``tight``)."""
+        touched, self._touched = self._touched, set()
+        for held in touched:
+            if held.segments and held.live < held.size * (1 if tight else _COMPACT_BELOW):
+                held.compact()
+
+
+class HeldLot:
+    """A lot of which segments are held. ``serial`` grows with the time at which its rows came in.
+
+    ``size`` is the cost of all its rows, ``live`` that of the rows which segments hold, both in bytes.
+    """
+
+    def __init__(self, lots: Lots, lot: Lot, serial: int) -> None:
+        self.lot = lot
+        self.serial = serial
+        self.size = int(lot.sizes.sum())
+        self.live = 0
+        self.segments: set[Segment] = set()
+        self._lots = lots
+
+    @property
+    def cost(self) -> int:
+        """The memory that it takes, in bytes, with its segments."""
+        return self.size + LOT_OVERHEAD + len(self.segments) * SEGMENT_OVERHEAD if self.segments else 0
+
+    def add(self, segment: Segment) -> None:
+        """A segment begins to hold some of its rows."""
+        first = not self.segments
+        self.segments.add(segment)
+        self.live += segment.size
+        self._lots.change(self, SEGMENT_OVERHEAD + (self.size + LOT_OVERHEAD if first else 0))
+
+    def remove(self, segment: Segment) -> None:
+        """A segment holds nothing of it any more."""
+        self.segments.remove(segment)
+        self.live -= segment.size
+        self._lots.change(self, -SEGMENT_OVERHEAD - (0 if self.segments else self.size + LOT_OVERHEAD))
+
+    def shrink(self, size: int) -> None:
+        """A segment holds so many bytes less of it."""
+        self.live -= size
+        self._lots.touch(self)
+
+    def part(self, rows: NDArray[np.intp]) -> HeldLot:
+        """Some of its rows in a lot of their own."""
+        return self._lots.hold(_take(self.lot, rows))
+
+    def compact(self) -> None:
+        """Let go of all rows that no segment holds."""
+        segments = sorted(self.segments, key=lambda segment: segment.low)
+        self.lot = _take(self.lot, np.concatenate([np.arange(segment.low, segment.high) for segment in segments]))
+        self._lots.change(self, self.live - self.size)
+        self.size = self.live
+        at = 0
+        for segment in segments:
+            segment.low, segment.high = at, at + len(segment)
+            at = segment.high
+
+    def validate(self) -> None:
+        """Check what must always hold; for tests."""
+        assert self.size == int(self.lot.sizes.sum()), self.size
+        assert self.live == sum(segment.size for segment in self.segments), self.live
+        places = sorted((segment.low, segment.high) for segment in self.segments)
+        assert all(before[1] <= after[0] for before, after in pairwise(places)), places
+        for segment in self.segments:
+            assert segment.held is self
+            assert segment.size == int(segment.sizes.sum()), segment
+            assert segment.last_id == int(segment.ids[-1]), segment
+
+
+def _take(lot: Lot, rows: NDArray[np.intp]) -> Lot:
+    return Lot(lot.stored.take(pa.array(rows)), lot.message_ids[rows], lot.flags[rows], lot.sizes[rows], lot.plain)
+
+
+@dataclass(slots=True, eq=False)
 class Segment:
-    """Consecutive rows of one stream. ``first`` is the position of its first row in the stream's ledger.
+    """Consecutive rows of one stream: ``low`` to ``high`` of a lot. ``first`` is the position of the first of them.
 
-    ``cost`` is what it holds of memory, in bytes; a slice holds as much as the whole, since it keeps its columns.
+    ``size`` is what its rows cost in memory, in bytes, and ``last_id`` the message id of the last one.
     """
 
     first: int
-    rows: pa.RecordBatch
-    ids: NDArray[np.uint64]
-    sizes: NDArray[np.int64]
-    flags: NDArray[np.uint16]
+    held: HeldLot
+    low: int
+    high: int
+    size: int
+    last_id: int
     received_at: int
     instance: str
-    cost: int
+
+    def __len__(self) -> int:
+        return self.high - self.low
 
     @property
     def end(self) -> int:
         """The position behind its last row."""
-        return self.first + len(self.ids)
+        return self.first + self.high - self.low
 
-    def slice(self, begin: int, end: int) -> Segment:
-        """The rows at positions ``begin`` to ``end``, which lie within."""
-        low, high = begin - self.first, end - self.first
-        return Segment(
-            begin,
-            self.rows.slice(low, high - low),
-            self.ids[low:high],
-            self.sizes[low:high],
-            self.flags[low:high],
-            self.received_at,
-            self.instance,
-            self.cost,
-        )
+    @property
+    def cost(self) -> int:
+        """The memory that it takes by itself, in bytes."""
+        return self.size + SEGMENT_OVERHEAD
+
+    @property
+    def ids(self) -> NDArray[np.uint64]:
+        """The message ids of its rows."""
+        return self.held.lot.message_ids[self.low : self.high]
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """What each of its rows costs in memory, in bytes."""
+        return self.held.lot.sizes[self.low : self.high]
+
+    def place(self, position: int) -> int:
+        """The row of the lot that stands at a position of the stream."""
+        return self.low + position - self.first
+
+    def keep(self, begin: int, end: int) -> None:
+        """Hold only the rows at positions ``begin`` to ``end``, which lie within."""
+        before = self.size
+        self.low, self.high, self.first = self.place(begin), self.place(end), begin
+        self.size = int(self.sizes.sum())
+        self.last_id = int(self.held.lot.message_ids[self.high - 1])
+        self.held.shrink(before - self.size)
+
+    def piece(self, begin: int, end: int) -> Piece:
+        """Those of its rows that stand at positions ``begin`` to ``end``, of which it has some."""
+        lot, low, high, size, last_id = self.held.lot, self.low, self.high, self.size, self.last_id
+        if self.first < begin or self.end > end:
+            low, high = self.place(max(begin, self.first)), self.place(min(end, self.end))
+            size, last_id = int(lot.sizes[low:high].sum()), int(lot.message_ids[high - 1])
+        return Piece(lot, self.held.serial, low, high, size, last_id, self.received_at, self.instance)
+
+    def let_go(self) -> None:
+        """Hold nothing any more."""
+        self.held.remove(self)
 
     def stable_ends(self) -> NDArray[np.int64]:
         """The positions behind rows whose id can be resumed from."""
-        stable = np.flatnonzero((self.flags & np.uint16(Flags.UNSTABLE_REFERENCE)) == 0)
+        if self.held.lot.plain:
+            return np.arange(self.first + 1, self.end + 1)
+        flags = self.held.lot.flags[self.low : self.high]
+        stable = np.flatnonzero((flags & np.uint16(Flags.UNSTABLE_REFERENCE)) == 0)
         return stable.astype(np.int64) + (self.first + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one stream to deliver: ``low`` to ``high`` of a lot, as it was when they were found.
+
+    ``serial`` is the lot's; ``size`` is in bytes; ``last_id`` is the last row's message id; ``received_at`` is in µs
+    since 1970 UTC.
+    """
+
+    lot: Lot
+    serial: int
+    low: int
+    high: int
+    size: int
+    last_id: int
+    received_at: int
+    instance: str

@@ -33,6 +33,9 @@ T = TypeVar("T")
 UNSENT_LIMIT = 4 << 20
 """Bytes that may wait for a peer that does not read; one past it is cut off."""
 TICK_SECONDS = 0.25
+LOT_SECONDS = 0.002
+LOT_BYTES = 128 << 10
+"""What peers send within this time is taken in together, unless it is as much as this before."""
 BIND_SECONDS = 15.0
 """How long a port may still be held by a predecessor: a cancelled task's process lives on for some seconds."""
 BIND_PAUSE_SECONDS = 0.2
@@ -74,6 +77,9 @@ class WorkerService:
         self._alone = asyncio.Event()
         self._stop_reason = ""
         self._registry_away = False
+        self._arrived: dict[int, bytes] = {}
+        self._arrived_bytes = 0
+        self._taken_in = asyncio.Event()
 
     async def run(self) -> None:
         """Serve the slot until :meth:`stop`, or until a newer submission takes it over."""
@@ -209,7 +215,7 @@ class WorkerService:
                 # Behind the read, since a peer may be paused while its session is in one.
                 await peer.readable.wait()
                 passed(Step.FRAME_RECEIVED)
-                self.handle(e.Received(session, data, time.time_ns() // 1000))
+                await self._take_in(session, data)
         except TransportError as error:
             reason = error.message
         finally:
@@ -217,6 +223,25 @@ class WorkerService:
             self.handle(e.Disconnected(session, reason))
             if not self._peers:
                 self._alone.set()
+
+    async def _take_in(self, session: int, data: bytes) -> None:
+        """Give the state what a peer has sent, with what others send at about the same time."""
+        assert self._loop is not None
+        self._arrived[session] = data
+        self._arrived_bytes += len(data)
+        if self._arrived_bytes >= LOT_BYTES or len(self._peers) == 1:
+            self._take_in_lot()
+            return
+        if len(self._arrived) == 1:
+            self._loop.call_later(LOT_SECONDS, self._take_in_lot)
+        await self._taken_in.wait()
+
+    def _take_in_lot(self) -> None:
+        if self._arrived:
+            parts, self._arrived, self._arrived_bytes = tuple(self._arrived.items()), {}, 0
+            taken_in, self._taken_in = self._taken_in, asyncio.Event()
+            taken_in.set()
+            self.handle(e.Received(parts, time.time_ns() // 1000))
 
     def handle(self, event: e.Event) -> None:
         """Give the state an event and carry out what it asks; on the loop's thread."""
@@ -244,7 +269,7 @@ class WorkerService:
                     self._spawn(self._tenancy.unclaim(instruction.streams))
                 case e.Log():
                     level = logging.WARNING if instruction.warning else logging.INFO
-                    log.log(level, "slot %d: %s", self.setup.slot, instruction.text)
+                    log.log(level, "slot %d: %s", self.setup.slot, instruction.text, exc_info=instruction.error)
                 case e.WakeReaders():
                     woken = True
         if woken and self.reads is not None:

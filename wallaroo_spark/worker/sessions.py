@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from wallaroo_spark.columnar import find_messages
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import Fault, Restart, WorkerSession, broken, reasons
@@ -50,7 +51,10 @@ class Sessions:
         """A peer has connected; it has the handshake timeout to say HELLO."""
         self._now = event.now
         protocol = WorkerSession(
-            version=self.options.version, cookie=self._cookie, max_frame_bytes=self.options.max_frame_bytes
+            version=self.options.version,
+            cookie=self._cookie,
+            max_frame_bytes=self.options.max_frame_bytes,
+            find=find_messages,
         )
         deadline = event.now + self.options.handshake_timeout
         self.clients[event.session] = Client(event.session, event.peer, protocol, deadline, event.names)
@@ -83,12 +87,12 @@ class Sessions:
             reason = f"does not read: {event.queued} bytes wait for it"
             self.fault(client, broken(Fault.PEER_NEVER_READS, reason), at_once=True)
 
-    def give_up(self, session: int, what: str) -> None:
+    def give_up(self, session: int, what: str, error: Exception | None = None) -> None:
         """An error of ours while a session was being served: it costs that session and no other."""
         self.counts["internal-errors"] += 1
         client = self.clients.get(session)
         if client is not None:
-            self.log(client, f"is cut off: {what}", warning=True)
+            self.log(client, f"is cut off: {what}", warning=True, error=error)
             self.leave(client, at_once=True)
 
     def dismiss(self, client: Client, reason: str, count: str) -> None:
@@ -202,6 +206,6 @@ class Sessions:
         """Have bytes written to a peer."""
         self.out.append(e.Send(client.session, data))
 
-    def log(self, client: Client, text: str, *, warning: bool = False) -> None:
+    def log(self, client: Client, text: str, *, warning: bool = False, error: Exception | None = None) -> None:
         """Have a line logged about a peer."""
-        self.out.append(e.Log(client.session, f"{client} {text}", warning))
+        self.out.append(e.Log(client.session, f"{client} {text}", warning, error))

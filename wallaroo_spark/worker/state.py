@@ -8,6 +8,7 @@ input from one session ends that session and touches nothing of another. The par
 - :mod:`.handshake` -- HELLO to OK
 - :mod:`.recall` -- senders are made to go back
 - :mod:`.streams` -- NOTIFY and claims
+- :mod:`.arrivals` -- what is sent becomes rows
 - :mod:`.progress` -- what the driver says of the query
 - :mod:`.relief` -- a full buffer gives way
 
@@ -18,33 +19,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from wallaroo_spark.columnar import by_stream, decode_run
-from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.options import Options
-from wallaroo_spark.protocol import (
-    EosReceived,
-    ErrorReceived,
-    Fault,
-    HelloReceived,
-    MessageRun,
-    MessagesReceived,
-    NotifyReceived,
-    WorkerEvent,
-    broken,
-)
 from wallaroo_spark.worker import events as e
-from wallaroo_spark.worker.connection import Client, Phase
+from wallaroo_spark.worker.arrivals import Arrivals
+from wallaroo_spark.worker.connection import Phase
 from wallaroo_spark.worker.gates import Gates
 from wallaroo_spark.worker.handshake import Handshake
-from wallaroo_spark.worker.ledger import Ledger, Origin
+from wallaroo_spark.worker.ledger import Origin
 from wallaroo_spark.worker.progress import Progress
 from wallaroo_spark.worker.recall import Recall
 from wallaroo_spark.worker.relief import Relief
 from wallaroo_spark.worker.sessions import Sessions
 from wallaroo_spark.worker.streams import Streams
-
-LONGEST_HELLO = 5 + 4 * (2 + 0xFFFF)
-"""Bytes of a HELLO whose four fields are as long as they can be."""
 
 _SERVING = (Phase.PARKED, Phase.ASKING, Phase.STREAMING)
 
@@ -62,6 +48,7 @@ class WorkerState:
         recall = Recall(self.sessions)
         self._streams = Streams(self.sessions, self._gates, recall)
         self._progress = Progress(self.sessions, self._gates, recall)
+        self._arrivals = Arrivals(self.sessions, self._gates, self._handshake, self._streams)
         self._relief = Relief(self.sessions, self._gates, recall)
 
     @property
@@ -101,7 +88,7 @@ class WorkerState:
     def _handle(self, event: e.Event) -> None:
         match event:
             case e.Received():
-                self._received(event)
+                self._arrivals.take_in(event.parts, event.received_at)
             case e.Connected():
                 self.sessions.connected(event)
             case e.Disconnected():
@@ -128,74 +115,6 @@ class WorkerState:
                 self.sessions.tick(event.now)
             case e.Stopping():
                 self.sessions.stop(event.reason)
-
-    def _received(self, event: e.Received) -> None:
-        client = self.sessions.clients.get(event.session)
-        if client is None:
-            return
-        self.sessions.counts["bytes"] += len(event.data)
-        client.last_at = event.received_at
-        self.sessions.heard(client)
-        try:
-            client.protocol.receive(event.data)
-            self._check_hello_size(client)
-            while (found := client.protocol.next_event()) is not None:
-                self._found(client, found, event.received_at)
-        except RemoteProtocolError as error:
-            self.sessions.fault(client, error)
-            return
-        self._streams.ask(client)
-        self._gates.tell(client, client.untold & client.streams)
-        self._gates.regulate(client)
-
-    def _check_hello_size(self, client: Client) -> None:
-        """Nobody who has not shown the cookie gets more memory than a HELLO takes."""
-        if client.phase is Phase.GREETING and client.protocol.pending > LONGEST_HELLO:
-            reason = f"{client.protocol.pending} bytes came without a whole HELLO; none is longer than {LONGEST_HELLO}"
-            raise broken(Fault.FRAME_TOO_LONG, reason)
-
-    def _found(self, client: Client, found: WorkerEvent, received_at: int) -> None:
-        match found:
-            case MessagesReceived():
-                self._messages(client, found.run, received_at)
-            case HelloReceived():
-                self._handshake.hello(client)
-            case NotifyReceived():
-                self._streams.notify(client, found)
-            case EosReceived():
-                self._end(client, self.buffer.ledgers[client.key(found.stream_id)])
-            case ErrorReceived():
-                self.sessions.counts["peer-errors"] += 1
-                self.sessions.log(client, f"gave up: {found.reason}")
-                self.sessions.leave(client)
-
-    def _messages(self, client: Client, run: MessageRun, received_at: int) -> None:
-        sessions = self.sessions
-        decoded = decode_run(run, event_time_unit=self.options.event_time_unit)
-        admission = client.protocol.admit(decoded.spans, decoded.count, decoded.error)
-        parts = by_stream(decoded, end=admission.end, ignored=admission.ignored)
-        pairs = [(self.buffer.ledgers[client.key(part.stream_id)], part) for part in parts]
-        self.flow.observe(decoded.count, int(decoded.sizes.sum()))
-        before = self.buffer.rows
-        try:
-            self.buffer.append(pairs, received_at, client.instance)
-        finally:
-            accepted = self.buffer.rows - before
-            sessions.counts["messages"] += accepted
-            sessions.counts["replayed"] += sum(len(part.message_ids) for part in parts) - accepted
-        for span in decoded.spans:
-            if span.eos is not None and span.eos < admission.end and span.stream_id not in admission.ignored:
-                self._end(client, self.buffer.ledgers[client.key(span.stream_id)])
-        if admission.error is not None:
-            raise admission.error
-
-    def _end(self, client: Client, ledger: Ledger) -> None:
-        """A stream has ended; when all of it is committed already, say so once more: the connector waits for it."""
-        self.buffer.end(ledger)
-        client.open.discard(ledger.key)
-        if ledger.empty and self.buffer.reference(ledger.key) is not None:
-            self._gates.tell(client, [ledger.key])
-        self.sessions.tidy(ledger)
 
     def instances(self) -> list[str]:
         """The connector instances that are connected, or of which something is held."""

@@ -1,0 +1,96 @@
+"""Where MESSAGE frames begin, found for many at once: what :class:`~wallaroo_spark.protocol.FrameBuffer` does by steps.
+
+Frames of one size are found by their headers, one every so many bytes. For others every place that could be a header is
+looked at together: where the tag stands, and the length before it leads to a place that is inside the data. In sound
+data the end of each such frame is the beginning of the next one; where it is not, payloads look like headers, and the
+chain is followed over them. Where frames are long, or payloads look like headers all the time, steps are cheaper.
+
+Source: ``protocol.md``, section Framing; ``style.md`` on runs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wallaroo_spark.protocol.framing import HEADER_BYTES, LENGTH_BYTES, FrameRules, walk
+
+Positions = NDArray[np.int64]
+
+LOOK = 24
+"""Frames that are walked to see what the rest may be like."""
+STRIDE_LIMIT = 600
+"""Bytes a frame from which on a step per frame costs less than a look at each byte."""
+WALK = 1024
+
+
+def find_messages(data: bytes, at: int, rules: FrameRules) -> tuple[Positions, int]:
+    """Where the bodies of the whole MESSAGE frames from ``at`` on begin, and where the last of them ends."""
+    found: list[Positions] = []
+    most = LOOK
+    while True:
+        starts, end = walk(data, at, rules, most)
+        found.append(np.array(starts, dtype=np.int64))
+        begin, at = at, end
+        if len(starts) < most:
+            return np.concatenate(found), at
+        stride = (at - begin) // most
+        more, most = None, WALK
+        if stride < STRIDE_LIMIT:
+            more = _alike(data, at, rules, starts) if _even(starts) else _chained(data, at, rules)
+        if more is not None and len(more[0]):
+            found.append(more[0])
+            at, most = more[1], LOOK
+
+
+def _even(starts: list[int]) -> bool:
+    return starts[-1] - starts[0] == (len(starts) - 1) * (starts[1] - starts[0])
+
+
+def _alike(data: bytes, at: int, rules: FrameRules, starts: list[int]) -> tuple[Positions, int]:
+    """The frames from ``at`` on that have the size of those that begin at ``starts``."""
+    stride = starts[1] - starts[0]
+    count = (len(data) - at) // stride
+    if not count:
+        return np.empty(0, dtype=np.int64), at
+    lengths = np.ndarray(count, dtype=f"{rules.byte_order}u4", buffer=data, offset=at, strides=(stride,))
+    tags = np.ndarray(count, dtype=np.uint8, buffer=data, offset=at + LENGTH_BYTES, strides=(stride,))
+    same = (lengths == stride - LENGTH_BYTES) & (tags == rules.tag)
+    if not same.all():
+        count = int(same.argmin())
+    first = at + HEADER_BYTES
+    return np.arange(first, first + count * stride, stride, dtype=np.int64), at + count * stride
+
+
+def _chained(data: bytes, at: int, rules: FrameRules) -> tuple[Positions, int] | None:
+    """The frames from ``at`` on, of any size; None where too much that is none looks like one."""
+    size = len(data)
+    heads = np.flatnonzero(np.frombuffer(data, dtype=np.uint8)[at + LENGTH_BYTES :] == rules.tag) + at
+    every_byte = np.ndarray(size - LENGTH_BYTES + 1, dtype=f"{rules.byte_order}u4", buffer=data, strides=(1,))
+    lengths = every_byte[heads].astype(np.int64)
+    ends = heads + LENGTH_BYTES + lengths
+    possible = (ends <= size) & (lengths > 0) & (lengths <= rules.max_frame_bytes)
+    heads, ends = heads[possible], ends[possible]
+    if not len(heads) or heads[0] != at:
+        return np.empty(0, dtype=np.int64), at
+    breaks = np.flatnonzero(ends[:-1] != heads[1:])
+    if not len(breaks):
+        return heads + HEADER_BYTES, int(ends[-1])
+    if len(breaks) > len(heads) // 16:
+        return None
+    return _followed(heads, ends, breaks.tolist())
+
+
+def _followed(heads: Positions, ends: Positions, breaks: list[int]) -> tuple[Positions, int]:
+    """The chain from the first head on, over heads that it passes by; at ``breaks`` the next head is none of it."""
+    pieces, at, count = [], 0, len(heads)
+    breaks.append(count - 1)
+    while True:
+        last = breaks[bisect_left(breaks, at)]
+        pieces.append(heads[at : last + 1])
+        end = ends[last]
+        at = int(np.searchsorted(heads, end))
+        if at == count or heads[at] != end:
+            return np.concatenate(pieces) + HEADER_BYTES, int(end)

@@ -1,0 +1,144 @@
+"""Where the fields of MESSAGE frames are, without a Python loop over messages or fields.
+
+Each fixed field is one gather from a view of the buffer in which an integer begins at every byte; optional fields shift
+what follows them, so positions are arrays too. Where all messages carry the same flags, whether a field is there is one
+truth value instead of an array of them, and the same expressions do far less.
+
+Source: ``protocol.md``, section Frame bodies (MESSAGE, Flags); ``style.md`` on runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wallaroo_spark.protocol import Flags, Revision
+
+Present = NDArray[np.bool_] | np.bool_
+"""Whether a field is there: row by row, or for all rows alike."""
+Positions = NDArray[np.int64]
+
+
+class Unsound(Exception):
+    """The message at ``index`` breaks a rule; those before it keep the rules checked so far."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+@dataclass(frozen=True, eq=False)
+class Fields:
+    """Where the fields of messages are in ``data``, and those of fixed size already read; an entry per message."""
+
+    data: bytes
+    flags: NDArray[np.uint16]
+    stream_ids: NDArray[np.uint64]
+    has_id: Present
+    message_ids: NDArray[np.uint64]
+    has_time: Present
+    event_times: NDArray[np.int64]
+    has_key: Present
+    key_starts: Positions
+    value_starts: Positions
+    ends: Positions
+    boundary: Present
+
+
+def locate(data: bytes, starts: Positions, ends: Positions, revision: Revision) -> Fields:
+    """Check every message and find its fields; bodies lie at ``starts`` to ``ends``. Raises :class:`Unsound`."""
+    layout, count = revision.layout, len(starts)
+    read = _Reader(data, starts, revision.byte_order)
+    flags, at = np.zeros(count, dtype=np.uint16), _ZERO
+    if layout.known_flags is not None:
+        _refuse(ends - starts < 2)
+        flags, at = read.integers(at, "u2"), at + 2
+        _refuse(any_flag(flags, 0xFFFF & ~int(layout.known_flags)))
+    form: Any = flags[0] if count and (flags == flags[0]).all() else flags
+    always = np.True_
+    has_id = always if layout.ephemeral_has_id else ~any_flag(form, Flags.EPHEMERAL)
+    has_time = always if layout.known_flags is None else any_flag(form, Flags.EVENT_TIME)
+    has_key = always if layout.known_flags is None else any_flag(form, Flags.KEY)
+    ids_at = at + 8
+    times_at = ids_at + has_id * np.int64(8)
+    keys_at = times_at + has_time * np.int64(8)
+    key_starts = starts + (keys_at + has_key * np.int64(2))
+    _refuse(ends < key_starts)
+    value_starts = key_starts
+    if has_key.any():
+        key_sizes = read.where(has_key, keys_at, "u2").astype(np.int64)
+        value_starts = key_starts + key_sizes
+        _refuse(ends < value_starts)
+    boundary = any_flag(form, Flags.BOUNDARY)
+    _refuse(boundary & (ends > value_starts))
+    event_times = read.where(has_time, times_at, "u8").view(np.int64)
+    if layout.known_flags is None:
+        # Without flags, 0 and the empty key are how a message says that it has none.
+        has_time, has_key = event_times != 0, value_starts > key_starts
+    return Fields(
+        data,
+        flags,
+        read.integers(at, "u8"),
+        has_id,
+        read.where(has_id, ids_at, "u8"),
+        has_time,
+        event_times,
+        has_key,
+        key_starts,
+        value_starts,
+        ends,
+        boundary,
+    )
+
+
+_ZERO = np.int64(0)
+
+
+def any_flag(flags: Any, bits: int) -> Any:
+    """Whether one of these flags is set: row by row, or for a single value."""
+    return (flags & np.uint16(bits)) != 0
+
+
+def _refuse(unsound: NDArray[np.bool_]) -> None:
+    if unsound.any():
+        raise Unsound(int(unsound.argmax()))
+
+
+class _Reader:
+    """Reads integers out of bodies that begin at ``starts``; evenly spaced ones need no gathering."""
+
+    def __init__(self, data: bytes, starts: Positions, byte_order: str) -> None:
+        self._data = data
+        self._starts = starts
+        self._byte_order = byte_order
+        self._stride = 0
+        if len(starts) > 1:
+            stride = int(starts[1] - starts[0])
+            if starts[-1] - starts[0] == (len(starts) - 1) * stride and (np.diff(starts) == stride).all():
+                self._stride = stride
+
+    def integers(self, shift: Any, code: str, rows: Present | None = None) -> NDArray[Any]:
+        """Those ``shift`` bytes into each body, or into those of some rows, in the machine's own order."""
+        kind = np.dtype(self._byte_order + code)
+        if not len(self._starts):
+            return np.zeros(0, dtype=kind.newbyteorder("="))
+        if self._stride and rows is None and not np.ndim(shift):
+            offset = int(self._starts[0] + shift)
+            found = np.ndarray(len(self._starts), kind, buffer=self._data, offset=offset, strides=(self._stride,))
+            return found.astype(kind.newbyteorder("="))
+        every_byte = np.ndarray(len(self._data) - kind.itemsize + 1, dtype=kind, buffer=self._data, strides=(1,))
+        at = self._starts + shift
+        gathered: NDArray[Any] = every_byte[at if rows is None else at[rows]]
+        return gathered.astype(kind.newbyteorder("="), copy=False)
+
+    def where(self, present: Present, shift: Any, code: str) -> NDArray[Any]:
+        """:meth:`integers` for the rows that have the field, 0 for the others."""
+        if present.all():
+            return self.integers(shift, code)
+        found = np.zeros(len(self._starts), dtype=code)
+        if present.any():
+            found[present] = self.integers(shift, code, present)
+        return found
