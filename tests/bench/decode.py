@@ -20,7 +20,7 @@ from wallaroo_spark.protocol import (
     WorkerSession,
     encode_message,
 )
-from wallaroo_spark.transport.base import READ_AT_MOST
+from wallaroo_spark.worker.service import LOT_BYTES
 
 CREDITS = 2**31
 NOON = 1_700_000_000_000_000_000
@@ -90,7 +90,7 @@ def take(worker: WorkerSession, reads: list[bytes]) -> int:
 
 def once(revision: Revision, data: bytes, streams: int) -> float:
     """Messages a second of processor time."""
-    reads = [data[at : at + READ_AT_MOST] for at in range(0, len(data), READ_AT_MOST)]
+    reads = [data[at : at + LOT_BYTES] for at in range(0, len(data), LOT_BYTES)]
     worker = streaming(revision, streams)
     began = time.process_time()
     count = take(worker, reads)

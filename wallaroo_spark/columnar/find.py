@@ -35,11 +35,9 @@ def find_messages(data: bytes, at: int, rules: FrameRules) -> tuple[Positions, i
         found.append(np.array(starts, dtype=np.int64))
         begin, at = at, end
         if len(starts) < most:
-            return np.concatenate(found), at
-        stride = (at - begin) // most
-        more, most = None, WALK
-        if stride < STRIDE_LIMIT:
-            more = _alike(data, at, rules, starts) if _even(starts) else _chained(data, at, rules)
+            return found[0] if len(found) == 1 else np.concatenate(found), at
+        short, most = (at - begin) // most < STRIDE_LIMIT, WALK
+        more = _alike(data, at, rules, starts) if _even(starts) else _chained(data, at, rules) if short else None
         if more is not None and len(more[0]):
             found.append(more[0])
             at, most = more[1], LOOK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -70,7 +71,7 @@ class StreamRows:
         return self.lot.sizes[self.low : self.high]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class RunRows:
     """One run by stream, in order of first appearance: ``parts``, and ``spans`` which is what
     :meth:`~wallaroo_spark.protocol.WorkerSession.admit` asks for. ``count`` is how many messages it has.
@@ -79,26 +80,36 @@ class RunRows:
     count: int
     spans: list[StreamSpan]
     parts: list[StreamRows]
-    _places: list[NDArray[np.intp]] | None
+    _places: _Places
 
     def until(self, end: int) -> list[StreamRows]:
         """The parts without what was sent at ``end`` or behind."""
         if end >= self.count:
             return self.parts
         kept = []
-        for number, part in enumerate(self.parts):
-            places = np.arange(len(part)) if self._places is None else self._places[number]
-            part.high = part.low + int(np.searchsorted(places, end))
+        for part in self.parts:
+            part.high = part.low + int(np.searchsorted(self._places.of(part), end))
             if len(part):
                 part.size = int(part.sizes.sum())
                 kept.append(part)
         return kept
 
 
+class _Places(NamedTuple):
+    """Where the rows of a run's parts were sent in it; without an order, one behind the other."""
+
+    order: NDArray[np.intp] | None
+    base: int
+
+    def of(self, part: StreamRows) -> NDArray[np.intp]:
+        rows = np.arange(part.low, part.high) if self.order is None else self.order[part.low : part.high]
+        return rows - self.base
+
+
 def by_stream(decoded: Decoded) -> list[RunRows]:
     """Each run of them by stream."""
     if not decoded.count:
-        return [RunRows(0, [], [], None) for _ in decoded.edges[1:]]
+        return [RunRows(0, [], [], _Places(None, 0)) for _ in decoded.edges[1:]]
     numbers = _numbers(decoded)
     order = None
     if numbers is None:
@@ -152,19 +163,16 @@ def _runs(decoded: Decoded, order: NDArray[np.intp] | None, lows: NDArray[np.int
     parts = [StreamRows(lot, *row) for row in zip(*columns, strict=True)]
     ends = np.searchsorted(run_of, np.arange(len(decoded.edges) - 1), side="right").tolist()
     begin, edges = 0, decoded.edges.tolist()
+    first_rows = firsts.tolist()
     for run, end in enumerate(ends):
-        mine, base = parts[begin:end], edges[run]
-        places = None if order is None else [order[part.low : part.high] - base for part in mine]
-        spans = [_span(part, at) for part, at in zip(mine, _places(mine, places, base), strict=True)]
-        yield RunRows(edges[run + 1] - base, spans, mine, places)
+        mine, places = parts[begin:end], _Places(order, edges[run])
+        if lot.plain:
+            starts = [row - places.base for row in first_rows[begin:end]]
+            spans = [StreamSpan(part.stream_id, at, first_lasting=at) for part, at in zip(mine, starts, strict=True)]
+        else:
+            spans = [_span(part, places.of(part)) for part in mine]
+        yield RunRows(edges[run + 1] - places.base, spans, mine, places)
         begin = end
-
-
-def _places(
-    parts: list[StreamRows], places: list[NDArray[np.intp]] | None, base: int
-) -> Iterator[NDArray[np.intp] | int]:
-    """Where the rows of each part were sent in their run: all places, or the first where they are consecutive."""
-    yield from (part.low - base for part in parts) if places is None else places
 
 
 def _lot(decoded: Decoded, order: NDArray[np.intp] | None) -> Lot:
@@ -174,19 +182,15 @@ def _lot(decoded: Decoded, order: NDArray[np.intp] | None) -> Lot:
     return Lot(decoded.columns(order), ids, flags, sizes, not any_flag(flags, _SPECIAL).any())
 
 
-def _span(part: StreamRows, places: NDArray[np.intp] | int) -> StreamSpan:
-    first = places if isinstance(places, int) else int(places[0])
-    if part.lot.plain:
-        return StreamSpan(part.stream_id, first, first_lasting=first)
-
+def _span(part: StreamRows, places: NDArray[np.intp]) -> StreamSpan:
     def place(row: int) -> int | None:
-        if row >= len(part):
-            return None
-        return places + row if isinstance(places, int) else int(places[row])
+        return int(places[row]) if row < len(places) else None
 
-    def of(chosen: NDArray[np.bool_]) -> int:
-        return int(chosen.argmax()) if chosen.any() else len(part)
+    def first(chosen: NDArray[np.bool_]) -> int:
+        return int(chosen.argmax()) if chosen.any() else len(places)
 
     ephemeral = any_flag(part.flags, Flags.EPHEMERAL)
-    eos = of(any_flag(part.flags, Flags.EOS))
-    return StreamSpan(part.stream_id, first, place(eos), place(eos + 1), place(of(ephemeral)), place(of(~ephemeral)))
+    eos = first(any_flag(part.flags, Flags.EOS))
+    return StreamSpan(
+        part.stream_id, int(places[0]), place(eos), place(eos + 1), place(first(ephemeral)), place(first(~ephemeral))
+    )

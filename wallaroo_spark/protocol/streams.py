@@ -6,7 +6,8 @@ Source: ``protocol.md``, section Stream states; ``seeds/003``, Stream State Mach
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.revisions import Revision
@@ -24,8 +25,7 @@ class Stream:
     ephemeral: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSpan:
+class StreamSpan(NamedTuple):
     """What one stream has in a run of messages, by index in the run.
 
     ``eos`` is the index of its first message with the EOS flag and ``after_eos`` that of the first one behind it;
@@ -149,12 +149,12 @@ def spans(messages: list[tuple[int, bool, bool]]) -> list[StreamSpan]:
     for index, (stream_id, eos, ephemeral) in enumerate(messages):
         span = found.get(stream_id) or StreamSpan(stream_id, first=index)
         if span.eos is not None and span.after_eos is None:
-            span = replace(span, after_eos=index)
+            span = span._replace(after_eos=index)
         if eos and span.eos is None:
-            span = replace(span, eos=index)
+            span = span._replace(eos=index)
         if ephemeral and span.first_ephemeral is None:
-            span = replace(span, first_ephemeral=index)
+            span = span._replace(first_ephemeral=index)
         if not ephemeral and span.first_lasting is None:
-            span = replace(span, first_lasting=index)
+            span = span._replace(first_lasting=index)
         found[stream_id] = span
     return list(found.values())

@@ -33,9 +33,9 @@ T = TypeVar("T")
 UNSENT_LIMIT = 4 << 20
 """Bytes that may wait for a peer that does not read; one past it is cut off."""
 TICK_SECONDS = 0.25
-LOT_SECONDS = 0.002
-LOT_BYTES = 128 << 10
-"""What peers send within this time is taken in together, unless it is as much as this before."""
+LOT_SECONDS = 0.005
+LOT_BYTES = 1 << 20
+"""What peers send within this time is taken in together, or sooner when it is so many bytes: a pass has its price."""
 BIND_SECONDS = 15.0
 """How long a port may still be held by a predecessor: a cancelled task's process lives on for some seconds."""
 BIND_PAUSE_SECONDS = 0.2
@@ -77,9 +77,8 @@ class WorkerService:
         self._alone = asyncio.Event()
         self._stop_reason = ""
         self._registry_away = False
-        self._arrived: dict[int, bytes] = {}
+        self._arrived: dict[int, list[bytes]] = {}
         self._arrived_bytes = 0
-        self._taken_in = asyncio.Event()
 
     async def run(self) -> None:
         """Serve the slot until :meth:`stop`, or until a newer submission takes it over."""
@@ -215,32 +214,30 @@ class WorkerService:
                 # Behind the read, since a peer may be paused while its session is in one.
                 await peer.readable.wait()
                 passed(Step.FRAME_RECEIVED)
-                await self._take_in(session, data)
+                self._gather(session, data)
         except TransportError as error:
             reason = error.message
         finally:
+            self._take_in()
             del self._peers[session]
             self.handle(e.Disconnected(session, reason))
             if not self._peers:
                 self._alone.set()
 
-    async def _take_in(self, session: int, data: bytes) -> None:
-        """Give the state what a peer has sent, with what others send at about the same time."""
+    def _gather(self, session: int, data: bytes) -> None:
+        """A peer has sent something; it is taken in with what it and others send at about the same time."""
         assert self._loop is not None
-        self._arrived[session] = data
+        if not self._arrived:
+            self._loop.call_later(LOT_SECONDS, self._take_in)
+        self._arrived.setdefault(session, []).append(data)
         self._arrived_bytes += len(data)
-        if self._arrived_bytes >= LOT_BYTES or len(self._peers) == 1:
-            self._take_in_lot()
-            return
-        if len(self._arrived) == 1:
-            self._loop.call_later(LOT_SECONDS, self._take_in_lot)
-        await self._taken_in.wait()
+        if self._arrived_bytes >= LOT_BYTES:
+            self._take_in()
 
-    def _take_in_lot(self) -> None:
+    def _take_in(self) -> None:
         if self._arrived:
-            parts, self._arrived, self._arrived_bytes = tuple(self._arrived.items()), {}, 0
-            taken_in, self._taken_in = self._taken_in, asyncio.Event()
-            taken_in.set()
+            parts = tuple((session, b"".join(pieces)) for session, pieces in self._arrived.items())
+            self._arrived, self._arrived_bytes = {}, 0
             self.handle(e.Received(parts, time.time_ns() // 1000))
 
     def handle(self, event: e.Event) -> None:
