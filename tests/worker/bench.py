@@ -218,8 +218,7 @@ class Bench:
 def ids_of(found: FoundRange | None) -> list[int | None]:
     """The message ids of a range that must be here."""
     assert found is not None
-    pieces = (piece.lot.stored["message_id"].slice(piece.low, piece.high - piece.low) for piece, _ in found.pieces)
-    return [value for ids in pieces for value in ids.to_pylist()]
+    return [value for piece, _ in found.pieces for value in piece.stored["message_id"].to_pylist()]
 
 
 def names(frames: Iterable[Frame]) -> list[str]:

@@ -249,7 +249,7 @@ class TestRewinds:
 
         found = bench.find(planned)[DRAFT_KEY]
         assert found is not None
-        assert [len(segment.ids) for segment, _ in found.pieces] == [2, 1]
+        assert [piece.high - piece.low for piece, _ in found.pieces] == [2, 1]
 
     def test_opaque_ids_survive_a_commit_between_ok_and_notify(self) -> None:
         bench = Bench(message_ids="opaque")

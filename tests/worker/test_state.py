@@ -44,10 +44,10 @@ class TestMessages:
 
         assert found is not None
         assert found.name == "orders"
-        ((segment, reference),) = found.pieces
+        ((piece, reference),) = found.pieces
         assert reference == 3
-        assert (segment.instance, segment.received_at) == ("shop-1", NOON)
-        assert segment.rows["value"].to_pylist() == [b"x" * 10] * 3
+        assert (piece.instance, piece.received_at) == ("shop-1", NOON)
+        assert piece.stored["value"].to_pylist() == [b"x" * 10] * 3
         assert bench.counts["messages"] == 3
 
     @revisions
@@ -338,7 +338,7 @@ class TestStatus:
             "sessions": 1,
             "streams": 1,
         }
-        assert (status["buffered_bytes"], status["budget_bytes"], status["pressure"]) == (4170, 256 << 20, "none")
+        assert (status["buffered_bytes"], status["budget_bytes"], status["pressure"]) == (4810, 256 << 20, "none")
 
     def test_ten_thousand_streams_are_no_more_work_to_report_than_one(
         self, make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch

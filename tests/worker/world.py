@@ -238,7 +238,7 @@ class World:
             if found is None:
                 missing.append(wanted)
             else:
-                values = [value for segment, _ in found.pieces for value in segment.rows["value"].to_pylist()]
+                values = [value for piece, _ in found.pieces for value in piece.stored["value"].to_pylist()]
                 self.query.got[key] = [int.from_bytes(value[:4]) for value in values]
         self.bench.do(e.Wanted(tuple(missing)))
         self.react()

@@ -212,3 +212,8 @@ class Piece:
     last_id: int
     received_at: int
     instance: str
+
+    @property
+    def stored(self) -> pa.RecordBatch:
+        """Its rows' columns, not copied."""
+        return self.lot.stored.slice(self.low, self.high - self.low)
