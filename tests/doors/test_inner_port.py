@@ -55,7 +55,7 @@ def exchange(client: Any, options: Any) -> None:
 
 
 ACTIONS = ["available", "plan", "committed", "rewind", "status", "stop", "anything"]
-TICKET = b'{"ranges": [["good", "1", null, 1]], "boundaries": true, "wait": 0}'
+TICKET = b'{"ranges": [["good", "1", null, 1]], "wait": 0}'
 CALLS: dict[str, Callable[[Any, Any], Any]] = {
     **{name: lambda c, o, name=name: list(c.do_action(flight.Action(name, b"{}"), o)) for name in ACTIONS},
     "do_get": lambda c, o: c.do_get(flight.Ticket(TICKET), o).read_all(),

@@ -19,7 +19,7 @@ from wallaroo_spark.protocol import WorkerSession
 from wallaroo_spark.registry import Lease
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.buffer import FoundRange, PlannedRange, flatten, nest
-from wallaroo_spark.worker.delivery import gather
+from wallaroo_spark.worker.delivery import gather, unpack
 from wallaroo_spark.worker.ledger import Origin
 from wallaroo_spark.worker.segment import LOT_OVERHEAD, SEGMENT_OVERHEAD
 from wallaroo_spark.worker.state import WorkerState
@@ -445,8 +445,8 @@ class Worker(Part):
             if not found and self.sim.now >= until:
                 break
             ranges = {index: planned for index, planned in ranges.items() if index not in found}
-            for batch, marks in gather(found, True):
-                deliver(batch, marks)
+            for batch, text in gather(found):
+                deliver(*unpack(batch, text, boundaries=True))
                 yield self.sim.latency()
         done.resolve(None)
 

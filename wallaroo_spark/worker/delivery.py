@@ -9,19 +9,24 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from wallaroo_spark.columnar import ROW_SCHEMA, RowsOf, to_rows
+from wallaroo_spark.columnar import ROW_SCHEMA, STORED_SCHEMA, RowsOf, to_rows
 from wallaroo_spark.worker.buffer import FoundRange
 from wallaroo_spark.worker.ledger import Reference
 from wallaroo_spark.worker.segment import Piece
 
-ROWS_A_BATCH = 10_000
-"""Rows to gather before a batch leaves, so that a stream of small pieces does not become a stream of small batches."""
-BYTES_A_BATCH = 4 << 20
+ROWS_A_BATCH = 5_000
+"""Rows to gather before a batch leaves, so that a stream of small pieces does not become a stream of small batches.
+
+A lot that has as many by itself leaves as it is; gathering costs a copy.
+"""
+BYTES_A_BATCH = 1 << 20
+
+Mark = tuple[int, Reference | None, bool]
+"""A range's index, the reference that its rows now lead up to (None: it had none), and whether the range is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +36,8 @@ class _Part:
     reference: Reference
 
 
-def gather(found: Mapping[int, FoundRange], boundaries: bool) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-    """Batches of a sensible size, each with ``[[range index, reference it leads up to, range is done], …]`` as JSON.
+def gather(found: Mapping[int, FoundRange]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+    """Stored columns in batches of a sensible size, each with what :func:`unpack` makes rows and marks of.
 
     Rows leave in the order in which they came in, whatever stream they are of.
     """
@@ -40,41 +45,46 @@ def gather(found: Mapping[int, FoundRange], boundaries: bool) -> Iterator[tuple[
     # A later lot has a higher serial, and within a lot a stream's rows are in order: so they stay in order.
     parts.sort(key=lambda part: (part.piece.serial, part.piece.low))
     left = Counter(part.index for part in parts)
-    marks: dict[int, list[Any]] = {index: [index, None, True] for index in found if index not in left}
+    marks: dict[int, Mark] = {index: (index, None, True) for index in found if index not in left}
     batch: list[_Part] = []
     rows = size = 0
     for part in parts:
         left[part.index] -= 1
-        marks[part.index] = [part.index, part.reference, not left[part.index]]
+        marks[part.index] = (part.index, part.reference, not left[part.index])
         batch.append(part)
         rows, size = rows + part.piece.high - part.piece.low, size + part.piece.size
         if rows >= ROWS_A_BATCH or size >= BYTES_A_BATCH:
-            yield _rows(batch, found, boundaries), _text(marks)
+            yield _columns(batch), _text(batch, found, marks)
             batch, marks, rows, size = [], {}, 0, 0
     if marks:
-        yield _rows(batch, found, boundaries), _text(marks)
+        yield _columns(batch), _text(batch, found, marks)
 
 
-def _text(marks: Mapping[int, list[Any]]) -> bytes:
-    return json.dumps(list(marks.values())).encode()
+def unpack(stored: pa.RecordBatch, text: bytes, *, boundaries: bool) -> tuple[pa.RecordBatch, list[Mark]]:
+    """The rows that Spark sees, and the marks, of what :func:`gather` gives. What is the same for all is added here."""
+    said = json.loads(text)
+    of = [RowsOf(*rows) for rows in said["of"]]
+    rows = to_rows(stored, of, include_boundaries=boundaries) if of else _empty(ROW_SCHEMA)
+    return rows, [(index, reference, done) for index, reference, done in said["marks"]]
 
 
-def _rows(batch: list[_Part], found: Mapping[int, FoundRange], boundaries: bool) -> pa.RecordBatch:
-    if not batch:
-        return pa.RecordBatch.from_pylist([], schema=ROW_SCHEMA)
-    of = [
-        RowsOf(
-            part.piece.instance,
-            found[part.index].name,
-            found[part.index].key.stream_id,
-            part.piece.received_at,
-            part.piece.high - part.piece.low,
-        )
-        for part in batch
-    ]
+def _text(batch: list[_Part], found: Mapping[int, FoundRange], marks: Mapping[int, Mark]) -> bytes:
+    of = []
+    for part in batch:
+        piece, one = part.piece, found[part.index]
+        of.append((piece.instance, one.name, one.key.stream_id, piece.received_at, piece.high - piece.low))
+    return json.dumps({"marks": list(marks.values()), "of": of}).encode()
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _columns(batch: list[_Part]) -> pa.RecordBatch:
     stored = list(_stored([part.piece for part in batch]))
-    whole = pa.concat_batches(stored) if len(stored) > 1 else stored[0]
-    return to_rows(whole, of, include_boundaries=boundaries)
+    if not stored:
+        return _empty(STORED_SCHEMA)
+    return pa.concat_batches(stored) if len(stored) > 1 else stored[0]
 
 
 def _stored(pieces: list[Piece]) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,7 @@ import pyarrow.flight as flight
 from wallaroo_spark.errors import ConfigurationError, TransportError
 from wallaroo_spark.options import Options
 from wallaroo_spark.transport import parse_address, read_authority
+from wallaroo_spark.worker.delivery import Mark, unpack
 from wallaroo_spark.worker.ledger import Reference
 
 Range = tuple[str, str, Reference | None, Reference]
@@ -98,17 +99,16 @@ class WorkerClient:
 
     def read(
         self, ranges: Sequence[Range], *, boundaries: bool, wait: float
-    ) -> Iterator[tuple[pa.RecordBatch, list[tuple[int, Reference | None, bool]]]]:
+    ) -> Iterator[tuple[pa.RecordBatch, list[Mark]]]:
         """The ranges' rows as they become complete, for up to ``wait`` seconds without any.
 
-        With each batch come marks: a range's index, the reference that its rows now lead up to (None: it had none),
-        and whether the range is done. A range without a final mark is not there.
+        With each batch come marks. A range without a final mark is not there.
         """
-        ticket = flight.Ticket(json.dumps({"ranges": ranges, "boundaries": boundaries, "wait": wait}).encode())
+        ticket = flight.Ticket(json.dumps({"ranges": ranges, "wait": wait}).encode())
         try:
             reader = self._client.do_get(ticket, flight.FlightCallOptions(headers=self._headers))
             for chunk in reader:
-                yield chunk.data, [tuple(mark) for mark in json.loads(chunk.app_metadata.to_pybytes())]
+                yield unpack(chunk.data, chunk.app_metadata.to_pybytes(), boundaries=boundaries)
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._failed("read", error) from None
 

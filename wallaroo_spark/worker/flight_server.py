@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from wallaroo_spark.columnar import ROW_SCHEMA
+from wallaroo_spark.columnar import STORED_SCHEMA
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import format_address
@@ -93,11 +93,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             index: PlannedRange(StreamKey(scope, int(stream_id)), start, end)
             for index, (scope, stream_id, start, end) in enumerate(request["ranges"])
         }
-        rows = self._rows(context, ranges, request["boundaries"], request["wait"])
-        return flight.GeneratorStream(ROW_SCHEMA, rows)
+        return flight.GeneratorStream(STORED_SCHEMA, self._batches(context, ranges, request["wait"]))
 
-    def _rows(
-        self, context: Any, ranges: dict[int, PlannedRange], boundaries: bool, wait: float
+    def _batches(
+        self, context: Any, ranges: dict[int, PlannedRange], wait: float
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         until = time.monotonic() + wait
         while ranges and not context.is_cancelled():
@@ -106,7 +105,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             if not found and time.monotonic() >= until:
                 return
             ranges = {index: planned for index, planned in ranges.items() if index not in found}
-            for number, batch in enumerate(gather(found, boundaries)):
+            for number, batch in enumerate(gather(found)):
                 if number:
                     passed(Step.RANGE_HALF_SENT)
                 yield batch
