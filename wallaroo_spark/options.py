@@ -104,6 +104,13 @@ class Options:
     memory_budget: int = _option(
         256 << 20, Kind.BYTES, "What a worker may buffer of messages that are not committed.", minimum=1 << 20
     )
+    credits: str = _option(
+        "adaptive",
+        Kind.TEXT,
+        "How much connectors may send ahead: what the next batch needs, by how fast and in what batches the query "
+        "takes it (adaptive), or as much as memoryBudget has room for (fixed).",
+        choices=("adaptive", "fixed"),
+    )
     replay_timeout: float = _option(
         120.0, Kind.SECONDS, "How long a read waits for connectors to send a planned range again.", minimum=0
     )

@@ -95,11 +95,12 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The driver says what Spark has committed since: only what has changed."""
+    """The driver says what Spark has committed since: only what has changed. Without ``now``, it is the last Tick's."""
 
     epoch: int
     batch: int
     references: Mapping[StreamKey, Reference]
+    now: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

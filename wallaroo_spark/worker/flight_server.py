@@ -146,7 +146,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return self._ask(plan)
 
     def _committed(self, body: dict[str, Any]) -> Any:
-        return self._tell(e.Committed(body["epoch"], body["batch"], flatten(body["references"])))
+        return self._tell(e.Committed(body["epoch"], body["batch"], flatten(body["references"]), time.monotonic()))
 
     def _rewind(self, body: dict[str, Any]) -> Any:
         return self._tell(e.Rewound(body["epoch"], body["batch"], flatten(body["references"])))

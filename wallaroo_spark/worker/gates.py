@@ -23,19 +23,26 @@ class Gates:
         self._sessions = sessions
         self._wanted: frozenset[StreamKey] = frozenset()
         self._pressure = Pressure.NONE
+        self._full = False
 
     def want(self, ranges: tuple[PlannedRange, ...]) -> None:
         """The ranges that reads are waiting for now."""
         self.waited = ranges
         self._wanted = frozenset(planned.key for planned in ranges)
+        self._sessions.flow.waiting = bool(ranges)
         self.regulate_all()
 
     def settle(self) -> None:
-        """After every event: where the pressure has changed, it has for all sessions."""
-        pressure = self._sessions.flow.pressure(self._sessions.buffer.used)
+        """After every event: where the pressure has changed, or credits are to be had again, it is so for all."""
+        flow, used = self._sessions.flow, self._sessions.buffer.used
+        pressure, full = flow.pressure(used), flow.full(used)
         if pressure is not self._pressure:
             self._pressure = pressure
             self.regulate_all()
+        if self._full and not full:
+            for client in self._sessions.streaming.values():
+                self.acknowledge(client)
+        self._full = full
 
     def acknowledge(self, client: Client, references: Iterable[tuple[int, int]] = ()) -> None:
         """One ACK with these committed references and the credits that are due; none when there is neither."""

@@ -30,7 +30,11 @@ class Progress:
             self._sessions.counts["stale-commits"] += 1
             return
         self.batch = event.batch
-        self._moved(self._sessions.buffer.commit(event.references))
+        buffer = self._sessions.buffer
+        before = buffer.used
+        moved = buffer.commit(event.references)
+        self._sessions.flow.committed(event.now, event.batch, before - buffer.used, buffer.used)
+        self._moved(moved)
 
     def rewound(self, event: e.Rewound) -> bool:
         """A query goes on from exactly these references; False when that is no news."""
@@ -41,6 +45,7 @@ class Progress:
         before = {ledger.key: ledger.committed for ledger in buffer.ledgers.values()}
         back = buffer.rewind(event.references)
         self.epoch, self.batch = event.epoch, event.batch
+        self._sessions.flow.restart(event.batch)
         self._recall.send_again(back, "the query went back")
         behind = set(back)
         for ledger in [buffer.ledgers[key] for key in back if key in buffer.ledgers]:

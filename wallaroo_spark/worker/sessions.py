@@ -21,6 +21,8 @@ from wallaroo_spark.worker.ledger import Ledger, Origin, StreamKey
 
 LEAVING_SECONDS = 5.0
 """How long a peer has to close after RESTART or ERROR."""
+ACTIVE_SECONDS = 1.0
+"""How long a session counts as one that sends after it has."""
 
 
 class Sessions:
@@ -35,7 +37,7 @@ class Sessions:
         self.options = options
         self.slot = origin.slot
         self.buffer = Buffer(options.memory_budget, origin, options.message_ids)
-        self.flow = FlowControl(options.memory_budget)
+        self.flow = FlowControl.of(options)
         self.clients: dict[int, Client] = {}
         self.serving: set[int] = set()
         self.streaming: dict[int, Client] = {}
@@ -107,6 +109,8 @@ class Sessions:
     def tick(self, now: float) -> None:
         """Time has passed; end what has lasted too long."""
         self._now = now
+        self.flow.active = sum(self._active(client) for client in self.streaming.values())
+        self.flow.tick(now, self.buffer.used, self._plannable)
         for client in [c for c in self.clients.values() if c.deadline is not None and c.deadline <= now]:
             if client.phase is Phase.LEAVING:
                 self.out.append(e.Close(client.session, at_once=True))
@@ -121,6 +125,14 @@ class Sessions:
                 if client.heard_at + self.options.idle_timeout <= now and not self._awaits(client):
                     seconds = self.options.idle_timeout
                     self.refuse(client, reasons.later(f"nothing was sent for {seconds:g} seconds (idleTimeout)"))
+
+    def _active(self, client: Client) -> bool:
+        """Whether a session has sent something of late, or would if it had credits."""
+        return client.heard_at + ACTIVE_SECONDS > self._now or client.protocol.credits.available <= 0
+
+    def _plannable(self) -> bool:
+        """Whether a batch could take any of what is held."""
+        return any(ledger.start < ledger.stable_end for ledger in self.buffer.ledgers.values())
 
     def heard(self, client: Client) -> None:
         """A peer has sent something."""

@@ -1,0 +1,158 @@
+"""How much the buffer should hold: what the batch that runs has taken, and what the next one needs.
+
+A micro-batch has a fixed price, whatever is in it, beside the price of its bytes. So a larger batch drains faster up to
+a point, and beyond it is only later. A batch should last :data:`WORTH` times its fixed price, which is then a small
+part of it, and needs as many bytes as drain in that time:
+
+    batch = the highest of the last drain rates × WORTH × the shortest but one of the last batch lengths
+
+The highest rate times the shortest time is how BBR finds what a path holds. Why that and not a PID: a PID acts on an
+error, and how full the buffer should be is not known before rate and length are; once they are, their product is the
+answer, in one step and with no gains to tune. Simulated loads are in ``tests/worker/loads.py``.
+
+- *Supply is the limit.* A batch that had all there was says nothing of the sink, and changes nothing. One that was held
+  back may make the next half as large, or four times as large: a slow start, ended by the formula.
+- *The shortest length* is seen when a batch is small: in a lull, and else because two are made small on purpose now and
+  then, at the same numbers in every worker (BBR's ProbeRTT). Without, a sink that is always busy would seem to have a
+  high fixed price. The shortest but one, for a commit that is told of late makes the next seem short.
+- *No commit comes.* That a sink has stalled cannot be told from a planner that waits for more, so what may be held
+  grows, slowly. When nothing that is held can be planned, no sink is to blame, and all of it may be used at once.
+
+Pure: all times are arguments, in monotonic seconds; sizes are bytes of memory. Source: ``seeds/000``, Overview.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+
+WORTH = 20
+"""How many times its fixed price a batch should last."""
+SMALLEST_BATCH = 2 << 20
+"""Bytes that a batch may always have; a buffer that has no room for two such is not regulated."""
+START_PART = 8
+"""What a batch may have at first, as a part of the most that is held."""
+PATIENCE_SECONDS = 15.0
+"""How long a full buffer waits for a commit before it may hold more."""
+CREEP_SECONDS = 900.0
+"""How long it then takes to come to the most that is held: ``maxTriggerDelay``, by default."""
+PROBE_EVERY = 64
+"""Batches from where some are made small to where the next are."""
+_PROBES = 2
+_PROBE_PART = 4 * WORTH
+_GROWTH = 4
+_RATES = 3
+
+
+class Pace:
+    """How many bytes a buffer may hold now (``limit``), never more than ``most``; ``batch`` is what the next one needs.
+
+    While a batch runs, ``limit`` leaves room for ``batch`` beside it: what it has taken is held until its commit.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.now = 0.0
+        self.limit = most
+        self.batch = 0
+        self._least, self._largest = min(most, SMALLEST_BATCH), most
+        self.restart(-1)
+
+    def restart(self, number: int) -> None:
+        """A query goes on behind the batch of this number; nothing is known of it."""
+        self.batch = max(self._least, self.most // START_PART)
+        self._number = number
+        self._held = 0
+        self._crept = 0.0
+        self._probed = self._unplannable = False
+        self._probing = 0
+        self._committed_at: float | None = None
+        self._began: float | None = None
+        self._prices: deque[float] = deque(maxlen=2 * PROBE_EVERY)
+        self._rates: deque[float] = deque(maxlen=_RATES)
+        self._full_at: float | None = None
+        self._was_full = False
+        self._set_limit()
+
+    def bound(self, least: float, largest: float) -> None:
+        """A batch is planned from ``least`` bytes on, and takes no more than ``largest``."""
+        self._least = int(min(self.most, max(SMALLEST_BATCH, least)))
+        self._largest = int(min(self.most, max(self._least, largest)))
+        self.batch = self._bounded(self.batch)
+        self._set_limit()
+
+    def arrived(self, used: int) -> bool:
+        """Take note of what is held; whether that is all that may be."""
+        if self._began is None and used:
+            self._began = self.now
+        if used < self.limit:
+            return False
+        if self._full_at is None:
+            self._full_at = self.now
+        return True
+
+    def tick(self, now: float, used: int, plannable: Callable[[], bool]) -> None:
+        """Time has passed; ``plannable`` tells whether a batch could take any of what is held."""
+        passed, self.now = max(0.0, now - self.now), max(now, self.now)
+        if not self.arrived(used) or self.limit >= self.most:
+            return
+        self._unplannable = not plannable()
+        assert self._full_at is not None
+        if self.now - self._full_at > PATIENCE_SECONDS:
+            self._crept += passed * self.most / CREEP_SECONDS
+        self._set_limit()
+
+    def committed(self, now: float, number: int, freed: int, held: int) -> None:
+        """The batch of this number is committed, which has freed bytes and left some; numbers between are, too."""
+        self.now = max(now, self.now)
+        limited = self._was_full or self._full_at is not None
+        if self._committed_at is not None:
+            self._see((self.now - self._committed_at) / max(1, number - self._number), freed)
+        length = self.now - (self.now if self._began is None else self._began)
+        if limited and freed and length > 0:
+            self._learn(freed / length, length)
+        self._probe(limited and self._least <= SMALLEST_BATCH < self.most // 2, number)
+        self._was_full, self._full_at = self._full_at is not None, None
+        self._number, self._held, self._crept, self._unplannable = number, held, 0.0, False
+        self._committed_at = self.now
+        self._began = self.now if held else None
+        self._set_limit()
+
+    def _see(self, length: float, freed: int) -> None:
+        """A batch has taken so long; of a small one, what its bytes have taken can be told and is left out."""
+        if 4 * freed <= self.batch and self._rates:
+            length = max(length / 2, length - freed / max(self._rates))
+        if length > 0:
+            self._prices.append(length)
+
+    def _probe(self, useful: bool, number: int) -> None:
+        """Whether the next batches are to be small; they cannot be where a larger one is waited for."""
+        due = not self._probed or number // PROBE_EVERY != self._number // PROBE_EVERY
+        if self._probing:
+            self._probing -= 1
+        elif useful and due:
+            self._probing, self._probed = _PROBES, True
+
+    def _learn(self, rate: float, length: float) -> None:
+        """A batch that could have been larger has drained at this rate (bytes a second) and taken so long."""
+        worth = WORTH * sorted(self._prices)[:2][-1] if self._prices else math.inf
+        if length > 2 * worth:
+            # Half of it would still be too long, whatever the rates before it say.
+            self._rates.clear()
+        self._rates.append(rate)
+        if self._probing or not self._prices:
+            return
+        batch = max(self.batch / 2, min(max(self._rates) * worth, _GROWTH * (self.batch + self._crept)))
+        self.batch = self._bounded(batch)
+
+    def _bounded(self, batch: float) -> int:
+        return max(self._least, min(self._largest, int(batch)))
+
+    def _set_limit(self) -> None:
+        gathers = self.batch // _PROBE_PART if self._probing else self.batch
+        # As much as two batches may stand, for what the next one needs may just have been halved.
+        limit = min(self._held, 2 * self.batch) + gathers + int(self._crept)
+        if not self._probing:
+            limit = max(limit, 2 * SMALLEST_BATCH)
+        self.limit = self.most if self._unplannable else min(self.most, limit)
