@@ -72,7 +72,7 @@ class Client:
 
     def committed(self, epoch: int, batch: int, references: References) -> None:
         """Spark has committed a batch."""
-        self._tell(e.Committed(epoch, batch, flatten(references)))
+        self._tell(e.Committed(epoch, batch, flatten(references), self._inner.sim.now))
 
     def status(self) -> Mapping[str, Any]:
         """Not asked for here."""

@@ -146,6 +146,10 @@ class Histories(RuleBasedStateMachine):
         self.generation += 1
         self.world.lose_worker(self.generation)
 
+    @rule()
+    def tick(self) -> None:
+        self.world.tick()
+
     @invariant()
     def what_must_hold_holds(self) -> None:
         if hasattr(self, "world"):

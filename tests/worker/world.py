@@ -195,6 +195,7 @@ class World:
         self.query = Query()
         self.senders: list[Sender] = []
         self.told: dict[StreamKey, Reference] = {}
+        self.now = 0.0
         self.restart_query()
 
     def add(self, instance: str, revision: Revision, sources: list[Source]) -> Sender:
@@ -211,6 +212,12 @@ class World:
         if self.bench.held_back:
             self.bench.answer(self.bench.held_back.pop(0))
             self.react()
+
+    def tick(self) -> None:
+        """Time passes."""
+        self.now += 0.25
+        self.bench.do(e.Tick(self.now))
+        self.react()
 
     def react(self) -> None:
         for sender in self.senders:
@@ -327,6 +334,7 @@ class World:
                 sender.send(stream_id, 1_000)
             while sender.outbox and sender.connector is not None and not sender.connector.paused:
                 sender.deliver(20_000)
+        self.tick()
         self.plan(None, None)
         if self.read():
             self.commit()
