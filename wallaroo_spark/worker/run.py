@@ -17,6 +17,7 @@ import pandas as pd
 import pyarrow as pa
 
 from wallaroo_spark.worker.leasing import Registry
+from wallaroo_spark.worker.memory import keep_memory
 from wallaroo_spark.worker.service import WorkerService, WorkerSetup
 
 HEARTBEAT_SECONDS = 1.0
@@ -65,6 +66,7 @@ def run_worker(setup: WorkerSetup, registry: Registry, rows: Iterator[pd.DataFra
     for _ in rows:
         # The partition's one row only places the task; all that matters is in the setup.
         pass
+    keep_memory()
     heartbeat = pd.DataFrame({"slot": pd.Series([], dtype=pd.ArrowDtype(pa.int32()))})
     with WorkerThread(setup, registry) as worker:
         while worker.alive(HEARTBEAT_SECONDS):

@@ -1,0 +1,36 @@
+"""How a worker's process deals with memory: what it lets go of it will need again at once.
+
+A worker takes in as much as it hands out, for as long as it lives. By default both glibc and Arrow's allocator give what
+is free back to the system soon, and every page that is taken anew is cleared by the kernel first, which was measured to be
+half of all that a worker does. So what is free is kept, up to a limit: a worker's memory is bounded by its budget, not by
+how little it happens to hold.
+
+Source: ``design.md``, rule 6.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import pyarrow as pa
+
+KEEP_BYTES = 64 << 20
+"""Free bytes at the top of the heap from which on memory is given back."""
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
+_GLIBC_LARGEST_MMAP_THRESHOLD = 32 << 20
+
+
+def keep_memory() -> bool:
+    """Have free memory of this process kept for what comes next; False where the C library cannot be told so."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallopt") or not hasattr(library, "gnu_get_libc_version"):
+        return False
+    settings = {
+        _ARENA_MAX: 1,
+        _MMAP_THRESHOLD: _GLIBC_LARGEST_MMAP_THRESHOLD,
+        _TRIM_THRESHOLD: KEEP_BYTES,
+        _TOP_PAD: 1 << 20,
+    }
+    done = all([library.mallopt(name, value) for name, value in settings.items()])
+    pa.set_memory_pool(pa.system_memory_pool())
+    return done
