@@ -1,9 +1,9 @@
 """How a worker's process deals with memory: what it lets go of it will need again at once.
 
-A worker takes in as much as it hands out, for as long as it lives. By default both glibc and Arrow's allocator give what
-is free back to the system soon, and every page that is taken anew is cleared by the kernel first, which was measured to be
-half of all that a worker does. So what is free is kept, up to a limit: a worker's memory is bounded by its budget, not by
-how little it happens to hold.
+A worker takes in as much as it hands out, for as long as it lives. By default both glibc and Arrow's allocator soon
+give back what is free, and the kernel clears every page that is taken anew: measured, that was half of all that a
+worker does. So what is free is kept, up to a limit. A worker's memory is bounded by its budget, not by how little it
+happens to hold.
 
 Source: ``design.md``, rule 6.
 """
@@ -31,6 +31,6 @@ def keep_memory() -> bool:
         _TRIM_THRESHOLD: KEEP_BYTES,
         _TOP_PAD: 1 << 20,
     }
-    done = all([library.mallopt(name, value) for name, value in settings.items()])
+    done = [library.mallopt(name, value) for name, value in settings.items()]
     pa.set_memory_pool(pa.system_memory_pool())
-    return done
+    return all(done)
