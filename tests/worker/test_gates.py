@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.worker.bench import Bench, Connector
-from wallaroo_spark.protocol import DRAFT_BE, REVISIONS, V3, Ack, Revision
+from wallaroo_spark.protocol import DRAFT_BE, REVISIONS, V3, Ack, Flags, Revision
 from wallaroo_spark.worker import events as e
+from wallaroo_spark.worker import pace
 from wallaroo_spark.worker.buffer import PlannedRange
 from wallaroo_spark.worker.ledger import StreamKey
 
@@ -188,3 +189,95 @@ def test_windows_of_thousands_of_sessions_stay_within_what_is_free(make_bench: C
     latest = [connector.session.credits.available for connector in connectors[-1000:]]
     assert max(latest) <= (64 << 20) // (2000 * 256)
     assert min(latest) >= 1
+
+
+@pytest.fixture
+def paced(make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A worker that lets in 50 kB at first, of 786 kB that it may."""
+    monkeypatch.setattr(pace, "SMALLEST_BATCH", 25_000)
+    monkeypatch.setattr(pace, "START_PART", 100)
+    return make_bench(memory_budget=BUDGET)
+
+
+def spend(connector: Connector, first: int, stable: bool = True) -> int:
+    """Send for as long as there are credits, as many at a time; the id behind the last."""
+    flags = Flags.NONE if stable else Flags.UNSTABLE_REFERENCE
+    while (credits := connector.session.credits.available) > 0:
+        connector.messages(1, range(first, first + credits), flags, size=150)
+        first += credits
+    return first
+
+
+def test_credits_end_with_what_the_next_batch_needs(paced: Bench) -> None:
+    connector = sender(paced, "one")
+    spend(connector, 1)
+
+    assert 50_000 <= paced.state.buffer.used < 100_000
+    assert not connector.paused
+    paced.run_batch()
+    assert connector.session.credits.available > 0
+
+
+def test_a_session_that_waits_for_credits_gets_them_when_another_s_rows_are_committed(paced: Bench) -> None:
+    one, two = sender(paced, "one"), sender(paced, "two")
+    spend(one, 1)
+    spend(two, 1)
+    assert two.session.credits.available <= 0
+
+    paced.run_batch()
+    assert one.session.credits.available > 0
+    assert two.session.credits.available > 0
+
+
+def test_a_message_larger_than_what_a_batch_needs_may_come(paced: Bench) -> None:
+    connector = sender(paced, "one")
+    connector.messages(1, [1], size=400_000)
+
+    assert list(paced.run_batch().values()) == [[1]]
+    assert connector.session.credits.available > 0
+
+
+def test_what_cannot_be_planned_does_not_use_credits_up(paced: Bench) -> None:
+    connector = sender(paced, "one")
+    first = spend(connector, 1, stable=False)
+    paced.do(e.Tick(0.25))
+    assert connector.session.credits.available > 0
+
+    connector.messages(1, range(first, first + 1_500), Flags.UNSTABLE_REFERENCE, size=150)
+    assert paced.state.buffer.used > 300_000
+    assert connector.error == ""
+
+
+def test_what_a_read_waits_for_may_come_whatever_a_batch_needs(paced: Bench) -> None:
+    connector = sender(paced, "one")
+    first = spend(connector, 1)
+    paced.do(wanted("one", end=100_000))
+    assert connector.session.credits.available > 0
+
+    connector.messages(1, range(first, first + 1_500), size=150)
+    assert paced.state.buffer.used > 300_000
+    assert connector.error == ""
+
+
+def test_a_query_that_starts_again_is_not_known(paced: Bench) -> None:
+    connector = sender(paced, "one")
+    for moment in range(1, 5):
+        spend(connector, 1000 * moment)
+        paced.do(e.Tick(float(moment)))
+        paced.run_batch()
+    assert paced.state.flow.pace is not None
+    grown = paced.state.flow.pace.batch
+
+    paced.rewind(paced.offsets, paced.batch)
+    assert paced.state.flow.pace.batch == 25_000 < grown
+
+
+def test_fixed_credits_are_for_all_that_the_budget_has_room_for(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "SMALLEST_BATCH", 25_000)
+    bench = make_bench(memory_budget=BUDGET, credits="fixed")
+    spend(sender(bench, "one"), 1)
+
+    assert bench.state.flow.pace is None
+    assert bench.state.buffer.used > 700_000

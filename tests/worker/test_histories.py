@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.worker.world import Source, World
 from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, REVISIONS, V3
+from wallaroo_spark.worker import pace
 
 BUDGET = 1 << 20
 NUMBERS = st.integers(0, 3)
@@ -166,6 +168,23 @@ class OpaqueHistories(Histories):
     message_ids = "opaque"
 
 
+class TightHistories(OpaqueHistories):
+    """The same where credits are for a message or two, and a batch may need all that the budget allows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        patched = pytest.MonkeyPatch()
+        patched.setattr(pace, "SMALLEST_BATCH", 20_000)
+        patched.setattr(pace, "START_PART", 64)
+        self.undo = patched.undo
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            self.undo()
+
+
 thorough = settings(
     derandomize=True,
     deadline=None,
@@ -177,5 +196,7 @@ TestHistories = Histories.TestCase
 TestHistories.settings = thorough
 TestOpaqueHistories = OpaqueHistories.TestCase
 TestOpaqueHistories.settings = thorough
+TestTightHistories = TightHistories.TestCase
+TestTightHistories.settings = thorough
 
 assert {DRAFT_BE, DRAFT_LE, V3} == set(REVISIONS.values())

@@ -13,8 +13,9 @@ answer, in one step and with no gains to tune. Simulated loads are in ``tests/wo
 - *Supply is the limit.* A batch that had all there was says nothing of the sink, and changes nothing. One that was held
   back may make the next half as large, or four times as large: a slow start, ended by the formula.
 - *The shortest length* is seen when a batch is small: in a lull, and else because two are made small on purpose now and
-  then, at the same numbers in every worker (BBR's ProbeRTT). Without, a sink that is always busy would seem to have a
-  high fixed price. The shortest but one, for a commit that is told of late makes the next seem short.
+  then, at the same numbers in every worker (BBR's ProbeRTT), for the first time some seconds after a start. Without, a
+  sink that is always busy would seem to have a high fixed price. It is the shortest but one, for a commit that is told
+  of late makes the next batch seem short.
 - *No commit comes.* That a sink has stalled cannot be told from a planner that waits for more, so what may be held
   grows, slowly. When nothing that is held can be planned, no sink is to blame, and all of it may be used at once.
 
@@ -37,6 +38,10 @@ PATIENCE_SECONDS = 15.0
 """How long a full buffer waits for a commit before it may hold more."""
 CREEP_SECONDS = 900.0
 """How long it then takes to come to the most that is held: ``maxTriggerDelay``, by default."""
+FIRST_SECONDS = 5.0
+"""What a batch should last at most as long as its fixed price is not known."""
+FIRST_PROBE_SECONDS = 10.0
+"""How long after a batch was first held back some are made small: a query that starts has something better to do."""
 PROBE_EVERY = 64
 """Batches from where some are made small to where the next are."""
 _PROBES = 2
@@ -65,7 +70,9 @@ class Pace:
         self._number = number
         self._held = 0
         self._crept = 0.0
-        self._probed = self._unplannable = False
+        self._unplannable = False
+        self._limited_at: float | None = None
+        self._probed = False
         self._probing = 0
         self._committed_at: float | None = None
         self._began: float | None = None
@@ -112,7 +119,7 @@ class Pace:
         length = self.now - (self.now if self._began is None else self._began)
         if limited and freed and length > 0:
             self._learn(freed / length, length)
-        self._probe(limited and self._least <= SMALLEST_BATCH < self.most // 2, number)
+        self._probe(limited, number)
         self._was_full, self._full_at = self._full_at is not None, None
         self._number, self._held, self._crept, self._unplannable = number, held, 0.0, False
         self._committed_at = self.now
@@ -126,13 +133,15 @@ class Pace:
         if length > 0:
             self._prices.append(length)
 
-    def _probe(self, useful: bool, number: int) -> None:
+    def _probe(self, limited: bool, number: int) -> None:
         """Whether the next batches are to be small; they cannot be where a larger one is waited for."""
-        due = not self._probed or number // PROBE_EVERY != self._number // PROBE_EVERY
         if self._probing:
             self._probing -= 1
-        elif useful and due:
-            self._probing, self._probed = _PROBES, True
+        elif limited and self._least <= SMALLEST_BATCH < self.most // 2:
+            self._limited_at = self.now if self._limited_at is None else self._limited_at
+            due = number // PROBE_EVERY != self._number // PROBE_EVERY
+            if due or (not self._probed and self.now >= self._limited_at + FIRST_PROBE_SECONDS):
+                self._probing, self._probed = _PROBES, True
 
     def _learn(self, rate: float, length: float) -> None:
         """A batch that could have been larger has drained at this rate (bytes a second) and taken so long."""
@@ -141,10 +150,11 @@ class Pace:
             # Half of it would still be too long, whatever the rates before it say.
             self._rates.clear()
         self._rates.append(rate)
-        if self._probing or not self._prices:
+        if self._probing:
             return
-        batch = max(self.batch / 2, min(max(self._rates) * worth, _GROWTH * (self.batch + self._crept)))
-        self.batch = self._bounded(batch)
+        most = max(self._rates) * (worth if self._probed else min(worth, FIRST_SECONDS))
+        least = self.batch / 2 if self._probed else self.batch
+        self.batch = self._bounded(max(least, min(most, _GROWTH * (self.batch + self._crept))))
 
     def _bounded(self, batch: float) -> int:
         return max(self._least, min(self._largest, int(batch)))
