@@ -22,7 +22,7 @@ from tests.bench.report import goals_of, text
 from tests.bench.stage import QUICK, Context, Lengths
 from tests.chaos.__main__ import reporting
 
-SECTIONS = ("decode", "sdk", "e2e", "latency", "fanin", "memory")
+SECTIONS = ("decode", "sdk", "e2e", "latency", "fanin", "memory", "credits")
 REPETITIONS = 5
 SHARE_OF_CAPACITY = 0.25
 """The rate at which connectors and streams grow."""
@@ -80,6 +80,11 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
 
         return held(context)
 
+    def credits() -> Any:
+        from tests.bench.credits import measure
+
+        return measure(context)
+
     return {
         "decode": lambda: decode.measure(given.messages or lengths.messages, REPETITIONS, context.progress),
         "sdk": lambda: sdk.measure(context.directory, lengths.sdk_messages, REPETITIONS, context.progress),
@@ -87,6 +92,7 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
         "latency": latency,
         "fanin": fan_in,
         "memory": memory,
+        "credits": credits,
     }
 
 

@@ -106,11 +106,14 @@ class Gate:
 
 
 def held(context: Context) -> dict[str, Any]:
-    """A worker under full load while its query stands still, and how fast it catches up."""
+    """A worker under full load while its query stands still, and how fast it catches up.
+
+    With a fixed window, for one that adapts would not let the buffer fill.
+    """
     lengths, gate = context.lengths, Gate()
     samples: list[tuple[float, float, float]] = []
     with (
-        Installation(context, lambda writer: writer.foreachBatch(gate)) as installation,
+        Installation(context, lambda writer: writer.foreachBatch(gate), credits="fixed") as installation,
         contextlib.ExitStack() as last,
     ):
         last.callback(gate.go)

@@ -20,7 +20,7 @@ def panels(results: dict[str, Any], file: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, grid = pyplot.subplots(2, 4, figsize=(22, 10), layout="constrained")
+    figure, grid = pyplot.subplots(3, 3, figsize=(20, 15), layout="constrained")
     for axes, (title, section, work) in zip(grid.flat, PANELS, strict=True):
         axes.set_title(title, fontsize=11)
         found = results.get(section)
@@ -143,6 +143,17 @@ def _memory(found: Any, axes: Axes) -> None:
     axes.legend(fontsize=8)
 
 
+def _credits(found: Any, axes: Axes) -> None:
+    cases = found["cases"]
+    held = {credits: [one[credits]["mean_MiB"] for one in cases] for credits in ("fixed", "adaptive")}
+    _bars(axes, [one["load"].replace(", ", ",\n") for one in cases], held, ["#bbbbbb", "#1f77b4"])
+    for at, one in enumerate(cases):
+        rate = one["adaptive"]["MiB_per_second"] / one["fixed"]["MiB_per_second"]
+        axes.text(at + 0.2, one["adaptive"]["mean_MiB"], f"{rate:.2f}", ha="center", va="bottom", fontsize=8)
+    axes.tick_params(axis="x", rotation=60, labelsize=7)
+    axes.set_ylabel("MiB held on average; throughput of the fixed window's")
+
+
 PANELS: tuple[tuple[str, str, Callable[[Any, Axes], None]], ...] = (
     ("Decoding (dashed: goal, aim)", "decode", _decode),
     ("One Python connector, 100 B (dashed: goal, aim)", "sdk", _sdk),
@@ -152,4 +163,5 @@ PANELS: tuple[tuple[str, str, Callable[[Any, Axes], None]], ...] = (
     ("More connectors, same rate", "fanin", _connectors),
     ("More streams, same rate", "fanin", _streams),
     ("A worker whose query stands still", "memory", _memory),
+    ("Credits, simulated loads", "credits", _credits),
 )

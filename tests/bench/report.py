@@ -172,6 +172,25 @@ def _memory(found: Any) -> Iterator[str]:
     )
 
 
+def _credits(found: Any) -> Iterator[str]:
+    yield "Credits, a fixed window → what the next batch needs, in simulated time; held in MiB, waits in seconds:"
+    names = ("MiB_per_second", "mean_MiB", "peak_MiB", "p50_seconds", "p99_seconds")
+    body = [
+        (one["load"], *(f"{amount(one['fixed'][name])} → {amount(one['adaptive'][name])}" for name in names))
+        for one in found["cases"]
+    ]
+    yield table(("load", "MiB/s", "held, mean", "held, peak", "p50 to ACK", "p99 to ACK"), body)
+    yield "One connector, 100 B, into noop:"
+    body = [
+        (
+            credits,
+            *(amount(one[name]) for name in ("messages_per_second", "mean_MiB", "peak_MiB", "batch_seconds")),
+        )
+        for credits, one in found["real"].items()
+    ]
+    yield table(("credits", "msg/s", "held, mean MiB", "held, peak MiB", "batch, s"), body)
+
+
 TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "decode": _decode,
     "sdk": _sdk,
@@ -179,4 +198,5 @@ TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "latency": _latency,
     "fanin": _fan_in,
     "memory": _memory,
+    "credits": _credits,
 }

@@ -11,7 +11,9 @@ import pytest
 from tests.bench import __main__ as bench
 from tests.bench import decode
 from tests.bench.load import Template, thinned
+from tests.bench.picture import panels
 from tests.bench.report import goals_of, text
+from tests.worker.loads import Load, always, compared
 from wallaroo_spark.protocol import REVISIONS, FrameBuffer, Message, MessageRun
 
 
@@ -29,6 +31,19 @@ def test_the_quickest_section_writes_figures_tables_and_a_picture(
     assert found["goals"]["noop_100"] is None
     assert (tmp_path / "bench.png").stat().st_size > 0
     assert "not measured" in capsys.readouterr().out
+
+
+def test_credits_are_drawn_and_told_load_by_load(tmp_path: Path) -> None:
+    real = {"messages_per_second": 5e5, "mean_MiB": 40.0, "peak_MiB": 60.0, "batch_seconds": 0.5}
+    cases = [compared(Load(name, always(rate), seconds=5)) for name, rate in (("little", 1), ("much", 200))]
+    results = {"credits": {"cases": cases, "real": {"fixed": real, "adaptive": real}}}
+
+    panels(results, tmp_path / "bench.png")
+    told = text(results)
+
+    assert (tmp_path / "bench.png").stat().st_size > 0
+    assert "| little " in told
+    assert "| adaptive |" in told
 
 
 def test_an_unknown_section_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
