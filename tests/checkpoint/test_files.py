@@ -277,3 +277,16 @@ def test_a_copy_of_a_running_checkpoint_is_read_as_it_is(checkpoint: Checkpoint,
     shutil.copytree(checkpoint.folder, copy)
     checkpoint.run(1)
     assert CheckpointFiles(str(copy)).progress("orders") == Progress(plan(0), None)
+
+
+def test_the_commit_log_says_when_it_changed_where_that_is_cheap(checkpoint: Checkpoint) -> None:
+    assert CheckpointFiles(str(checkpoint.folder / "none")).stamp() == 0
+    files = CheckpointFiles(str(checkpoint.folder))
+    checkpoint.commit(0)
+    assert files.stamp() == (checkpoint.folder / "commits").stat().st_mtime_ns
+
+
+def test_what_only_looks_like_a_directory_does_not_say_when_it_changed() -> None:
+    assert CheckpointFiles("dbfs:/checkpoints/orders").stamp() is None
+    assert CheckpointFiles("/Volumes/main/default/checkpoints/orders").stamp() is None
+    assert CheckpointFiles("mock:///checkpoint").stamp() is None

@@ -117,6 +117,17 @@ def test_a_woken_watcher_reports_plans_and_commits(checkpoint: Checkpoint, watch
     assert heard.next() == (0, None)
 
 
+def test_a_change_of_the_commit_log_is_seen_without_being_woken(
+    checkpoint: Checkpoint, watch: Watch, heard: Heard
+) -> None:
+    checkpoint.run(0)
+    watch(poll_seconds=NEVER)
+    assert heard.next() == (0, None)
+    for batch in range(1, 4):
+        checkpoint.run(batch)
+        assert heard.next() == (batch, None)
+
+
 def test_a_watcher_that_nobody_wakes_looks_by_itself(checkpoint: Checkpoint, watch: Watch, heard: Heard) -> None:
     watch(poll_seconds=0.01)
     checkpoint.run(0)

@@ -31,6 +31,8 @@ SCHEMES = ("file", "hdfs", "viewfs", "s3", "s3a", "gs", "abfs", "abfss", "dbfs")
 # Hadoop's names for the same stores.
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _DATABRICKS_MOUNT = "/dbfs"
+# Object stores that look like directories.
+_MOUNTS = (f"{_DATABRICKS_MOUNT}/", "/Volumes/")
 _TRIES = 5
 _RETRY_SECONDS = 0.02
 
@@ -57,6 +59,7 @@ class CheckpointFiles:
 
     def __init__(self, location: str) -> None:
         self.filesystem, self._root, self.identity = _open(location)
+        self._remote = not isinstance(self.filesystem, fs.LocalFileSystem) or self._root.startswith(_MOUNTS)
         self._plans: dict[tuple[str, int, _Entry], PlannedBatch | None] = {}
         self._commits: tuple[int, _Entry] | None = None
 
@@ -70,6 +73,18 @@ class CheckpointFiles:
         vanished or is not whole yet is looked for again, a few times within a tenth of a second.
         """
         return self._retrying(lambda: self._progress(receiver))
+
+    def stamp(self) -> int | None:
+        """When the commit log last changed, in ns since 1970 UTC by the file system's clock, 0 before there is one.
+
+        None where looking is not cheap, or does not tell: on a file system that is not this machine's own.
+        """
+        if self._remote:
+            return None
+        try:
+            return os.stat(os.path.join(self._root, "commits")).st_mtime_ns
+        except OSError:
+            return 0
 
     def exists(self) -> bool:
         """Whether a query has planned or committed a batch here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from wallaroo_spark.checkpoint.files import CheckpointFiles
@@ -13,14 +14,17 @@ from wallaroo_spark.steps import Step, passed
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
+GLANCE_SECONDS = 0.02
+"""How often to see whether the commit log has changed, where that is cheap."""
+_COARSE_NS = 50_000_000
 STOP_SECONDS = 5.0
 
 
 class CheckpointWatcher:
     """Calls ``on_progress`` with each :class:`Progress` whose committed or planned batch is newer than before.
 
-    It looks when it is woken, which the owner does on every progress report of the query, and every ``poll_seconds``,
-    because a report can be lost. What it reports never goes back, except when the checkpoint has been removed and made
+    It looks when the commit log has changed, where that is cheap to see, when it is woken, which the owner can do on
+    every progress report of the query, and every ``poll_seconds``, because both can be missed. What it reports never goes back, except when the checkpoint has been removed and made
     anew, or :meth:`start` is called again. Nothing that goes wrong ends it: errors are logged once per kind, kept in
     :attr:`error`, and the look is taken again. A call of ``on_progress`` that raises is repeated.
     """
@@ -42,6 +46,7 @@ class CheckpointWatcher:
         self._stopping = threading.Event()
         self._logged: set[type[Exception]] = set()
         self._query_id: str | None = None
+        self._stamp = 0
         self.last: Progress | None = None
         """What was reported last; None before the first report."""
         self.error: str | None = None
@@ -72,7 +77,7 @@ class CheckpointWatcher:
     def _run(self) -> None:
         stopping = False
         while not stopping:
-            self._woken.wait(self._poll_seconds)
+            self._wait()
             self._woken.clear()
             # Read before the look: a stop that arrives during it still gets one of its own.
             stopping = self._stopping.is_set()
@@ -83,6 +88,18 @@ class CheckpointWatcher:
             else:
                 self.error = None
                 self._logged.clear()
+
+    def _wait(self) -> None:
+        """Until there may be something to see."""
+        until = time.monotonic() + self._poll_seconds
+        while (left := until - time.monotonic()) > 0:
+            stamp = self._files.stamp()
+            if self._woken.wait(left if stamp is None else min(GLANCE_SECONDS, left)):
+                return
+            # The clock of a file system is coarse: what follows a change at once may not show.
+            if stamp is not None and (stamp != self._stamp or time.time_ns() - stamp < _COARSE_NS):
+                self._stamp = stamp
+                return
 
     def _look(self) -> None:
         progress = self._files.progress(self._receiver)

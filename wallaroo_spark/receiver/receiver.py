@@ -335,8 +335,10 @@ class Receiver:
         epoch = self._announcer.next_epoch(self._patiently(self._registry.next_submission))
         self._announcer.begin(Standing(epoch, committed.batch if committed else -1, references))
         self._watcher = CheckpointWatcher(files, self.name, functools.partial(self._progressed, epoch))
-        self._listener = _Waker(self._watcher)
-        self._spark.streams.addListener(self._listener)
+        if files.stamp() is None:
+            # PySpark asks Java for each value of a report, many times a batch, so this is for where nothing else tells.
+            self._listener = _Waker(self._watcher)
+            self._spark.streams.addListener(self._listener)
 
     def _hold_checkpoint(self, files: CheckpointFiles) -> None:
         """One query a checkpoint, whichever receiver feeds it."""

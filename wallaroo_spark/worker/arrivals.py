@@ -53,13 +53,13 @@ class Arrivals:
 
     def take_in(self, parts: tuple[tuple[int, bytes], ...], received_at: int) -> None:
         """Bytes by session, which came in at ``received_at`` (µs since 1970 UTC)."""
-        known = ((self._sessions.clients.get(session), data) for session, data in parts)
-        clients = []
-        for client, data in known:
+        heard: dict[int, Client] = {}
+        for session, data in parts:
+            client = self._sessions.clients.get(session)
             if client is not None:
-                clients.append(client)
+                heard[session] = client
                 self._guarded(client, self._feed, client, data, received_at)
-        going = clients
+        clients = going = list(heard.values())
         while going:
             found = ((client, self._guarded(client, self._next_run, client)) for client in going)
             runs = [(client, run) for client, run in found if run is not None]

@@ -28,7 +28,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Bytes from peers, by session, each at most once, taken in together; ``received_at`` is in µs since 1970 UTC."""
+    """Bytes from peers, with their sessions, to be taken in together; ``received_at`` is in µs since 1970 UTC."""
 
     parts: tuple[tuple[int, bytes], ...]
     received_at: int

@@ -16,6 +16,8 @@ from wallaroo_spark.worker.buffer import Buffer, FoundRange, PlannedRange
 
 LINGER_SECONDS = 2.0
 """How long a range counts as waited for after a read has looked for it; reads look again and again."""
+NEWS_SECONDS = 0.02
+"""The least time between two answers to :meth:`Reads.changed_since`."""
 
 
 class Reads:
@@ -27,6 +29,7 @@ class Reads:
         self._changed = asyncio.Event()
         self._waited: Counter[PlannedRange] = Counter()
         self._closed = False
+        self._told_at = 0.0
 
     def close(self) -> None:
         """The worker leaves: end every wait, now and from now on."""
@@ -40,10 +43,13 @@ class Reads:
 
     async def changed_since(self, version: int, seconds: float) -> int:
         """Wait until the buffer's version is another than ``version``; what it is then."""
+        # News that never ends is told of now and then, for each answer costs as much as a batch of messages.
         until = time.monotonic() + seconds
+        await asyncio.sleep(max(0.0, self._told_at + NEWS_SECONDS - time.monotonic()))
         while self._buffer.version == version and not self._closed and (left := until - time.monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
+        self._told_at = time.monotonic()
         return self._buffer.version
 
     async def find(self, ranges: Mapping[int, PlannedRange], seconds: float) -> dict[int, FoundRange]:

@@ -33,8 +33,8 @@ T = TypeVar("T")
 UNSENT_LIMIT = 4 << 20
 """Bytes that may wait for a peer that does not read; one past it is cut off."""
 TICK_SECONDS = 0.25
-LOT_SECONDS = 0.005
-LOT_BYTES = 1 << 20
+LOT_SECONDS = 0.01
+LOT_BYTES = 4 << 20
 """What peers send within this time is taken in together, or sooner when it is so many bytes: a pass has its price."""
 BIND_SECONDS = 15.0
 """How long a port may still be held by a predecessor: a cancelled task's process lives on for some seconds."""
@@ -77,7 +77,7 @@ class WorkerService:
         self._alone = asyncio.Event()
         self._stop_reason = ""
         self._registry_away = False
-        self._arrived: dict[int, list[bytes]] = {}
+        self._arrived: list[tuple[int, bytes]] = []
         self._arrived_bytes = 0
 
     async def run(self) -> None:
@@ -229,16 +229,15 @@ class WorkerService:
         assert self._loop is not None
         if not self._arrived:
             self._loop.call_later(LOT_SECONDS, self._take_in)
-        self._arrived.setdefault(session, []).append(data)
+        self._arrived.append((session, data))
         self._arrived_bytes += len(data)
         if self._arrived_bytes >= LOT_BYTES:
             self._take_in()
 
     def _take_in(self) -> None:
         if self._arrived:
-            parts = tuple((session, b"".join(pieces)) for session, pieces in self._arrived.items())
-            self._arrived, self._arrived_bytes = {}, 0
-            self.handle(e.Received(parts, time.time_ns() // 1000))
+            arrived, self._arrived, self._arrived_bytes = self._arrived, [], 0
+            self.handle(e.Received(tuple(arrived), time.time_ns() // 1000))
 
     def handle(self, event: e.Event) -> None:
         """Give the state an event and carry out what it asks; on the loop's thread."""
