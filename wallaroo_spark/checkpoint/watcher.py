@@ -24,9 +24,10 @@ class CheckpointWatcher:
     """Calls ``on_progress`` with each :class:`Progress` whose committed or planned batch is newer than before.
 
     It looks when the commit log has changed, where that is cheap to see, when it is woken, which the owner can do on
-    every progress report of the query, and every ``poll_seconds``, because both can be missed. What it reports never goes back, except when the checkpoint has been removed and made
-    anew, or :meth:`start` is called again. Nothing that goes wrong ends it: errors are logged once per kind, kept in
-    :attr:`error`, and the look is taken again. A call of ``on_progress`` that raises is repeated.
+    every progress report of the query, and every ``poll_seconds``, because both can be missed. What it reports never
+    goes back, except when the checkpoint has been removed and made anew, or :meth:`start` is called again. Nothing that
+    goes wrong ends it: errors are logged once per kind, kept in :attr:`error`, and the look is taken again. A call of
+    ``on_progress`` that raises is repeated.
     """
 
     def __init__(
