@@ -6,7 +6,7 @@ Source: ``design.md``, section Rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -41,9 +41,8 @@ STORED_SCHEMA = pa.schema([ROW_SCHEMA.field(name) for name in ("message_id", "ev
 """What a worker keeps of a message; the rest of a row is the same for a whole batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowsOf:
-    """Whose the next ``count`` rows are.
+class RowsOf(NamedTuple):
+    """Whose the next so many ``rows`` are.
 
     ``stream_id`` is the u64 of the wire, whose bits become the bigint; ``received_at`` is in µs since 1970 UTC.
     """
@@ -52,7 +51,7 @@ class RowsOf:
     stream: str
     stream_id: int
     received_at: int
-    count: int
+    rows: int
 
 
 def to_rows(stored: pa.RecordBatch, of: Sequence[RowsOf], *, include_boundaries: bool) -> pa.RecordBatch:
@@ -60,13 +59,13 @@ def to_rows(stored: pa.RecordBatch, of: Sequence[RowsOf], *, include_boundaries:
 
     BOUNDARY messages are left out unless ``include_boundaries``. Columns that are taken over whole are not copied.
     """
-    stream_ids = np.array([rows.stream_id for rows in of], dtype=np.uint64).view(np.int64)
-    counts = np.array([rows.count for rows in of])
+    stream_ids = np.array([one.stream_id for one in of], dtype=np.uint64).view(np.int64)
+    counts = np.array([one.rows for one in of])
     columns = {name: stored[name] for name in STORED_SCHEMA.names} | {
-        "instance": _repeated(pa.array([rows.instance for rows in of], pa.string()), counts),
-        "stream": _repeated(pa.array([rows.stream for rows in of], pa.string()), counts),
+        "instance": _repeated(pa.array([one.instance for one in of], pa.string()), counts),
+        "stream": _repeated(pa.array([one.stream for one in of], pa.string()), counts),
         "stream_id": _repeated(pa.array(stream_ids), counts),
-        "received_at": _repeated(pa.array([rows.received_at for rows in of], _TIME), counts),
+        "received_at": _repeated(pa.array([one.received_at for one in of], _TIME), counts),
     }
     rows = pa.RecordBatch.from_arrays([columns[name] for name in ROW_SCHEMA.names], schema=ROW_SCHEMA)
     if not include_boundaries:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,9 +29,8 @@ Mark = tuple[int, Reference | None, bool]
 """A range's index, the reference that its rows now lead up to (None: it had none), and whether the range is done."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    index: int
+class _Part(NamedTuple):
+    range: int
     piece: Piece
     reference: Reference
 
@@ -44,13 +43,13 @@ def gather(found: Mapping[int, FoundRange]) -> Iterator[tuple[pa.RecordBatch, by
     parts = [_Part(index, *delivered) for index, one in found.items() for delivered in one.pieces]
     # A later lot has a higher serial, and within a lot a stream's rows are in order: so they stay in order.
     parts.sort(key=lambda part: (part.piece.serial, part.piece.low))
-    left = Counter(part.index for part in parts)
+    left = Counter(part.range for part in parts)
     marks: dict[int, Mark] = {index: (index, None, True) for index in found if index not in left}
     batch: list[_Part] = []
     rows = size = 0
     for part in parts:
-        left[part.index] -= 1
-        marks[part.index] = (part.index, part.reference, not left[part.index])
+        left[part.range] -= 1
+        marks[part.range] = (part.range, part.reference, not left[part.range])
         batch.append(part)
         rows, size = rows + part.piece.high - part.piece.low, size + part.piece.size
         if rows >= ROWS_A_BATCH or size >= BYTES_A_BATCH:
@@ -71,7 +70,7 @@ def unpack(stored: pa.RecordBatch, text: bytes, *, boundaries: bool) -> tuple[pa
 def _text(batch: list[_Part], found: Mapping[int, FoundRange], marks: Mapping[int, Mark]) -> bytes:
     of = []
     for part in batch:
-        piece, one = part.piece, found[part.index]
+        piece, one = part.piece, found[part.range]
         of.append((piece.instance, one.name, one.key.stream_id, piece.received_at, piece.high - piece.low))
     return json.dumps({"marks": list(marks.values()), "of": of}).encode()
 

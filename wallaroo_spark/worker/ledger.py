@@ -194,8 +194,8 @@ class Ledger:
             return self.start if position is None else max(self.start, min(position, self.end))
         if not self.increasing:
             return self.start if reference == self.committed else self._find(reference)
-        if self._committed_id is not None and reference < self._committed_id:
-            return None
+        if self._committed_id is not None and reference <= self._committed_id:
+            return self.start if reference == self._committed_id else None
         for segment in self.segments:
             if segment.last_id == reference:
                 return segment.end
@@ -281,7 +281,11 @@ class Ledger:
     def _size(self, begin: int, end: int) -> int:
         if (begin, end) == (self.start, self.end):
             return sum(segment.size for segment in self.segments)
-        return sum(segment.piece(begin, end).size for segment in self._within(begin, end))
+        size = 0
+        for segment in self._within(begin, end):
+            inside = segment.first >= begin and segment.end <= end
+            size += segment.size if inside else segment.piece(begin, end).size
+        return size
 
     def delivery(self, begin: int, end: int) -> Iterator[tuple[Piece, Reference]]:
         """The held rows at positions ``begin`` to ``end``, each piece with the reference that it leads up to."""

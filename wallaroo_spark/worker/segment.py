@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -196,8 +197,7 @@ class Segment:
         return stable.astype(np.int64) + (self.first + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Rows of one stream to deliver: ``low`` to ``high`` of a lot, as it was when they were found.
 
     ``serial`` is the lot's; ``size`` is in bytes; ``last_id`` is the last row's message id; ``received_at`` is in µs
