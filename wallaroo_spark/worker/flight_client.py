@@ -14,6 +14,7 @@ import pyarrow.flight as flight
 from wallaroo_spark.errors import ConfigurationError, TransportError
 from wallaroo_spark.options import Options
 from wallaroo_spark.transport import parse_address, read_authority
+from wallaroo_spark.worker.ahead import Ahead
 from wallaroo_spark.worker.delivery import Mark, unpack
 from wallaroo_spark.worker.ledger import Reference
 
@@ -107,8 +108,8 @@ class WorkerClient:
         ticket = flight.Ticket(json.dumps({"ranges": ranges, "wait": wait}).encode())
         try:
             reader = self._client.do_get(ticket, flight.FlightCallOptions(headers=self._headers))
-            for chunk in reader:
-                yield unpack(chunk.data, chunk.app_metadata.to_pybytes(), boundaries=boundaries)
+            rows = (unpack(chunk.data, chunk.app_metadata.to_pybytes(), boundaries=boundaries) for chunk in reader)
+            yield from Ahead(rows, reader.cancel)
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._failed("read", error) from None
 

@@ -14,7 +14,7 @@ import ctypes
 
 import pyarrow as pa
 
-KEEP_BYTES = 64 << 20
+KEEP_BYTES = 32 << 20
 """Free bytes at the top of the heap from which on memory is given back."""
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 _GLIBC_LARGEST_MMAP_THRESHOLD = 32 << 20

@@ -34,7 +34,7 @@ UNSENT_LIMIT = 4 << 20
 """Bytes that may wait for a peer that does not read; one past it is cut off."""
 TICK_SECONDS = 0.25
 LOT_SECONDS = 0.01
-LOT_BYTES = 4 << 20
+LOT_BYTES = 2 << 20
 """What peers send within this time is taken in together, or sooner when it is so many bytes: a pass has its price."""
 BIND_SECONDS = 15.0
 """How long a port may still be held by a predecessor: a cancelled task's process lives on for some seconds."""
