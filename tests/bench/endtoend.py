@@ -16,6 +16,8 @@ from tests.bench.usage import cpu_by_role, grown
 SIZES = {"100 B": 100, "1 KB": 1024}
 SINKS = ("noop", "parquet")
 LOADS = (0.1, 0.5, 0.8)
+BUDGET = "1g"
+"""What a worker may hold at full speed: with less, batches are cut short by it, and each has a fixed price."""
 SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 OURS = ("worker", "reading tasks", "JVM")
 TICK_SECONDS = 0.005
@@ -44,7 +46,7 @@ def end_to_end(context: Context) -> dict[str, Any]:
 
 def once(context: Context, sink: str, module: str, size: int) -> dict[str, Any]:
     """One connector at full speed."""
-    with Installation(context, sink_of(context, sink)) as installation:
+    with Installation(context, sink_of(context, sink), memoryBudget=BUDGET) as installation:
         return installation.run(module, size=size)
 
 
@@ -179,7 +181,10 @@ def bare_batch(context: Context, *, python: bool = False) -> dict[str, Any]:
     checkpoint = context.directory / f"bare-{time.monotonic_ns()}"
     query = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
     try:
-        time.sleep(context.lengths.warm_up)
+        until = time.monotonic() + LONGEST_BATCH_SECONDS
+        while not query.lastProgress and time.monotonic() < until:
+            time.sleep(0.1)
+        time.sleep(context.lengths.warm_up / 2)
         first = query.lastProgress
         time.sleep(context.lengths.measured / 2)
         progress = behind(query, first)

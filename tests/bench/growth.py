@@ -24,7 +24,9 @@ CATCH_UP_SECONDS = 60.0
 def fan_in(context: Context, rate: float) -> dict[str, Any]:
     """The same rate from more and more connectors, then over more and more streams."""
     connectors = _grow(context, rate, [(count, 1) for count in context.lengths.connectors])
-    streams = _grow(context, rate, [_spread(count) for count in context.lengths.streams])
+    # With as few streams as connectors the one is the other.
+    streams = [one for one in connectors if one["streams"] <= SESSIONS]
+    streams += _grow(context, rate, [_spread(count) for count in context.lengths.streams if count > SESSIONS])
     return {
         "rate": rate,
         "burst_seconds": BURST_SECONDS,
