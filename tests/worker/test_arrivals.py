@@ -1,0 +1,115 @@
+"""What several sessions send at about the same time: taken in together, and each of them served for itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.worker.bench import NOON, Bench, Connector
+from wallaroo_spark.columnar import Decoded, RunRows, by_stream
+from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, V3, Flags, Message
+from wallaroo_spark.worker import events as e
+from wallaroo_spark.worker.ledger import StreamKey
+
+A, B, C = StreamKey("a", 1), StreamKey("b", 1), StreamKey("c", 1)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def together(bench: Bench, *sent: tuple[Connector, list[bytes]]) -> None:
+    bench.do(e.Received(tuple((connector.number, b"".join(frames)) for connector, frames in sent), NOON))
+    bench.state.validate()
+
+
+def joined(bench: Bench, *names: str) -> list[Connector]:
+    connectors = [bench.join(DRAFT_BE, name) for name in names]
+    for connector in connectors:
+        connector.open(1)
+    return connectors
+
+
+def sent(connector: Connector, *ids: int, flags: Flags = Flags.NONE) -> list[bytes]:
+    return [connector.message(1, message_id, flags) for message_id in ids]
+
+
+def test_what_came_together_lies_in_one_lot_and_is_delivered_to_each_stream(bench: Bench) -> None:
+    a, b, c = joined(bench, "a", "b", "c")
+    together(bench, (a, sent(a, 1, 2)), (b, sent(b, 5)), (c, sent(c, 7, 8, 9)))
+
+    held = {segment.held for ledger in bench.state.buffer.ledgers.values() for segment in ledger.segments}
+    assert len(held) == 1
+    assert bench.run_batch() == {A: [1, 2], B: [5], C: [7, 8, 9]}
+
+
+def test_a_session_may_have_sent_several_times(bench: Bench) -> None:
+    a, b = joined(bench, "a", "b")
+    frames = sent(a, 1, 2)
+    together(bench, (a, [frames[0][:7]]), (b, sent(b, 1)), (a, [frames[0][7:], frames[1]]))
+
+    assert bench.run_batch() == {A: [1, 2], B: [1]}
+
+
+def test_sessions_of_several_revisions_are_taken_in_together(bench: Bench) -> None:
+    connectors = {"a": bench.join(DRAFT_LE, "a"), "b": bench.join(DRAFT_BE, "b"), "c": bench.join(V3, "c")}
+    for number, connector in enumerate(connectors.values(), 1):
+        connector.open(number)
+    together(bench, *((one, [one.message(at, 3)]) for at, one in enumerate(connectors.values(), 1)))
+
+    assert bench.run_batch() == {StreamKey("a", 1): [3], StreamKey("b", 2): [3], StreamKey("", 3): [3]}
+
+
+def test_bad_input_of_one_session_ends_that_one_alone(bench: Bench) -> None:
+    a, b, c = joined(bench, "a", "b", "c")
+    tag = sent(b, 9)[0][4:5]
+    together(bench, (a, sent(a, 1)), (b, [*sent(b, 1), b"\0\0\0\3" + tag + b"\0\0"]), (c, sent(c, 1)))
+
+    assert "MESSAGE" in b.error
+    assert a.closed is c.closed is None
+    assert bench.run_batch() == {A: [1], B: [1], C: [1]}
+
+
+def test_a_rule_broken_half_way_keeps_what_came_before_it(bench: Bench) -> None:
+    a, b = joined(bench, "a", "b")
+    other = DRAFT_BE.encode(Message(2, 1, b"x"))
+    together(bench, (a, [*sent(a, 1, 2), other, *sent(a, 3)]), (b, sent(b, 1)))
+
+    assert "2" in a.error
+    assert bench.run_batch() == {A: [1, 2], B: [1]}
+
+
+def test_a_defect_of_this_program_costs_the_session_it_shows_in(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = joined(bench, "a", "b")
+
+    def fails(decoded: Decoded) -> list[RunRows]:
+        if 66 in decoded.message_ids:
+            raise ZeroDivisionError("a defect")
+        return by_stream(decoded)
+
+    monkeypatch.setattr("wallaroo_spark.worker.arrivals.by_stream", fails)
+    together(bench, (a, sent(a, 66)), (b, sent(b, 1)))
+
+    assert a.closed == e.Close(a.number, at_once=True)
+    assert bench.counts["internal-errors"] == 1
+    assert [type(log.error) for log in bench.logged if log.error is not None] == [ZeroDivisionError]
+    assert b.closed is None
+    assert bench.run_batch() == {B: [1]}
+
+
+def test_bytes_of_a_session_that_has_ended_are_passed_over(bench: Bench) -> None:
+    a, b = joined(bench, "a", "b")
+    frames = sent(a, 1)
+    a.leave()
+    together(bench, (a, frames), (b, sent(b, 1)))
+
+    assert bench.run_batch() == {B: [1]}
+
+
+def test_a_stream_may_end_and_begin_again_in_what_came_together(bench: Bench) -> None:
+    a, b = joined(bench, "a", "b")
+    ending = sent(a, 1) + sent(a, 2, flags=Flags.EOS)
+    again = [a.session.notify(1, "again", 0), *sent(a, 3)]
+    together(bench, (a, ending + again), (b, sent(b, 1)))
+
+    assert bench.run_batch() == {A: [1, 2, 3], B: [1]}

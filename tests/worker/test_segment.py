@@ -1,0 +1,102 @@
+"""The memory of what came in together: counted whole, and given back when little of it is still held."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.protocol.strategies import run_of
+from tests.worker.rows import ORIGIN
+from wallaroo_spark.columnar import StreamRows, by_stream, decode_run
+from wallaroo_spark.protocol import DRAFT_LE, Message
+from wallaroo_spark.worker.buffer import Buffer, PlannedRange
+from wallaroo_spark.worker.ledger import StreamKey
+from wallaroo_spark.worker.segment import LOT_OVERHEAD, SEGMENT_OVERHEAD
+
+A, B, C = (StreamKey("shop-1", number) for number in (1, 2, 3))
+ROW = 74
+"""What a message of ten bytes costs."""
+
+
+@pytest.fixture
+def buffer() -> Buffer:
+    made = Buffer(1_000_000, ORIGIN, "increasing")
+    for key in (A, B, C):
+        made.open(key, f"stream {key.stream_id}", 0)
+    return made
+
+
+def parts(*messages: tuple[int, int]) -> list[StreamRows]:
+    """Messages (stream, id) that came in one run."""
+    frames = [DRAFT_LE.encode(Message(stream_id, message_id, b"x" * 10)) for stream_id, message_id in messages]
+    (run,) = by_stream(decode_run(run_of(DRAFT_LE, frames), event_time_unit="ns"))
+    return run.parts
+
+
+def take_in(buffer: Buffer, *messages: tuple[int, int]) -> None:
+    found = parts(*messages)
+    held = buffer.hold(found[0].lot)
+    pairs = [(buffer.ledgers[StreamKey("shop-1", part.stream_id)], part) for part in found]
+    buffer.append(held, pairs, 0, "shop-1")
+    buffer.settle(held)
+    buffer.validate()
+
+
+def values(buffer: Buffer, key: StreamKey, start: int | None, end: int) -> list[int]:
+    found = buffer.find(PlannedRange(key, start, end))
+    assert found is not None
+    return [value for piece, _ in found.pieces for value in piece.stored["message_id"].to_pylist()]
+
+
+def test_a_lot_counts_whole_with_each_of_its_segments(buffer: Buffer) -> None:
+    take_in(buffer, (1, 1), (2, 1), (1, 2))
+    assert buffer.used == LOT_OVERHEAD + 2 * SEGMENT_OVERHEAD + 3 * ROW
+
+
+def test_what_is_committed_of_a_lot_still_counts_while_half_of_it_is_held(buffer: Buffer) -> None:
+    take_in(buffer, (1, 1), (1, 2), (2, 1), (2, 2))
+    buffer.commit({A: 2})
+    buffer.validate()
+    assert buffer.used == LOT_OVERHEAD + SEGMENT_OVERHEAD + 4 * ROW
+    assert values(buffer, B, None, 2) == [1, 2]
+
+
+def test_when_less_than_half_is_held_the_rest_moves_and_the_memory_is_free(buffer: Buffer) -> None:
+    take_in(buffer, (1, 1), (3, 1), (1, 2), (2, 1), (3, 2), (1, 3), (2, 2), (1, 4), (1, 5))
+    (before,) = {segment.held.lot for ledger in buffer.ledgers.values() for segment in ledger.segments}
+    buffer.commit({A: 5, B: 1})
+    buffer.validate()
+    assert buffer.used == LOT_OVERHEAD + 2 * SEGMENT_OVERHEAD + 3 * ROW
+    (after,) = {segment.held.lot for ledger in buffer.ledgers.values() for segment in ledger.segments}
+    assert (before.stored.num_rows, after.stored.num_rows) == (9, 3)
+    assert values(buffer, B, 1, 2) == [2]
+    assert values(buffer, C, None, 2) == [1, 2]
+
+
+def test_what_was_found_before_is_delivered_as_it_was(buffer: Buffer) -> None:
+    take_in(buffer, (1, 1), (1, 2), (1, 3), (2, 1))
+    found = buffer.find(PlannedRange(B, None, 1))
+    assert found is not None
+    buffer.commit({A: 3})
+    buffer.validate()
+    assert [piece.stored["message_id"].to_pylist() for piece, _ in found.pieces] == [[1]]
+
+
+def test_a_lot_that_is_mostly_replayed_is_not_kept_whole(buffer: Buffer) -> None:
+    take_in(buffer, (1, 1), (1, 2), (1, 3))
+    buffer.commit({A: 3})
+    take_in(buffer, (1, 1), (1, 2), (1, 3), (1, 4))
+    assert buffer.used == LOT_OVERHEAD + SEGMENT_OVERHEAD + ROW
+    assert values(buffer, A, 3, 4) == [4]
+
+
+def test_new_messages_between_replayed_ones_lie_in_a_lot_of_their_own(buffer: Buffer) -> None:
+    take_in(buffer, (1, 1), (1, 5), (1, 2), (1, 6), (2, 1), (2, 2), (2, 3), (2, 4))
+    assert values(buffer, A, None, 6) == [1, 5, 6]
+    assert values(buffer, B, None, 4) == [1, 2, 3, 4]
+
+
+def test_a_stream_that_is_let_go_frees_its_part_at_once(buffer: Buffer) -> None:
+    take_in(buffer, (1, 1), (2, 1), (2, 2), (2, 3))
+    buffer.drop(buffer.ledgers[A])
+    buffer.validate()
+    assert buffer.used == LOT_OVERHEAD + SEGMENT_OVERHEAD + 3 * ROW
