@@ -22,7 +22,8 @@ from tests.bench.report import goals_of, text
 from tests.bench.stage import QUICK, Context, Lengths
 from tests.chaos.__main__ import reporting
 
-SECTIONS = ("decode", "sdk", "e2e", "latency", "fanin", "memory", "credits")
+# Memory before what makes a worker large: Spark hands its Python processes on.
+SECTIONS = ("decode", "sdk", "memory", "e2e", "latency", "fanin", "credits")
 REPETITIONS = 5
 SHARE_OF_CAPACITY = 0.25
 """The rate at which connectors and streams grow."""

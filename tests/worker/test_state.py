@@ -338,7 +338,7 @@ class TestStatus:
             "sessions": 1,
             "streams": 1,
         }
-        assert (status["buffered_bytes"], status["budget_bytes"], status["pressure"]) == (4810, 256 << 20, "none")
+        assert (status["buffered_bytes"], status["budget_bytes"], status["pressure"]) == (4490, 256 << 20, "none")
 
     def test_ten_thousand_streams_are_no_more_work_to_report_than_one(
         self, make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch

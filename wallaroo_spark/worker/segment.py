@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from wallaroo_spark.columnar import Lot
 from wallaroo_spark.protocol import Flags
 
-SEGMENT_OVERHEAD = 640
+SEGMENT_OVERHEAD = 320
 """Bytes that a segment costs beside its rows: Python objects (measured)."""
 LOT_OVERHEAD = 4096
 """Bytes that a lot costs beside its rows: numpy headers and Arrow's own bookkeeping (measured)."""
