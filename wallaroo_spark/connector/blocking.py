@@ -13,7 +13,6 @@ of threads each time, so large amounts are better given to :meth:`BlockingStream
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Iterable
@@ -47,14 +46,21 @@ class _LoopThread:
         if self._loop.is_closed() or threading.current_thread() is self._thread:
             why = "the connector is closed" if self._loop.is_closed() else "this is called from the connector's thread"
             raise LocalProtocolError(f"{why}; a BlockingConnector serves other threads while it is open")
-        future = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        ended = threading.Event()
+
+        async def run() -> T:
+            try:
+                return await work()
+            finally:
+                ended.set()
+
+        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
         try:
             return future.result()
         except BaseException:
-            # KeyboardInterrupt, most of all: nobody waits for the outcome any more.
+            # KeyboardInterrupt, most of all: nobody waits for the outcome any more, but what is cancelled has to end.
             if future.cancel():
-                with contextlib.suppress(concurrent.futures.CancelledError):
-                    future.result(_FINISH_SECONDS)
+                ended.wait(_FINISH_SECONDS)
             raise
 
     def stop(self) -> None:

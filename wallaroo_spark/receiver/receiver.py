@@ -104,6 +104,7 @@ class Receiver:
                 return self._start_query(writer, checkpoint)
             if self._fleet is None:
                 self._stopping.clear()
+                register(self._spark)
                 try:
                     self._start_fleet()
                 except BaseException:
@@ -116,7 +117,6 @@ class Receiver:
         if self._fleet is None:
             raise ConfigurationError("the receiver is not started; call start(), or use it in a with statement")
         if self._stream is None:
-            register(self._spark)
             shown = dataclasses.replace(self.options, cookie="", token="")
             registry = self.registry_url if self._embedded else self.options.registry
             texts = {**shown.to_texts(), "receiver": self.name, "registry": registry}
