@@ -58,7 +58,7 @@ class CheckpointFiles:
     """
 
     def __init__(self, location: str) -> None:
-        self.filesystem, self._root, self.identity = _open(location)
+        self.filesystem, self._root, self.identity = open_location(location)
         self._remote = not isinstance(self.filesystem, fs.LocalFileSystem) or self._root.startswith(_MOUNTS)
         self._plans: dict[tuple[str, int, _Entry], PlannedBatch | None] = {}
         self._commits: tuple[int, _Entry] | None = None
@@ -172,7 +172,7 @@ class CheckpointFiles:
         raise AssertionError("the last try returns or raises")
 
 
-def _open(location: str) -> tuple[Any, str, str]:
+def open_location(location: str) -> tuple[Any, str, str]:
     """The file system, the path in it, and a name of the place that says nothing secret."""
     scheme, colon, rest = location.partition(":")
     if not location.strip():

@@ -1,0 +1,95 @@
+"""Files of our own beside a checkpoint: whole or not there, and one alone where several would create it."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyarrow import fs
+
+from wallaroo_spark.checkpoint.beside import Beside
+from wallaroo_spark.errors import CheckpointError, ConfigurationError
+
+
+@pytest.fixture(params=["local", "remote"])
+def beside(request: pytest.FixtureRequest, tmp_path: Path) -> Beside:
+    """A folder on the local file system, and on one that is not known to be local."""
+    made = Beside(str(tmp_path / "checkpoint"), "sinks", "orders")
+    if request.param == "remote":
+        made.filesystem, made.path = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "checkpoint/_wallaroo/s"
+        made._local = False
+    return made
+
+
+def test_what_is_written_is_read_back_and_replaced(beside: Beside) -> None:
+    assert beside.names() == []
+    assert beside.read("7.json") is None
+
+    beside.write("7.json", b"one")
+    beside.write("7.json", b"two")
+
+    assert beside.read("7.json") == b"two"
+    assert beside.names() == ["7.json"]
+
+
+def test_what_is_created_is_never_replaced(beside: Beside) -> None:
+    assert beside.create("7.json", b"one")
+    assert not beside.create("7.json", b"two")
+
+    assert beside.read("7.json") == b"one"
+    assert beside.names() == ["7.json"]
+    assert not [name for name in beside.filesystem.get_file_info(fs.FileSelector(beside.path)) if ".tmp" in name.path]
+
+
+def test_deleting_what_is_not_there_is_nothing(beside: Beside) -> None:
+    beside.write("a", b"")
+    for _ in range(2):
+        beside.delete("a")
+        beside.delete_folder("b")
+
+    assert beside.names() == []
+
+
+def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
+    Beside(str(tmp_path), "topics", "orders").write("x", b"1")
+
+    topics = Beside(str(tmp_path), "topics")
+    assert topics.names() == ["orders"]
+    topics.delete_folder("orders")
+
+    assert topics.names() == []
+
+
+def test_one_of_many_that_create_a_file_at_once_succeeds(tmp_path: Path) -> None:
+    beside = Beside(str(tmp_path), "x")
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda number: (beside.create("slot", b"%d" % number), number), range(32)))
+
+    winners = [number for created, number in won if created]
+    assert len(winners) == 1
+    assert beside.read("slot") == b"%d" % winners[0]
+
+
+def test_it_lies_where_spark_does_not_look(tmp_path: Path) -> None:
+    beside = Beside(f"file://{tmp_path}/checkpoint", "sinks", "orders")
+
+    assert beside.path == f"{tmp_path.resolve()}/checkpoint/_wallaroo/sinks/orders"
+    assert os.path.isdir(beside.folder())
+    assert repr(beside) == f"Beside('file://{tmp_path.resolve()}/checkpoint/_wallaroo/sinks/orders')"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "a\\b", "a\0"])
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="one part of a path"):
+        Beside(str(tmp_path), name)
+    with pytest.raises(ConfigurationError, match="one part of a path"):
+        Beside(str(tmp_path)).write(name, b"")
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "_wallaroo").write_text("in the way")
+
+    with pytest.raises(CheckpointError, match=r"_wallaroo/x/7 cannot be written: .*check that this process"):
+        Beside(str(tmp_path), "x").write("7", b"")
