@@ -18,12 +18,13 @@ LONGEST = 449
 
 # The table of the design: for each room what it may import, as patterns of room and module. A room's own modules
 # and what EVERYBODY may import go without saying; "" is the package's own __init__.
-EVERYBODY = ("errors", "options", "steps")
+EVERYBODY = ("errors", "options", "steps", "longjobs")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "": ("connector*", "receiver*"),
     "errors": (),
     "options": (),
     "steps": (),
+    "longjobs": (),
     "protocol": (),
     "columnar": ("protocol*",),
     "transport": (),
@@ -34,7 +35,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "receiver": ("protocol*", "columnar*", "transport*", "registry*", "checkpoint*", "worker*", "source*"),
     "connector": ("protocol*", "transport*", "registry*"),
     "sinks": ("protocol*", "transport*", "source*", "checkpoint*"),
-    "pubsub": ("protocol*", "transport*", "source*", "checkpoint*"),
+    "pubsub": ("protocol*", "transport*", "source*", "checkpoint*", "registry*"),
     "pipelines": ("protocol*", "transport*", "source*", "checkpoint*"),
     "cli": ("*",),
 }

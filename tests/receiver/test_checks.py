@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +16,6 @@ from wallaroo_spark.receiver import checks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@dataclass
-class Context:
-    """As much of a SparkContext as local masters need."""
-
-    master: str
 
 
 @pytest.mark.parametrize("version", ["17.0.15", "21", "25.0.1+8"])
@@ -84,26 +75,6 @@ def test_a_package_that_does_not_fit_is_named_with_the_command_that_helps(found:
         checks.packages(versions(**found))
 
     assert refused.value.message == said
-
-
-@pytest.mark.parametrize(
-    ("master", "slots"),
-    [("local", 1), ("local[3]", 3), ("local[3, 2]", 3), ("local[*]", os.cpu_count()), ("local-cluster[2,3,1024]", 6)],
-)
-def test_task_slots_are_read_from_the_master(master: str, slots: int) -> None:
-    assert checks.count_task_slots(Context(master)) == slots
-
-
-def test_workers_that_would_take_every_task_slot_are_refused(spark: SparkSession) -> None:
-    checks.task_slots(spark, 3)
-
-    with pytest.raises(ConfigurationError) as refused:
-        checks.task_slots(spark, 4)
-
-    assert refused.value.message == (
-        "4 workers and the query need 5 task slots, and local[4] has 4: no batch would ever run; use fewer workers, "
-        "or local[5] or more"
-    )
 
 
 def test_this_environment_is_fit_to_run(spark: SparkSession) -> None:

@@ -11,21 +11,18 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
-from urllib.parse import urlsplit
 
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
+from wallaroo_spark.longjobs import classic_context, on_one_machine
 from wallaroo_spark.options import Options
 
 log = logging.getLogger("wallaroo_spark.receiver")
 
 JAVA_NEEDED = 17
 PYSPARK_NEEDED = (4, 3)
-EXECUTORS_SECONDS = 60.0
-"""How long a cluster's executors may take to register before its task slots are counted."""
 _ASYNC_OPTION = "asyncprogresstrackingenabled"
 _PYTHON_CHECK_SECONDS = 30
 
@@ -86,60 +83,6 @@ def workers_python(executable: str) -> None:
         ) from None
 
 
-def classic_context(spark: Any) -> Any:
-    """The SparkContext, None on Spark Connect, which has none."""
-    try:
-        return spark.sparkContext
-    except Exception:
-        return None
-
-
-def task_slots(spark: Any, workers: int, seconds: float = EXECUTORS_SECONDS) -> None:
-    """Each worker takes a task slot for good, and the query needs one more. Raises :class:`ConfigurationError`.
-
-    Waits for a cluster's executors to register. Where Spark cannot say (Spark Connect, dynamic allocation) nothing is
-    checked, and the log says so.
-    """
-    context = classic_context(spark)
-    if context is None or spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
-        log.info("the cluster's task slots cannot be counted; %d workers need at least %d", workers, workers + 1)
-        return
-    until = time.monotonic() + seconds
-    while (slots := count_task_slots(context)) <= workers:
-        if context.master.startswith("local") or time.monotonic() > until:
-            raise ConfigurationError(
-                f"{workers} workers and the query need {workers + 1} task slots, and {context.master} has {slots}: no "
-                f"batch would ever run; use fewer workers, or {_more_slots(context.master, workers + 1)}",
-                slots=slots,
-                workers=workers,
-            )
-        time.sleep(0.5)
-
-
-def _more_slots(master: str, needed: int) -> str:
-    return f"local[{needed}] or more" if master.startswith("local") else "more executor cores (spark.cores.max)"
-
-
-def count_task_slots(context: Any) -> int:
-    """The tasks that can run at once now."""
-    local = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", context.master)
-    if local:
-        return (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
-    if context.master.startswith("local-cluster"):
-        executors, cores = re.findall(r"\d+", context.master)[:2]
-        return int(executors) * int(cores)
-    per_task = int(context.getConf().get("spark.task.cpus", "1"))
-    total: int = sum(int(profile.totalCores()) for profile in _executors(context))
-    return total // per_task
-
-
-def _executors(context: Any) -> list[Any]:
-    """The executors' descriptions, the driver's left out."""
-    store = context._jsc.sc().statusStore().executorList(True)
-    found = [store.apply(index) for index in range(store.size())]
-    return [executor for executor in found if executor.id() != "driver"]
-
-
 def combinations(options: Options) -> None:
     """Options that only make sense together. Raises :class:`ConfigurationError`."""
     needs = {
@@ -161,11 +104,6 @@ def registry_reach(options: Options, master: str) -> None:
             f"registry=embedded is for one machine, and {master} may have several; "
             "give the URL of a Redis that all of them reach: registry=redis://host:6379"
         )
-
-
-def on_one_machine(master: str) -> bool:
-    """Whether a master URL is local mode, or a cluster on the loopback interface."""
-    return master.startswith("local") or urlsplit(master).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def synchronous(writer: Any, holes: tuple[int, ...], checkpoint: str) -> None:

@@ -23,12 +23,14 @@ from typing import Any, Self, TypeVar
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from wallaroo_spark import longjobs
 from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, Progress
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryError, TransportError, WallarooError
+from wallaroo_spark.longjobs import JobRecord
 from wallaroo_spark.options import Options, public_name, resolve_secret
 from wallaroo_spark.receiver import checks
 from wallaroo_spark.receiver.announcer import Announcer, Standing
-from wallaroo_spark.receiver.fleet import Fleet, SlotRecord
+from wallaroo_spark.receiver.fleet import Fleet
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.source import WallarooDataSource, register
 from wallaroo_spark.worker.flight_client import Trust, WorkerClient
@@ -192,13 +194,13 @@ class Receiver:
         checks.combinations(self.options)
         trust = Trust.of(self.options)
         checks.environment(self._spark)
-        context = checks.classic_context(self._spark)
+        context = longjobs.classic_context(self._spark)
         master = context.master if context is not None else "connect"
         checks.registry_reach(self.options, master)
-        checks.task_slots(self._spark, self.options.workers)
+        longjobs.task_slots(self._spark, self.options.workers)
         registry = self._open_registry()
         self._token = resolve_secret(self.options.token) or secrets.token_urlsafe(32)
-        host = self.options.host or ("127.0.0.1" if checks.on_one_machine(master) else "0.0.0.0")
+        host = self.options.host or ("127.0.0.1" if longjobs.on_one_machine(master) else "0.0.0.0")
         # Executors may have neither the driver's environment nor its files, so secrets are resolved here.
         shipped = dataclasses.replace(
             self.options, host=host, registry=self.registry_url, cookie=resolve_secret(self.options.cookie)
@@ -273,11 +275,11 @@ class Receiver:
         while True:
             # Leases of a fleet that was killed last a while longer: only this fleet's submissions count.
             serving = {(slot, lease.submission) for slot, lease in self._leases(registry).items() if lease.flight}
-            missing = [record for record in self._fleet.records if (record.slot, record.submission) not in serving]
+            missing = [record for record in self._fleet.records if (record.number, record.submission) not in serving]
             if not missing:
                 return
             if time.monotonic() > until:
-                why = "; ".join(f"slot {record.slot}: {record.last_error or 'no error'}" for record in missing)
+                why = "; ".join(f"slot {record.number}: {record.last_error or 'no error'}" for record in missing)
                 raise ConfigurationError(f"workers did not come up within {WORKERS_SECONDS:g} seconds: {why}")
             self._pause(0.05)
 
@@ -380,10 +382,10 @@ class Receiver:
                 self._checkpoints.unlock(files.identity, self.owner)
 
 
-def _slot_status(record: SlotRecord, announcer: Announcer | None) -> dict[str, Any]:
-    answer = announcer.status(record.slot) if announcer else None
+def _slot_status(record: JobRecord, announcer: Announcer | None) -> dict[str, Any]:
+    answer = announcer.status(record.number) if announcer else None
     return {
-        "slot": record.slot,
+        "slot": record.number,
         "state": "serving" if answer else ("starting" if record.running else "down"),
         "submissions": record.submissions,
         "last_error": record.last_error,

@@ -1,0 +1,148 @@
+"""Jobs that never end: they are submitted again, end when asked, and must leave a task slot for batches."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.receiver.support import eventually
+from wallaroo_spark import longjobs
+from wallaroo_spark.errors import ConfigurationError, RegistryError
+from wallaroo_spark.longjobs import LongJobs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass
+class Context:
+    """As much of a SparkContext as local masters need."""
+
+    master: str
+
+
+@pytest.mark.parametrize(
+    ("master", "slots"),
+    [("local", 1), ("local[3]", 3), ("local[3, 2]", 3), ("local[*]", os.cpu_count()), ("local-cluster[2,3,1024]", 6)],
+)
+def test_task_slots_are_read_from_the_master(master: str, slots: int) -> None:
+    assert longjobs.count_task_slots(Context(master)) == slots
+
+
+def test_workers_that_would_take_every_task_slot_are_refused(spark: SparkSession) -> None:
+    longjobs.task_slots(spark, 3)
+
+    with pytest.raises(ConfigurationError) as refused:
+        longjobs.task_slots(spark, 4)
+
+    assert refused.value.message == (
+        "4 workers and the query need 5 task slots, and local[4] has 4: no batch would ever run; use fewer workers, "
+        "or local[5] or more"
+    )
+
+
+class Jobs:
+    """A session in which the jobs are threads that run until they are let go; a job of another name fails at once."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.saved = 0
+        self.failures = 0
+
+    def addTag(self, tag: str) -> None:
+        pass
+
+    def interruptTag(self, tag: str) -> None:
+        self.gate.set()
+
+    def range(self, *numbers: int) -> Jobs:
+        return self
+
+    def mapInPandas(self, work: Any, schema: str) -> Jobs:
+        return self
+
+    @property
+    def write(self) -> Jobs:
+        return self
+
+    def format(self, name: str) -> Jobs:
+        return self
+
+    def mode(self, name: str) -> Jobs:
+        return self
+
+    def save(self) -> None:
+        self.saved += 1
+        if self.saved <= self.failures:
+            raise RuntimeError("noise\nCaused by: java.io.IOException: the executor is gone\nmore noise")
+        assert self.gate.wait(30)
+
+
+def nothing(number: int, submission: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    return lambda rows: rows
+
+
+def test_a_job_that_fails_is_submitted_again_under_a_new_number() -> None:
+    session, numbers = Jobs(), iter([7, 8, 9])
+    session.failures = 2
+    jobs = LongJobs(session, 1, "test", "job {number}", lambda: next(numbers), nothing)
+    (record,) = jobs.records
+
+    jobs.start()
+    eventually(lambda: session.saved == 3)
+    taken = jobs.slots_taken()
+    jobs.join(10, session.gate.set)
+
+    assert (record.submissions, record.submission) == (3, 9)
+    assert record.last_error == "java.io.IOException: the executor is gone"
+    assert (taken, jobs.slots_taken()) == (1, 0)
+
+
+def test_a_registry_that_is_away_delays_a_submission() -> None:
+    session, answers = Jobs(), iter([RegistryError("Redis is away"), 5])
+
+    def number() -> int:
+        answer = next(answers)
+        if isinstance(answer, RegistryError):
+            raise answer
+        return answer
+
+    jobs = LongJobs(session, 1, "test", "job {number}", number, nothing)
+    jobs.start()
+    eventually(lambda: session.saved == 1)
+    jobs.join(10, session.gate.set)
+
+    assert (jobs.records[0].submissions, jobs.records[0].last_error) == (1, "Redis is away")
+
+
+def test_a_job_that_does_not_end_when_asked_is_interrupted() -> None:
+    session = Jobs()
+    jobs = LongJobs(session, 1, "test", "job {number}", lambda: 1, nothing)
+    jobs.start()
+    eventually(lambda: session.saved == 1)
+
+    jobs.join(0.1, lambda: None)
+
+    assert jobs.slots_taken() == 0
+
+
+def test_what_runs_already_counts(spark: SparkSession) -> None:
+    session = Jobs()
+    jobs = LongJobs(session, 2, "test", "job {number}", lambda: 1, nothing)
+    jobs.start()
+    try:
+        longjobs.task_slots(spark, 1, what="publishers")
+        with pytest.raises(ConfigurationError) as refused:
+            longjobs.task_slots(spark, 2, what="publishers")
+    finally:
+        jobs.join(10, session.gate.set)
+
+    assert refused.value.message == (
+        "2 publishers, 2 workers and publishers that run already and the query need 5 task slots, and local[4] has 4: "
+        "no batch would ever run; use fewer publishers, or local[5] or more"
+    )

@@ -1,0 +1,222 @@
+"""Spark jobs that run for as long as their owner does: one a task, each submitted again whenever it ends.
+
+Receivers run their workers this way, and topics their publishers. Source: ``design.md``, The picture (Fleet) and What
+Spark does that shapes the code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from wallaroo_spark.errors import ConfigurationError, RegistryError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger("wallaroo_spark.longjobs")
+
+FIRST_PAUSE = 0.2
+LONGEST_PAUSE = 10.0
+ASK_SECONDS = 1.0
+STEADY_SECONDS = 30.0
+"""A job that ran for so long was well, so the next pause is short again."""
+EXECUTORS_SECONDS = 60.0
+"""How long a cluster's executors may take to register before its task slots are counted."""
+_ERROR_CHARACTERS = 500
+
+Work = Callable[[Iterator["pd.DataFrame"]], Iterator["pd.DataFrame"]]
+"""What mapInPandas runs in an executor, on one partition of one row that only places the task."""
+
+
+@dataclass
+class JobRecord:
+    """How one job has fared. ``submissions`` counts them all, the first included; ``submission`` is the number that
+    the last one was given.
+    """
+
+    number: int
+    submissions: int = 0
+    submission: int = 0
+    running: bool = False
+    last_error: str = ""
+
+
+class LongJobs:
+    """So many jobs, each watched by a thread of this process.
+
+    ``name`` is what their threads and tags are called after, ``what`` what one of them is, for Spark's UI and the log.
+    ``next_submission`` numbers a submission, upwards for ever; it may raise :class:`RegistryError`. ``work`` makes,
+    from a job's number and its submission, what the task runs.
+    """
+
+    def __init__(
+        self,
+        spark: Any,
+        count: int,
+        name: str,
+        what: str,
+        next_submission: Callable[[], int],
+        work: Callable[[int, int], Work],
+    ) -> None:
+        self.records = [JobRecord(number) for number in range(count)]
+        self._spark = spark
+        self._name = name
+        self._what = what
+        self._next_submission = next_submission
+        self._work = work
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Submit every job."""
+        _started.add(self)
+        for record in self.records:
+            name = f"{self._name}-{record.number}"
+            thread = threading.Thread(target=self._supervise, args=(record, name), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def expect_end(self) -> None:
+        """Jobs that end from now on are not submitted again."""
+        self._stopping.set()
+
+    def join(self, seconds: float, ask: Callable[[], None]) -> None:
+        """Have the jobs end, asking their tasks every now and then; those that do not end are interrupted."""
+        self._stopping.set()
+        until = time.monotonic() + seconds
+        # A task may only just be coming up, so that asking once would not reach it.
+        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < until:
+            ask()
+            asked = time.monotonic()
+            for thread in self._threads:
+                thread.join(max(0.0, min(until, asked + ASK_SECONDS) - time.monotonic()))
+        for thread in [thread for thread in self._threads if thread.is_alive()]:
+            log.warning("the job of %s did not end by itself and is interrupted", thread.name)
+            self._interrupt(thread.name)
+            thread.join(seconds)
+
+    def slots_taken(self) -> int:
+        """The task slots that the jobs hold, or will hold again in a moment."""
+        return sum(thread.is_alive() for thread in self._threads)
+
+    def _interrupt(self, tag: str) -> None:
+        """End a job from outside. Spark Connect knows a session's tags; without it, a tag that another thread set is
+        known to the context alone.
+        """
+        with contextlib.suppress(Exception):
+            self._spark.interruptTag(tag)
+        with contextlib.suppress(Exception):
+            self._spark.sparkContext.cancelJobsWithTag(tag)
+
+    def _supervise(self, record: JobRecord, tag: str) -> None:
+        pause = FIRST_PAUSE
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            try:
+                self._run(record, tag)
+                log.info("%s: its job ended", tag)
+            except RegistryError as error:
+                record.last_error = error.message
+            except Exception as error:
+                record.last_error = in_short(error)
+                if not self._stopping.is_set():
+                    log.warning("%s: its job failed and is submitted again: %s", tag, record.last_error)
+            record.running = False
+            pause = FIRST_PAUSE if time.monotonic() - began > STEADY_SECONDS else min(LONGEST_PAUSE, pause * 2)
+            self._stopping.wait(pause)
+
+    def _run(self, record: JobRecord, tag: str) -> None:
+        submission = record.submission = self._next_submission()
+        record.submissions += 1
+        self._spark.addTag(tag)
+        record.running = True
+        with contextlib.suppress(Exception):
+            self._spark.sparkContext.addJobTag(tag)
+            self._spark.sparkContext.setJobDescription(f"wallaroo {self._what.format(number=record.number)}")
+        one_row = self._spark.range(record.number, record.number + 1, 1, 1)
+        work = self._work(record.number, submission)
+        one_row.mapInPandas(work, "slot int").write.format("noop").mode("overwrite").save()
+
+
+_started: weakref.WeakSet[LongJobs] = weakref.WeakSet()
+
+
+def in_short(error: Exception) -> str:
+    """What happened, out of a Spark error's many lines about where."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("wallaroo_spark.")]
+    causes = [line.removeprefix("Caused by: ") for line in lines if re.search(r"(Exception|Error): \S", line)]
+    text = (ours[-1:] or causes[:1] or lines[:1] or [repr(error)])[0]
+    return text.lstrip(": ")[:_ERROR_CHARACTERS]
+
+
+def classic_context(spark: Any) -> Any:
+    """The SparkContext, None on Spark Connect, which has none."""
+    try:
+        return spark.sparkContext
+    except Exception:
+        return None
+
+
+def on_one_machine(master: str) -> bool:
+    """Whether a master URL is local mode, or a cluster on the loopback interface."""
+    return master.startswith("local") or urlsplit(master).hostname in ("127.0.0.1", "localhost", "::1")
+
+
+def task_slots(spark: Any, jobs: int, seconds: float = EXECUTORS_SECONDS, *, what: str = "workers") -> None:
+    """Each long job takes a task slot for good, and the query needs one more. Raises :class:`ConfigurationError`.
+
+    Counts what this process runs already, and waits for a cluster's executors to register. Where Spark cannot say
+    (Spark Connect, dynamic allocation) nothing is checked, and the log says so.
+    """
+    context = classic_context(spark)
+    running = sum(others.slots_taken() for others in list(_started))
+    needed = jobs + running + 1
+    if context is None or spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        log.info("the cluster's task slots cannot be counted; %d %s need at least %d", jobs, what, needed)
+        return
+    until = time.monotonic() + seconds
+    while (slots := count_task_slots(context)) < needed:
+        if context.master.startswith("local") or time.monotonic() > until:
+            beside = f", {running} workers and publishers that run already" if running else ""
+            raise ConfigurationError(
+                f"{jobs} {what}{beside} and the query need {needed} task slots, and {context.master} has {slots}: no "
+                f"batch would ever run; use fewer {what}, or {_more_slots(context.master, needed)}",
+                slots=slots,
+                workers=jobs,
+            )
+        time.sleep(0.5)
+
+
+def _more_slots(master: str, needed: int) -> str:
+    return f"local[{needed}] or more" if master.startswith("local") else "more executor cores (spark.cores.max)"
+
+
+def count_task_slots(context: Any) -> int:
+    """The tasks that can run at once now."""
+    local = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", context.master)
+    if local:
+        return (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
+    if context.master.startswith("local-cluster"):
+        executors, cores = re.findall(r"\d+", context.master)[:2]
+        return int(executors) * int(cores)
+    per_task = int(context.getConf().get("spark.task.cpus", "1"))
+    total: int = sum(int(profile.totalCores()) for profile in _executors(context))
+    return total // per_task
+
+
+def _executors(context: Any) -> list[Any]:
+    """The executors' descriptions, the driver's left out."""
+    store = context._jsc.sc().statusStore().executorList(True)
+    found = [store.apply(index) for index in range(store.size())]
+    return [executor for executor in found if executor.id() != "driver"]
