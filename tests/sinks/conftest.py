@@ -1,0 +1,51 @@
+"""The servers that sinks are tested with: each started once for a run, by the first test that asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sinks.servers.kafka import KafkaServer
+from tests.sinks.servers.postgres import PostgresServer
+from wallaroo_spark.registry.embedded import EmbeddedRedis
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL that allows prepared transactions."""
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def plain_postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL as it is installed: without prepared transactions."""
+    server = PostgresServer(prepared=0)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaServer]:
+    """A Kafka of one broker."""
+    server = KafkaServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """The URL of an empty Redis."""
+    with EmbeddedRedis() as server:
+        yield server.url

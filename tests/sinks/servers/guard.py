@@ -1,0 +1,108 @@
+"""A server process that never outlives the test run that started it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+# The shell holds one end of a pipe and we the other: `read` returns when we close it and when we die of anything.
+_GUARD = """
+signal=$1
+shift
+"$@" &
+read -r _
+kill -s "$signal" $!
+wait $!
+"""
+STOP_SECONDS = 20.0
+POLL_SECONDS = 0.05
+
+
+class ServerFailed(Exception):
+    """A server that ended instead of answering, with the end of its log."""
+
+
+class Guarded:
+    """A child process with a directory of its own; ``stop`` ends it with ``signal``, as does the end of this process.
+
+    Servers that refuse to run as root run as the user ``nobody``, who then owns the directory.
+    """
+
+    def __init__(self, name: str, signal: str = "KILL") -> None:
+        self._signal = signal
+        self._process: subprocess.Popen[bytes] | None = None
+        self.user = "nobody" if os.getuid() == 0 else None
+        # Not below pytest's own directory: that is closed to other users.
+        self.directory = Path(tempfile.mkdtemp(prefix=f"wallaroo-{name}-"))
+        if self.user is not None:
+            os.chown(self.directory, pwd.getpwnam(self.user).pw_uid, -1)
+
+    @property
+    def log(self) -> Path:
+        """Where the server's output goes."""
+        return self.directory / "server.log"
+
+    def run(self, command: Sequence[str]) -> None:
+        """Run a command of preparation to its end. Raises :class:`ServerFailed` with its output when it fails."""
+        done = subprocess.run(
+            command, cwd=self.directory, user=self.user, capture_output=True, text=True, check=False, timeout=120
+        )
+        if done.returncode:
+            raise ServerFailed(f"{command[0]}: {done.stderr or done.stdout}")
+
+    def start(self, command: Sequence[str], answers: Callable[[], bool], seconds: float = 60.0) -> None:
+        """Start the server and wait until it ``answers``. Raises :class:`ServerFailed` when it ends or never does."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _GUARD, "wallaroo-server", self._signal, *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                user=self.user,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + seconds
+        while not answers():
+            if time.monotonic() > deadline:
+                self.stop()
+                raise ServerFailed(f"{command[0]} did not answer in {seconds} s: {self._last_lines()}")
+            time.sleep(POLL_SECONDS)
+
+    def stop(self) -> None:
+        """End the server; its directory stays."""
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+            try:
+                process.wait(timeout=STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, 9)
+                process.wait()
+
+    def remove(self) -> None:
+        """End the server and remove its directory."""
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _last_lines(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody listens on now."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()

@@ -1,0 +1,113 @@
+"""A Kafka broker of the test run's own, from Maven's artifacts, fetched by the Ivy among Spark's jars."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import shutil
+import subprocess
+import uuid
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tests.sinks.servers.guard import Guarded, free_ports
+
+ROOT = Path(__file__).resolve().parents[3]
+VERSION = "4.1.0"
+FETCH_SECONDS = 240
+
+# A small heap, and no time spent on compiling well what lives for seconds.
+JAVA = ["-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=WARN"]
+
+# One node that is broker and controller; the internal topics as small as they get.
+SETTINGS = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={directory}/data
+num.partitions=1
+auto.create.topics.enable=false
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+num.network.threads=2
+num.io.threads=2
+log.cleaner.enable=false
+"""
+
+
+class KafkaServer:
+    """One broker in KRaft mode on free ports of the loopback."""
+
+    def __init__(self) -> None:
+        jars = fetched()
+        self._guard = Guarded("kafka")
+        port, controller = free_ports(2)
+        self.bootstrap = f"127.0.0.1:{port}"
+        """Where it is, as clients take it."""
+        properties = self._guard.directory / "server.properties"
+        settings = SETTINGS.format(port=port, controller=controller, directory=self._guard.directory)
+        properties.write_text(settings, encoding="utf-8")
+        self._java = ["java", *JAVA, "-cp", f"{jars}/*"]
+        identity = uuid.uuid4().hex[:22]
+        self._guard.run(
+            [*self._java, "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(properties)],
+        )
+        self._command = [*self._java, "kafka.Kafka", str(properties)]
+
+    def start(self) -> None:
+        """Start the broker and wait until it answers."""
+        self._guard.start(self._command, self._answers)
+
+    def remove(self) -> None:
+        """End the broker and remove what it has."""
+        self._guard.remove()
+
+    def _answers(self) -> bool:
+        try:
+            AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(timeout=1)
+        except KafkaException:
+            return False
+        return True
+
+
+def fetched() -> Path:
+    """The folder with the broker's jars, fetched once per clone; skips the test where they cannot be had."""
+    folder = ROOT / "build" / "kafka" / VERSION
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            _fetch(folder)
+    return folder
+
+
+def _fetch(folder: Path) -> None:
+    pyspark = importlib.util.find_spec("pyspark")
+    assert pyspark is not None
+    assert pyspark.origin is not None
+    jars = Path(pyspark.origin).parent / "jars"
+    part = folder.with_name(f"{VERSION}.part-{os.getpid()}")
+    ivy = ["java", "-Xmx256m", "-cp", f"{jars}/*", "org.apache.ivy.Main", "-cache", str(folder.parent / "ivy")]
+    what = ["-confs", "default", "-types", "jar", "bundle", "-dependency", "org.apache.kafka", "kafka_2.13", VERSION]
+    where = ["-retrieve", f"{part}/[artifact]-[revision](-[classifier]).[ext]"]
+    done = subprocess.run([*ivy, *what, *where], capture_output=True, text=True, check=False, timeout=FETCH_SECONDS)
+    if done.returncode or not any(part.glob("kafka_2.13-*.jar")):
+        shutil.rmtree(part, ignore_errors=True)
+        pytest.skip(f"Kafka {VERSION} cannot be fetched from Maven: {done.stdout[-500:]}{done.stderr[-500:]}")
+    part.rename(folder)
+    shutil.rmtree(folder.parent / "ivy", ignore_errors=True)

