@@ -10,7 +10,8 @@
     │   └── LeaseLostError          a slot's lease is held by a newer generation
     ├── CheckpointError         the checkpoint cannot be read, or is used by another query
     ├── ReplayError             messages are needed again and cannot be had
-    └── SinkError               results could not leave Spark
+    ├── SinkError               results could not leave Spark
+    └── PubSubError             a topic could not be published, found or followed
 
 Every message names the thing, the value, the limit and the way out. ``retryable`` says whether the same call may
 succeed later with nothing changed; retry policies read it. All of them survive pickling, fields included, because Spark
@@ -87,3 +88,7 @@ class ReplayError(WallarooError):
 
 class SinkError(WallarooError):
     """Results could not leave Spark."""
+
+
+class PubSubError(WallarooError):
+    """A topic could not be published, found or followed."""

@@ -1,0 +1,115 @@
+"""Logical times of a topic: which is at or before which, and how they are read from a message.
+
+A time is an integer, a tuple of times (compared component by component: a product) or None, the unit, of which there is
+only one. Times of one topic have one shape. Source: ``seeds/001``, Terminology.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wallaroo_spark.errors import PubSubError
+from wallaroo_spark.protocol.faults import Fault, broken
+
+Time = int | tuple["Time", ...] | None
+
+Key = int | tuple["Key", ...]
+"""What :func:`key` sorts by."""
+
+LEAST_INTEGER = -(1 << 63)
+GREATEST_INTEGER = (1 << 64) - 1
+"""The integers that a message can carry."""
+
+MOST_COMPONENTS = 16
+"""Components of a tuple, at most."""
+
+DEEPEST = 4
+"""Tuples within tuples, at most."""
+
+
+def at_or_before(earlier: Time, later: Time) -> bool:
+    """Whether ``earlier`` ≤ ``later`` in the partial order.
+
+    Raises :class:`PubSubError` for times of different shapes, which no order relates.
+    """
+    if type(earlier) is int and type(later) is int:
+        return earlier <= later
+    if isinstance(earlier, tuple) and isinstance(later, tuple) and len(earlier) == len(later):
+        return all(at_or_before(a, b) for a, b in zip(earlier, later, strict=True))
+    if earlier is None and later is None:
+        return True
+    raise PubSubError(
+        f"the times {earlier!r} and {later!r} are of different shapes; give all of a topic's epochs as integers, "
+        "or all as tuples of one length",
+        times=(earlier, later),
+    )
+
+
+def key(time: Time) -> Key:
+    """What sorts times so that each stands behind all that are before it, and the order is the same everywhere."""
+    if time is None:
+        return 0
+    if isinstance(time, tuple):
+        return tuple(key(component) for component in time)
+    return time
+
+
+def least(like: Time) -> Time:
+    """The bottom of the times that have the shape of ``like``: zero in each place, since epochs count from zero."""
+    if isinstance(like, tuple):
+        return tuple(least(component) for component in like)
+    return None if like is None else 0
+
+
+def same_shape(one: Time, other: Time) -> bool:
+    """Whether two times can be compared."""
+    return least(one) == least(other)
+
+
+def batch_of(time: Time) -> int:
+    """The batch a published time belongs to: an integer itself, the first component of a tuple.
+
+    Raises :class:`PubSubError` for a time that is neither.
+    """
+    first = time[0] if isinstance(time, tuple) and time else time
+    if type(first) is not int:
+        raise PubSubError(f"the time {time!r} names no batch; expected a batch id, or a tuple that begins with one")
+    return first
+
+
+def start_of(batch: int, *, product: bool) -> Time:
+    """The least time of a batch: its id, and in product time ``(id, 0)``."""
+    return (batch, 0) if product else batch
+
+
+def check(time: Time, deepest: int = DEEPEST) -> Time:
+    """The time itself, when a message can carry it. Raises :class:`PubSubError` naming the value and the limit."""
+    if isinstance(time, tuple):
+        if not 1 <= len(time) <= MOST_COMPONENTS or deepest == 0:
+            raise PubSubError(
+                f"the time {time!r} is a tuple of {len(time)} components; from 1 to {MOST_COMPONENTS} are possible, "
+                f"and {DEEPEST} tuples within each other"
+            )
+        for component in time:
+            check(component, deepest - 1)
+    elif time is not None and not (type(time) is int and LEAST_INTEGER <= time <= GREATEST_INTEGER):
+        raise PubSubError(f"the time {time!r} is no integer of 64 bits, no tuple of times and not None")
+    return time
+
+
+def pack(time: Time) -> Any:
+    """A time as MessagePack values: integers, arrays and nil."""
+    return [pack(component) for component in time] if isinstance(time, tuple) else time
+
+
+def parse(value: Any, what: str, deepest: int = DEEPEST) -> Time:
+    """A time from the values of a message. Raises :class:`RemoteProtocolError` for what is none, naming ``what``."""
+    if value is None or type(value) is int:
+        return value
+    if isinstance(value, list) and 1 <= len(value) <= MOST_COMPONENTS and deepest > 0:
+        return tuple(parse(component, what, deepest - 1) for component in value)
+    raise broken(
+        Fault.INVALID_TEXT,
+        f"{what} has {str(value)[:40]!r} where a time is expected: an integer, nil, or an array of 1 to "
+        f"{MOST_COMPONENTS} of them, {DEEPEST} deep at most",
+    )
