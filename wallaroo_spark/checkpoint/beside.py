@@ -49,7 +49,7 @@ class Beside:
                 self.filesystem.move(temporary, target)
                 return
             os.replace(temporary, target)
-            _sync(self.path)
+            sync(self.path)
 
     def create(self, name: str, data: bytes) -> bool:
         """Put a file there unless one of that name is; whether it is ours.
@@ -73,7 +73,7 @@ class Beside:
                 return False
             finally:
                 self._drop(temporary)
-            _sync(self.path)
+            sync(self.path)
             return True
 
     def read(self, name: str) -> bytes | None:
@@ -119,7 +119,7 @@ class Beside:
             with self.filesystem.open_output_stream(temporary) as stream:
                 stream.write(data)
             if self._local:
-                _sync(temporary)
+                sync(temporary)
         except OSError:
             self._drop(temporary)
             raise
@@ -136,7 +136,7 @@ class Beside:
             path = os.path.dirname(path)
         os.makedirs(self.path, exist_ok=True)
         for made in missing:
-            _sync(os.path.dirname(made))
+            sync(os.path.dirname(made))
 
     def _drop(self, path: str) -> None:
         try:
@@ -170,7 +170,8 @@ def _checked(name: str) -> str:
     return name
 
 
-def _sync(path: str) -> None:
+def sync(path: str) -> None:
+    """Have the disk hold a local file, or a folder's list of names, before this returns. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
