@@ -6,5 +6,6 @@ Source: ``protocol.md``, Sinks (v3, roles reversed).
 from __future__ import annotations
 
 from wallaroo_spark.sinks.interface import Prepared, Sink, Transaction
+from wallaroo_spark.sinks.writer import BatchWriter, transactional
 
-__all__ = ["Prepared", "Sink", "Transaction"]
+__all__ = ["BatchWriter", "Prepared", "Sink", "Transaction", "transactional"]

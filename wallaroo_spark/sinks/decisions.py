@@ -1,0 +1,173 @@
+"""The log of decisions of one sink, durably beside the checkpoint: what says whether a batch is committed.
+
+A batch may take several tries; each has a slot, ``<batch>.<try>.json``, that is filled once, with the decision to
+commit (and all that is prepared) or to abort. Who fills it first decides: a driver that was taken for dead, and goes
+on, finds the slot of its try filled by the one that took over. ``<batch>.finished`` says that a committed batch needs
+no more telling. No slot at all means abort.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wallaroo_spark.checkpoint.beside import Beside
+from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.sinks.interface import Prepared
+
+KEEP = 100
+"""Finished batches whose decisions are kept, as many as Spark keeps batches of its own."""
+
+FOLDER = "sinks"
+_SLOT = re.compile(r"(0|[1-9][0-9]*)\.(?:(0|[1-9][0-9]*)\.json|finished)")
+
+
+@dataclass
+class Batch:
+    """What the log has of one batch: the slots that are filled, and whether it is finished."""
+
+    tries: set[int] = field(default_factory=set)
+    finished: bool = False
+
+    @property
+    def next(self) -> int:
+        """The first try that nobody has decided."""
+        return max(self.tries, default=-1) + 1
+
+
+def read_names(names: Iterable[str]) -> dict[int, Batch]:
+    """The batches of a log by number, from the names of its files; other files are passed over."""
+    found: dict[int, Batch] = {}
+    for name in names:
+        match = _SLOT.fullmatch(name)
+        if match is None:
+            continue
+        batch = found.setdefault(int(match[1]), Batch())
+        if match[2] is None:
+            batch.finished = True
+        else:
+            batch.tries.add(int(match[2]))
+    return found
+
+
+def superfluous(batches: dict[int, Batch], keep: int) -> list[int]:
+    """The finished batches that need not be remembered: all but the newest ``keep``."""
+    finished = sorted(number for number, batch in batches.items() if batch.finished)
+    return finished[: max(0, len(finished) - keep)]
+
+
+class Decisions:
+    """The log of the sink ``name`` in the checkpoint at ``location``. :meth:`load` comes first.
+
+    Methods raise :class:`CheckpointError` when the log cannot be read or written.
+    """
+
+    def __init__(self, location: str, name: str, keep: int = KEEP) -> None:
+        self._beside = Beside(location, FOLDER, name)
+        self._keep = max(1, keep)
+        self._batches: dict[int, Batch] = {}
+        self._committed: dict[int, tuple[Prepared, ...]] = {}
+
+    def __repr__(self) -> str:
+        return f"Decisions({self._beside.identity!r})"
+
+    @property
+    def identity(self) -> str:
+        """Where the log is, for people."""
+        return self._beside.identity
+
+    def load(self) -> None:
+        """Read what there is, and of each batch that is not finished whether it is committed."""
+        self._batches = read_names(self._beside.names())
+        self._committed = {}
+        for number, batch in self._batches.items():
+            if batch.finished:
+                continue
+            for slot in sorted(batch.tries):
+                prepared = self._read(number, slot)
+                if prepared is not None:
+                    self._committed[number] = prepared
+
+    def unfinished(self) -> dict[int, tuple[Prepared, ...]]:
+        """Batches that are committed and not finished, oldest first."""
+        return dict(sorted(self._committed.items()))
+
+    def finished(self, batch: int) -> bool:
+        """Whether the batch is committed and every sink was told."""
+        known = self._batches.get(batch)
+        return known is not None and known.finished
+
+    def forgotten(self, batch: int) -> bool:
+        """Whether the batch is older than all that is kept, so that the log cannot tell."""
+        finished = [number for number, known in self._batches.items() if known.finished]
+        return len(finished) >= self._keep and batch < min(finished)
+
+    def newest(self) -> tuple[int, str] | None:
+        """The newest batch that the log has, and ``"finished"``, ``"committed"`` or ``"aborted"``."""
+        if not self._batches:
+            return None
+        batch = max(self._batches)
+        if self._batches[batch].finished:
+            return batch, "finished"
+        return batch, "committed" if batch in self._committed else "aborted"
+
+    def next_try(self, batch: int) -> int:
+        """The first try of a batch that is not decided."""
+        return self._batches.get(batch, Batch()).next
+
+    def commit(self, batch: int, slot: int, prepared: Sequence[Prepared]) -> bool:
+        """Decide a try: to commit. This is the point of no return. False when it was decided otherwise before."""
+        content = {"decision": "commit", "prepared": [one.to_json() for one in prepared]}
+        if not self._decide(batch, slot, content):
+            return False
+        self._committed[batch] = tuple(prepared)
+        return True
+
+    def abort(self, batch: int, slot: int) -> bool:
+        """Decide a try: to abort. False when it was decided before, and then :meth:`load` says how."""
+        return self._decide(batch, slot, {"decision": "abort"})
+
+    def finish(self, batch: int) -> None:
+        """Every sink has committed the batch; what is old is cleaned up."""
+        self._beside.create(f"{batch}.finished", b"")
+        self._batches.setdefault(batch, Batch()).finished = True
+        self._committed.pop(batch, None)
+        for old in superfluous(self._batches, self._keep):
+            for slot in self._batches[old].tries:
+                self._beside.delete(f"{old}.{slot}.json")
+            # Last, because without it the batch would not be known to be finished.
+            self._beside.delete(f"{old}.finished")
+            del self._batches[old]
+
+    def committed(self, batch: int) -> tuple[Prepared, ...]:
+        """All that is prepared of a batch whose commit the log has; empty for one to be aborted."""
+        if batch in self._committed:
+            return self._committed[batch]
+        known = self._batches.get(batch, Batch())
+        if not known.finished:
+            return ()
+        found = [prepared for slot in sorted(known.tries) if (prepared := self._read(batch, slot)) is not None]
+        return found[0] if found else ()
+
+    def _decide(self, batch: int, slot: int, content: dict[str, Any]) -> bool:
+        created = self._beside.create(f"{batch}.{slot}.json", json.dumps(content, separators=(",", ":")).encode())
+        self._batches.setdefault(batch, Batch()).tries.add(slot)
+        return created
+
+    def _read(self, batch: int, slot: int) -> tuple[Prepared, ...] | None:
+        """What a try's decision commits, or None for one to abort."""
+        name = f"{batch}.{slot}.json"
+        try:
+            content = json.loads(self._beside.read(name) or b"")
+            if content["decision"] == "abort":
+                return None
+            return tuple(Prepared.from_json(one) for one in content["prepared"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self.identity}/{name} is not a decision as this version writes it ({error!r}); restore it, or "
+                f"find out in the sink whether batch {batch} is there and remove the file",
+                location=f"{self.identity}/{name}",
+            ) from error

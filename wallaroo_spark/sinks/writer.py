@@ -1,0 +1,72 @@
+"""A transactional sink as a function for ``foreachBatch``: the thin layer over Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from wallaroo_spark.sinks.coordinator import Coordinator
+from wallaroo_spark.sinks.decisions import Decisions
+from wallaroo_spark.sinks.interface import Sink, checked_name
+from wallaroo_spark.sinks.task import Vote, vote
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+_VOTES = "vote string"
+
+
+def transactional(sink: Sink, *, checkpoint: str) -> BatchWriter:
+    """A writer that hands each batch of one query to ``sink`` once, however often Spark runs the batch.
+
+    ``checkpoint`` is the query's own checkpoint location: the decisions are logged beside Spark's logs, in
+    ``_wallaroo/sinks/<name>``. Raises :class:`ConfigurationError` for a name or a location that cannot be.
+    """
+    return BatchWriter(sink, checkpoint)
+
+
+class BatchWriter:
+    """Call it with a DataFrame and its batch id, as ``foreachBatch`` does; it is pickled where Spark wants it to be.
+
+    It raises :class:`SinkError` when a partition votes to abort, naming it and the reason: the batch fails as a
+    whole, and no sink shows any of it. Whatever makes a task fail fails the batch in the same way. One writer serves
+    one query.
+    """
+
+    def __init__(self, sink: Sink, checkpoint: str) -> None:
+        checked_name(sink.name)
+        self.sink = sink
+        self.checkpoint = checkpoint
+        self._coordinator: Coordinator | None = None
+        # Found out here rather than in the first batch.
+        Decisions(checkpoint, sink.name)
+
+    def __repr__(self) -> str:
+        return f"BatchWriter({self.sink!r}, checkpoint={self.checkpoint!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"sink": self.sink, "checkpoint": self.checkpoint, "_coordinator": None}
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Deliver one batch."""
+        if self._coordinator is None:
+            speculation = df.sparkSession.conf.get("spark.speculation", "false")
+            decisions = Decisions(self.checkpoint, self.sink.name)
+            self._coordinator = Coordinator(self.sink, decisions, always_recover=speculation == "true")
+        self._coordinator.deliver(batch_id, lambda batch: run_partitions(self.sink, df, batch))
+
+
+def run_partitions(sink: Sink, df: DataFrame, batch: int) -> list[Vote]:
+    """Hand each partition of ``df`` to ``sink`` on the executors, in one job, and collect the votes."""
+
+    def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        cast = vote(sink, batch, context.partitionId(), rows, context.attemptNumber())
+        yield pa.RecordBatch.from_pydict({"vote": [cast.to_json()]})
+
+    return [Vote.from_json(row.vote) for row in df.mapInArrow(task, _VOTES).collect()]
