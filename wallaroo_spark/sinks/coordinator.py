@@ -134,8 +134,8 @@ class Coordinator:
             self._sink.commit(state.batch, prepared)
         except SinkError as error:
             raise SinkError(
-                f"sink {self._sink.name}: batch {state.batch} is decided, and the sink could not be told: {error.message}"
-                "; nothing is lost: the query's next start tells it",
+                f"sink {self._sink.name}: batch {state.batch} is decided, and the sink could not be told: "
+                f"{error.message}; nothing is lost: the query's next start tells it",
                 **{**error.fields, "batch": state.batch},
             ) from error
         state.on(BatchEvent.TOLD)
