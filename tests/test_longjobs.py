@@ -46,6 +46,23 @@ def test_workers_that_would_take_every_task_slot_are_refused(spark: SparkSession
     )
 
 
+@pytest.mark.parametrize(
+    "master", ["local[4]", "spark://127.0.0.1:7077", "spark://localhost:7077", "spark://[::1]:7077"]
+)
+def test_an_embedded_registry_serves_one_machine(master: str) -> None:
+    longjobs.registry_reach("embedded", master)
+
+
+@pytest.mark.parametrize("master", ["spark://10.0.0.7:7077", "yarn", "k8s://https://cluster:6443", "connect"])
+def test_an_embedded_registry_on_several_machines_is_refused(master: str) -> None:
+    longjobs.registry_reach("redis://host", master)
+
+    with pytest.raises(
+        ConfigurationError, match=r"registry=embedded is for one machine, and .* may have several; give"
+    ):
+        longjobs.registry_reach("embedded", master)
+
+
 class Jobs:
     """A session in which the jobs are threads that run until they are let go; a job of another name fails at once."""
 

@@ -173,6 +173,15 @@ def on_one_machine(master: str) -> bool:
     return master.startswith("local") or urlsplit(master).hostname in ("127.0.0.1", "localhost", "::1")
 
 
+def registry_reach(registry: str, master: str) -> None:
+    """An embedded Redis serves one machine alone. Raises :class:`ConfigurationError` on a cluster of several."""
+    if registry == "embedded" and not on_one_machine(master):
+        raise ConfigurationError(
+            f"registry=embedded is for one machine, and {master} may have several; "
+            "give the URL of a Redis that all of them reach: registry=redis://host:6379"
+        )
+
+
 def task_slots(spark: Any, jobs: int, seconds: float = EXECUTORS_SECONDS, *, what: str = "workers") -> None:
     """Each long job takes a task slot for good, and the query needs one more. Raises :class:`ConfigurationError`.
 

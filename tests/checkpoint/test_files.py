@@ -290,3 +290,18 @@ def test_what_only_looks_like_a_directory_does_not_say_when_it_changed() -> None
     assert CheckpointFiles("dbfs:/checkpoints/orders").stamp() is None
     assert CheckpointFiles("/Volumes/main/default/checkpoints/orders").stamp() is None
     assert CheckpointFiles("mock:///checkpoint").stamp() is None
+
+
+@pytest.mark.parametrize(("sample", "newest"), [("v1", 1), ("v2-named", 1), ("async", 11)])
+def test_the_newest_committed_batch_is_known_whoever_feeds_the_query(sample: str, newest: int) -> None:
+    assert CheckpointFiles(str(DATA / sample)).committed() == newest
+
+
+def test_a_commit_that_is_being_written_is_none(tmp_path: Path) -> None:
+    files = CheckpointFiles(str(tmp_path))
+    assert files.committed() is None
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "0").write_text("v1\n{}")
+    (tmp_path / "commits" / "1").write_text("v1\n{")
+
+    assert files.committed() == 0

@@ -96,23 +96,6 @@ def test_the_python_of_the_workers_must_have_this_package(tmp_path: Path) -> Non
         )
 
 
-@pytest.mark.parametrize(
-    "master", ["local[4]", "spark://127.0.0.1:7077", "spark://localhost:7077", "spark://[::1]:7077"]
-)
-def test_an_embedded_registry_serves_one_machine(master: str) -> None:
-    checks.registry_reach(Options(), master)
-
-
-@pytest.mark.parametrize("master", ["spark://10.0.0.7:7077", "yarn", "k8s://https://cluster:6443", "connect"])
-def test_an_embedded_registry_on_several_machines_is_refused(master: str) -> None:
-    checks.registry_reach(Options(registry="redis://host"), master)
-
-    with pytest.raises(
-        ConfigurationError, match=r"registry=embedded is for one machine, and .* may have several; give"
-    ):
-        checks.registry_reach(Options(), master)
-
-
 def test_asynchronous_progress_tracking_is_refused(spark: SparkSession) -> None:
     writer = spark.readStream.format("rate").load().writeStream.format("noop")
     checks.synchronous(writer, (), "file:///checkpoint")

@@ -26,8 +26,8 @@ from wallaroo_spark.protocol import (
     reasons,
 )
 from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.transport import reachable_host
 from wallaroo_spark.worker.flight_client import WorkerClient
-from wallaroo_spark.worker.leasing import reachable_host
 from wallaroo_spark.worker.run import run_worker
 from wallaroo_spark.worker.service import WorkerSetup
 

@@ -90,6 +90,10 @@ class CheckpointFiles:
         """Whether a query has planned or committed a batch here."""
         return self._retrying(lambda: bool(self._list("offsets") or self._list("commits")))
 
+    def committed(self) -> int | None:
+        """The newest batch that is committed; None before the first."""
+        return self._retrying(lambda: max(self._whole_commits(self._list("commits")), default=None))
+
     def holes(self) -> tuple[int, ...]:
         """Batches that are missing inside either log; see :func:`wallaroo_spark.checkpoint.model.holes`."""
         return self._retrying(lambda: tuple(sorted({*holes(self._list("offsets")), *holes(self._list("commits"))})))

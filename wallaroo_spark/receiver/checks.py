@@ -16,7 +16,7 @@ from importlib import metadata
 from typing import Any
 
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
-from wallaroo_spark.longjobs import classic_context, on_one_machine
+from wallaroo_spark.longjobs import classic_context
 from wallaroo_spark.options import Options
 
 log = logging.getLogger("wallaroo_spark.receiver")
@@ -95,15 +95,6 @@ def combinations(options: Options) -> None:
     for name, (given, other, there) in needs.items():
         if given and not there:
             raise ConfigurationError(f"option {name} needs {other} too; give both, or neither", option=name)
-
-
-def registry_reach(options: Options, master: str) -> None:
-    """An embedded Redis serves one machine alone. Raises :class:`ConfigurationError` on a cluster of several."""
-    if options.registry == "embedded" and not on_one_machine(master):
-        raise ConfigurationError(
-            f"registry=embedded is for one machine, and {master} may have several; "
-            "give the URL of a Redis that all of them reach: registry=redis://host:6379"
-        )
 
 
 def synchronous(writer: Any, holes: tuple[int, ...], checkpoint: str) -> None:

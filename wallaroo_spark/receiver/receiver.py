@@ -196,7 +196,7 @@ class Receiver:
         checks.environment(self._spark)
         context = longjobs.classic_context(self._spark)
         master = context.master if context is not None else "connect"
-        checks.registry_reach(self.options, master)
+        longjobs.registry_reach(self.options.registry, master)
         longjobs.task_slots(self._spark, self.options.workers)
         registry = self._open_registry()
         self._token = resolve_secret(self.options.token) or secrets.token_urlsafe(32)

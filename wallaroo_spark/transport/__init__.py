@@ -9,6 +9,7 @@ from __future__ import annotations
 from wallaroo_spark.transport.address import format_address, parse_address, parse_addresses
 from wallaroo_spark.transport.base import ByteStream, Handler, Listener
 from wallaroo_spark.transport.memory import pair
+from wallaroo_spark.transport.reach import reachable_host, refuses
 from wallaroo_spark.transport.tcp import connect, serve
 from wallaroo_spark.transport.tls import client_context, read_authority, read_pair, server_context
 
@@ -22,8 +23,10 @@ __all__ = [
     "pair",
     "parse_address",
     "parse_addresses",
+    "reachable_host",
     "read_authority",
     "read_pair",
+    "refuses",
     "serve",
     "server_context",
 ]

@@ -10,20 +10,16 @@ import asyncio
 import contextlib
 import functools
 import logging
-import socket
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 from wallaroo_spark.errors import LeaseLostError, RegistryError
-from wallaroo_spark.transport import parse_address
+from wallaroo_spark.transport import refuses
 
 log = logging.getLogger("wallaroo_spark.worker")
 
 T = TypeVar("T")
-_PROBE_PAUSE = 0.5
-_PROBE_SECONDS = 2.0
 
 
 class Lease(Protocol):
@@ -149,34 +145,3 @@ class Tenancy:
 
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
-
-async def refuses(address: str) -> bool:
-    """Whether nobody listens at an address: it refuses two connections, half a second apart."""
-    host, port = parse_address(address)
-    for pause in (_PROBE_PAUSE, 0.0):
-        try:
-            async with asyncio.timeout(_PROBE_SECONDS):
-                _, writer = await asyncio.open_connection(host, port)
-        except ConnectionRefusedError:
-            await asyncio.sleep(pause)
-        except (OSError, TimeoutError):
-            return False
-        else:
-            writer.close()
-            return False
-    return True
-
-
-def reachable_host(bound: str, registry: str) -> str:
-    """The address others reach this machine at: the bound one, or, of a wildcard, the one that faces the registry."""
-    if bound not in ("", "0.0.0.0", "::"):
-        return bound
-    target = urlsplit(registry).hostname or "192.0.2.1"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            # Connecting a datagram socket sends nothing; it only picks the route.
-            probe.connect((target, 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return socket.gethostname()

@@ -22,7 +22,7 @@ from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import ByteStream, Listener
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.flight_server import FlightServer
-from wallaroo_spark.worker.leasing import Registry, Tenancy, reachable_host
+from wallaroo_spark.worker.leasing import Registry, Tenancy
 from wallaroo_spark.worker.ledger import Origin
 from wallaroo_spark.worker.reads import Reads
 from wallaroo_spark.worker.state import WorkerState
@@ -175,7 +175,7 @@ class WorkerService:
     async def _publish(self, listener: Listener, flight: FlightServer) -> None:
         """Leave the addresses in the registry; a lease that was lost meanwhile ends the worker."""
         options = self.options
-        host = options.advertise or reachable_host(listener.address[0], resolve_secret(options.registry))
+        host = options.advertise or transport.reachable_host(listener.address[0], resolve_secret(options.registry))
         connect = transport.format_address(host, listener.address[1])
         inner = transport.format_address(host, flight.port)
         while not self._stopped.is_set():
