@@ -113,3 +113,10 @@ def parse(value: Any, what: str, deepest: int = DEEPEST) -> Time:
         f"{what} has {str(value)[:40]!r} where a time is expected: an integer, nil, or an array of 1 to "
         f"{MOST_COMPONENTS} of them, {DEEPEST} deep at most",
     )
+
+
+def join(one: Time, other: Time) -> Time:
+    """The least time that neither of two is beyond."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return tuple(join(a, b) for a, b in zip(one, other, strict=True))
+    return other if at_or_before(one, other) else one
