@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +24,7 @@ settings.load_profile("project")
 
 ROOT = Path(__file__).resolve().parents[1]
 CLUSTER = ROOT / "scripts" / "cluster.py"
+CLUSTER_TESTS = "tests/cluster/"
 JUDGED = ("protocol", "worker", "checkpoint")
 
 # Another Spark's settings would mix its jars with the installed ones.
@@ -65,6 +66,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
         if "standalone_cluster" in fixtures or item.path.is_relative_to(ROOT / "tests" / "cluster"):
             item.add_marker(pytest.mark.cluster)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Side by side, a file's tests stay together, and so do those on the cluster: there is one, and it starts once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            scope: str = super()._split_scope(nodeid)
+            return CLUSTER_TESTS if scope.startswith(CLUSTER_TESTS) else scope
+
+    return Together(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

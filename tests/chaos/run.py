@@ -32,6 +32,8 @@ class Plan:
     messages: int
     kills: int
     patience: float = 300.0
+    cluster: Path | None = None
+    """The state directory of a cluster to use; without it, one of its own."""
 
 
 def run(plan: Plan, say: Callable[[str], None], progress: Callable[[str], None]) -> Run:
@@ -44,7 +46,7 @@ def run(plan: Plan, say: Callable[[str], None], progress: Callable[[str], None])
         plan.seed, plan.kills, 60 * plan.minutes * FIRST_FAULT, 60 * plan.minutes * LAST_FAULT, LEASE_SECONDS
     )
     say(f"Starting a cluster, a Redis, a driver and {len(connectors)} connectors in {plan.directory} …")
-    with Stage(plan.directory) as stage:
+    with Stage(plan.directory, cluster=plan.cluster) as stage:
         stage.await_ready()
         began = time.time()
         for instance, (revision, own) in connectors.items():

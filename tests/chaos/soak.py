@@ -36,15 +36,24 @@ def limit(growth: Growth) -> float:
 
 
 def soak(
-    directory: Path, minutes: float, rate: int, say: Callable[[str], None], progress: Callable[[str], None]
+    directory: Path,
+    minutes: float,
+    rate: int,
+    say: Callable[[str], None],
+    progress: Callable[[str], None],
+    *,
+    cluster: Path | None = None,
 ) -> tuple[Verdict, list[Growth]]:
-    """Send so many messages a second for so many minutes; writes ``soak.json`` and ``soak.png``."""
+    """Send so many messages a second for so many minutes; writes ``soak.json`` and ``soak.png``.
+
+    ``cluster`` is the state directory of a cluster to use; without it, one of its own is started.
+    """
     clear(directory)
     messages = max(CONNECTORS * STREAMS, int(60 * minutes * rate))
     connectors = write_files(directory / "files", messages, 0)
     interval = 60 * minutes / (messages // (CONNECTORS * STREAMS))
     say(f"Starting a cluster, a Redis, a driver and {len(connectors)} connectors in {directory} …")
-    with Stage(directory, settings=SETTINGS) as stage:
+    with Stage(directory, settings=SETTINGS, cluster=cluster) as stage:
         stage.await_ready()
         with Sampler(stage) as sampler:
             began = time.time()

@@ -60,11 +60,21 @@ SETTINGS = {
 
 class Stage:
     """Starts everything on entry and leaves nothing behind. ``acks`` has, for each file, the acknowledgements as its
-    connector saw them: (seconds of the wall clock, reference).
+    connector saw them: (seconds of the wall clock, reference). ``cluster`` is the state directory of a cluster that is
+    there and stays; without it there is one for this run alone.
     """
 
-    def __init__(self, directory: Path, *, most: int = 20_000, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        most: int = 20_000,
+        settings: dict[str, str] | None = None,
+        cluster: Path | None = None,
+    ) -> None:
         self.directory = directory
+        self.cluster = cluster or directory / "cluster"
+        self._own_cluster = cluster is None
         self.redis = EmbeddedRedis()
         self.driver: Supervised | None = None
         self.connectors: dict[str, Supervised] = {}
@@ -81,8 +91,10 @@ class Stage:
     def __enter__(self) -> Stage:
         with contextlib.ExitStack() as started:
             (self.directory / "logs").mkdir(parents=True, exist_ok=True)
-            started.callback(self._cluster, "stop")
-            url = self._cluster("start", "--workers", str(SLOTS), "--cores", "2", "--memory", "1g").strip()
+            if self._own_cluster:
+                started.callback(self._cluster, "stop")
+                self._cluster("start", "--workers", str(SLOTS), "--cores", "2", "--memory", "1g")
+            url = self._cluster("url").strip()
             self.redis.start()
             started.callback(self.redis.stop)
             started.callback(self._closing.set)
@@ -130,7 +142,7 @@ class Stage:
 
     def _below(self, daemons: str, word: str) -> list[Victim]:
         found = []
-        saved = json.loads((self.directory / "cluster" / "cluster.json").read_text(encoding="utf-8"))
+        saved = json.loads((self.cluster / "cluster.json").read_text(encoding="utf-8"))
         for daemon in saved["daemons"]:
             if not daemon["name"].startswith(daemons):
                 continue
@@ -142,7 +154,7 @@ class Stage:
         return found
 
     def _cluster(self, *arguments: str) -> str:
-        command = [sys.executable, str(CLUSTER), "--state", str(self.directory / "cluster"), *arguments]
+        command = [sys.executable, str(CLUSTER), "--state", str(self.cluster), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
         if done.returncode:
             raise RuntimeError(f"the cluster: {done.stderr.strip()}")

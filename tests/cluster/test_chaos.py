@@ -1,4 +1,4 @@
-"""The short form of ./scripts/chaos: a few real deaths on a standalone cluster of its own."""
+"""The short form of ./scripts/chaos: a few real deaths on a standalone cluster."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from pathlib import Path
 from tests.chaos.report import Run
 from tests.chaos.run import LIVENESS_SECONDS, Plan, passed, run
 from tests.chaos.schedule import Kind
+from tests.conftest import StandaloneCluster
 
 PLAN_SEED = 1
 """This seed's first kills are of a worker, of Redis and of a connector: a driver takes too long to come back here."""
 
 
-def test_nothing_is_lost_or_repeated_when_parts_die(tmp_path: Path) -> None:
-    plan = Plan(tmp_path, seed=PLAN_SEED, minutes=0.35, messages=20_000, kills=3)
+def test_nothing_is_lost_or_repeated_when_parts_die(tmp_path: Path, standalone_cluster: StandaloneCluster) -> None:
+    plan = Plan(tmp_path, seed=PLAN_SEED, minutes=0.35, messages=20_000, kills=3, cluster=standalone_cluster.state)
     said: list[str] = []
 
     outcome: Run = run(plan, said.append, lambda line: None)

@@ -7,14 +7,17 @@ from pathlib import Path
 
 from tests.chaos.orders import CONNECTORS
 from tests.chaos.soak import soak
+from tests.conftest import StandaloneCluster
 
 ALWAYS = ("driver", "Redis", "worker of slot 0", "worker of slot 1")
 
 
-def test_a_steady_rate_is_committed_once_and_every_process_is_watched(tmp_path: Path) -> None:
+def test_a_steady_rate_is_committed_once_and_every_process_is_watched(
+    tmp_path: Path, standalone_cluster: StandaloneCluster
+) -> None:
     said: list[str] = []
 
-    verdict, judged = soak(tmp_path, 0.3, 200, said.append, lambda line: None)
+    verdict, judged = soak(tmp_path, 0.3, 200, said.append, lambda line: None, cluster=standalone_cluster.state)
 
     assert verdict.clean, said
     assert verdict.sent == verdict.committed == verdict.acknowledged == 3600
