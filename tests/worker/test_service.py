@@ -157,7 +157,7 @@ class TestLeases:
     def test_a_fleet_job_yields_heartbeats_until_its_worker_ends(
         self, make_fleet: Callable[..., Fleet], redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("wallaroo_spark.worker.run.HEARTBEAT_SECONDS", 0.01)
+        monkeypatch.setattr("wallaroo_spark.longjobs.HEARTBEAT_SECONDS", 0.01)
         fleet = make_fleet()
         setup = WorkerSetup(Options(**fleet.options), 0, 1, TOKEN)
         with Registry(redis_server.url, fleet.receiver, lease_seconds=1.5) as registry:
