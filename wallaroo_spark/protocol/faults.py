@@ -40,6 +40,8 @@ class Fault(StrEnum):
     PEER_NEVER_READS = "peer-never-reads"
     PEER_ERROR = "peer-error"
     SUPERSEDED = "superseded"
+    WRONG_OFFSET = "wrong-offset"
+    WRONG_PHASE = "wrong-phase"
     WORKER_FULL = "worker-full"
 
 

@@ -1,0 +1,194 @@
+"""What a worker and a connector sink say to each other on stream 0: the payloads of its MESSAGEs.
+
+Integers are big-endian, as in all of v3. Source: ``protocol.md``, Sinks (v3, roles reversed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from wallaroo_spark.protocol.faults import Fault, broken
+from wallaroo_spark.protocol.wire import Reader, Writer
+
+CONTROL_STREAM = 0
+DATA_STREAM = 1
+_ORDER = ">"
+
+
+class Range(NamedTuple):
+    """What a transaction has of one stream: the bytes of the sink's output behind ``start``, up to ``end``."""
+
+    stream_id: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListUncommitted:
+    """Worker: which transactions are prepared and not decided? ``request`` comes back with the answer."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyUncommitted:
+    """Sink: these are."""
+
+    request: int
+    transactions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Phase1:
+    """Worker: can you commit these ranges? Nothing more is sent on them before PHASE2."""
+
+    transaction: str
+    ranges: tuple[Range, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Sink: its vote. With a yes, what is in the ranges is on its disk, and no reader sees it."""
+
+    transaction: str
+    commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Phase2:
+    """Worker: the decision."""
+
+    transaction: str
+    commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersLeft:
+    """Worker: these workers will not come back."""
+
+    request: int
+    workers: tuple[str, ...] = ()
+
+
+SinkMessage = ListUncommitted | ReplyUncommitted | Phase1 | Reply | Phase2 | WorkersLeft
+
+
+class _Row(NamedTuple):
+    tag: int
+    name: str
+    message: type[Any]
+    decode: Callable[[Reader], SinkMessage]
+    encode: Callable[[Writer, Any], None]
+
+
+def encode_control(message: SinkMessage) -> bytes:
+    """The payload. Raises :class:`LocalProtocolError` for what does not fit its field."""
+    row = _BY_TYPE[type(message)]
+    write = Writer(_ORDER).u8(row.tag)
+    row.encode(write, message)
+    return write.done()
+
+
+def decode_control(payload: bytes) -> SinkMessage:
+    """What a payload says. Raises :class:`RemoteProtocolError` for what the table does not have."""
+    if not payload:
+        raise broken(Fault.EMPTY_FRAME, "a message of the control stream is empty; it has at least its tag")
+    row = _BY_TAG.get(payload[0])
+    if row is None:
+        raise broken(Fault.UNKNOWN_TAG, f"tag {payload[0]} is not a message of the control stream")
+    read = Reader(payload[1:], _ORDER, row.name)
+    message = row.decode(read)
+    read.finish()
+    return message
+
+
+def control_name(message: SinkMessage) -> str:
+    """The message's name as the protocol writes it: ``PHASE1``."""
+    return _BY_TYPE[type(message)].name
+
+
+def _decode_list(read: Reader) -> SinkMessage:
+    return ListUncommitted(read.u64("the request"))
+
+
+def _encode_list(write: Writer, message: ListUncommitted) -> None:
+    write.u64(message.request, "the request")
+
+
+def _texts(read: Reader, what: str) -> tuple[str, ...]:
+    count = read.u32("the count")
+    if count * 2 > read.left:
+        # Nothing is set aside for what a peer merely announces.
+        raise broken(Fault.TRUNCATED_FRAME, f"{count} of {what} are announced, and {read.left} bytes are there")
+    return tuple(read.short_text(what) for _ in range(count))
+
+
+def _write_texts(write: Writer, texts: tuple[str, ...], what: str) -> None:
+    write.u32(len(texts), "the count")
+    for text in texts:
+        write.short_text(text, what)
+
+
+def _decode_uncommitted(read: Reader) -> SinkMessage:
+    return ReplyUncommitted(read.u64("the request"), _texts(read, "a transaction"))
+
+
+def _encode_uncommitted(write: Writer, message: ReplyUncommitted) -> None:
+    _write_texts(write.u64(message.request, "the request"), message.transactions, "a transaction")
+
+
+def _decode_phase1(read: Reader) -> SinkMessage:
+    transaction, count = read.short_text("the transaction"), read.u32("the count")
+    if count * 24 > read.left:
+        raise broken(Fault.TRUNCATED_FRAME, f"PHASE1 announces {count} ranges, and {read.left} bytes are there")
+    numbers = ("a stream id", "a start", "an end")
+    return Phase1(transaction, tuple(Range(*(read.u64(what) for what in numbers)) for _ in range(count)))
+
+
+def _encode_phase1(write: Writer, message: Phase1) -> None:
+    write.short_text(message.transaction, "the transaction").u32(len(message.ranges), "the count")
+    for stream_id, start, end in message.ranges:
+        write.u64(stream_id, "a stream id").u64(start, "a start").u64(end, "an end")
+
+
+def _verdict(read: Reader) -> tuple[str, bool]:
+    transaction, commit = read.short_text("the transaction"), read.u8("the commit byte")
+    if commit > 1:
+        raise broken(Fault.WRONG_STATE, f"the commit byte is {commit}; it is 0 or 1")
+    return transaction, bool(commit)
+
+
+def _decode_reply(read: Reader) -> SinkMessage:
+    return Reply(*_verdict(read))
+
+
+def _decode_phase2(read: Reader) -> SinkMessage:
+    return Phase2(*_verdict(read))
+
+
+def _encode_verdict(write: Writer, message: Reply | Phase2) -> None:
+    write.short_text(message.transaction, "the transaction").u8(int(message.commit))
+
+
+def _decode_left(read: Reader) -> SinkMessage:
+    return WorkersLeft(read.u64("the request"), _texts(read, "a worker"))
+
+
+def _encode_left(write: Writer, message: WorkersLeft) -> None:
+    _write_texts(write.u64(message.request, "the request"), message.workers, "a worker")
+
+
+CONTROL_ROWS = (
+    _Row(201, "LIST_UNCOMMITTED", ListUncommitted, _decode_list, _encode_list),
+    _Row(202, "REPLY_UNCOMMITTED", ReplyUncommitted, _decode_uncommitted, _encode_uncommitted),
+    _Row(203, "PHASE1", Phase1, _decode_phase1, _encode_phase1),
+    _Row(204, "REPLY", Reply, _decode_reply, _encode_verdict),
+    _Row(205, "PHASE2", Phase2, _decode_phase2, _encode_verdict),
+    _Row(206, "WORKERS_LEFT", WorkersLeft, _decode_left, _encode_left),
+)
+"""Tag → name, message, and how its body is read and written."""
+
+_BY_TAG: Mapping[int, _Row] = {row.tag: row for row in CONTROL_ROWS}
+_BY_TYPE: Mapping[type[Any], _Row] = {row.message: row for row in CONTROL_ROWS}

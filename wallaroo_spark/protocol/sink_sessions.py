@@ -1,0 +1,371 @@
+"""A session between a worker and a connector sink: v3 with its roles reversed, both sides, without I/O.
+
+The worker connects, announces stream 1 (rows) and stream 0 (control), and sends MESSAGEs on both; the sink sends
+MESSAGEs on stream 0 alone. The id of a row's MESSAGE is the byte offset in the sink's output behind the row, so that a
+point of reference is how much of the output is committed, 0 before there is any. There are no credits.
+Source: ``protocol.md``, Sinks (v3, roles reversed).
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
+from wallaroo_spark.protocol import codecs
+from wallaroo_spark.protocol.faults import Fault, broken
+from wallaroo_spark.protocol.frames import (
+    NOTHING_PROCESSED,
+    Error,
+    Frame,
+    Hello,
+    Message,
+    Notify,
+    NotifyAck,
+    Ok,
+)
+from wallaroo_spark.protocol.framing import LENGTH_BYTES, FrameBuffer, MessageRun, RawFrame
+from wallaroo_spark.protocol.revisions import RECOGNITION_BYTES, V3, frame_name, recognise
+from wallaroo_spark.protocol.runs import encode_run, encode_single
+from wallaroo_spark.protocol.sink_messages import (
+    CONTROL_STREAM,
+    DATA_STREAM,
+    ListUncommitted,
+    Phase1,
+    Phase2,
+    Reply,
+    ReplyUncommitted,
+    SinkMessage,
+    WorkersLeft,
+    control_name,
+    decode_control,
+    encode_control,
+)
+from wallaroo_spark.protocol.sink_states import PHASES, SINK_SESSION, Phase, PhaseEvent, Side
+from wallaroo_spark.protocol.states import SessionState
+from wallaroo_spark.protocol.wire import Reader
+from wallaroo_spark.protocol.worker_session import MAX_INSTANCE_BYTES
+
+CREDITS = 2**32 - 1
+"""What OK says, for peers that count them."""
+
+
+_SAYS: Mapping[Side, tuple[type[Any], ...]] = {
+    Side.WORKER: (ListUncommitted, Phase1, Phase2, WorkersLeft),
+    Side.SINK: (ReplyUncommitted, Reply),
+}
+_MESSAGE_TAG = V3.by_frame[Message].tag
+_NOT_A_TAG = -1
+_HEAD = struct.Struct(">QQqH")
+
+
+@dataclass(frozen=True, slots=True)
+class RowsReceived:
+    """Rows of the sink's output from ``start`` on, in order, nothing missing and nothing twice; they end at ``end``."""
+
+    rows: Sequence[bytes]
+    start: int
+    end: int
+
+
+class SinkSession:
+    """What both sides share. ``receive`` what arrives, then ask ``next_event`` until it returns None.
+
+    After a :class:`RemoteProtocolError` the state is ERROR: send :meth:`fail`, and close.
+    """
+
+    side: Side
+    peer: Side
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self.state = SessionState.CONNECTED
+        self.phase = Phase.WRITING
+        self.committed = 0
+        """The point of reference of stream 1: bytes of the output that are committed, as this session knows."""
+        self.offset = 0
+        """Bytes of the output with all rows that were sent on this session."""
+        self._transaction = ""
+        self._max_frame_bytes = max_frame_bytes
+        self._buffer = FrameBuffer(max_frame_bytes)
+        self._open: set[int] = set()
+        self._said = 0
+
+    def receive(self, data: bytes) -> None:
+        """Take in what the transport received; discarded once the session has ended."""
+        if self.state is not SessionState.ERROR:
+            self._buffer.feed(data)
+
+    def fail(self, reason: str) -> bytes:
+        """The ERROR frame that ends the session."""
+        self.state = SessionState.ERROR
+        self._buffer.clear()
+        return V3.encode(Error(reason))
+
+    def control(self, message: SinkMessage) -> bytes:
+        """A message of the control stream, which must be open. Raises :class:`LocalProtocolError`."""
+        if type(message) not in _SAYS[self.side]:
+            raise LocalProtocolError(f"{control_name(message)} is not a message that a {self.side} sends")
+        self._must_be_open(CONTROL_STREAM)
+        self._turn(message, LocalProtocolError)
+        payload = encode_control(message)
+        self._said += len(payload)
+        self._move(Message)
+        return self._fitting(encode_single(V3, CONTROL_STREAM, self._said, payload).data)
+
+    def _must_be_open(self, stream_id: int) -> None:
+        if stream_id not in self._open:
+            raise LocalProtocolError(f"stream {stream_id} is not open; NOTIFY opens it, and NOTIFY_ACK says so")
+
+    def _fitting(self, data: bytes) -> bytes:
+        if len(data) - LENGTH_BYTES > self._max_frame_bytes:
+            raise LocalProtocolError(
+                f"a MESSAGE makes a frame of {len(data) - LENGTH_BYTES} bytes; at most {self._max_frame_bytes} are "
+                "accepted (maxFrameBytes)"
+            )
+        return data
+
+    def _send(self, frame: Frame) -> bytes:
+        self._move(type(frame))
+        return V3.encode(frame)
+
+    def _move(self, frame: type[Any]) -> None:
+        state = SINK_SESSION[self.side].get(self.state, {}).get(frame)
+        if state is None:
+            raise LocalProtocolError(f"{frame_name(frame)} cannot be sent by a {self.side} in state {self.state}")
+        self.state = state
+
+    def _next(self) -> RawFrame | MessageRun | None:
+        if self.state is SessionState.ERROR:
+            return None
+        streaming = self.state is SessionState.STREAMING
+        return self._buffer.next(V3, _MESSAGE_TAG if streaming else _NOT_A_TAG)
+
+    def _allow(self, frame: type[Any]) -> None:
+        """Go to where a frame of the peer leads. Raises :class:`RemoteProtocolError`."""
+        state = SINK_SESSION[self.peer].get(self.state, {}).get(frame)
+        if state is None:
+            name = frame_name(frame)
+            raise broken(Fault.WRONG_STATE, f"{name} is not allowed from a {self.peer} in state {self.state}")
+        self.state = state
+
+    def _decode(self, raw: RawFrame) -> Frame:
+        row = V3.by_tag.get(raw.tag)
+        if row is None:
+            raise broken(Fault.UNKNOWN_TAG, f"tag {raw.tag} is not a frame of {V3.name}")
+        self._allow(row.frame)
+        return V3.decode(raw.tag, raw.body)
+
+    def _control_received(self, payload: bytes) -> SinkMessage:
+        message = decode_control(payload)
+        if type(message) not in _SAYS[self.peer]:
+            raise broken(Fault.WRONG_SIDE, f"{control_name(message)} is not a message that a {self.peer} sends")
+        self._turn(message, RemoteProtocolError)
+        return message
+
+    def _turn(self, message: SinkMessage, error: type[RemoteProtocolError | LocalProtocolError]) -> None:
+        """What a control message does to the session's own transaction."""
+        match message:
+            case Phase1():
+                self._phase(PhaseEvent.PHASE1, error)
+                self._transaction = message.transaction
+            case Reply():
+                if message.transaction != self._transaction:
+                    what = f"REPLY for {message.transaction!r}, and PHASE1 was for {self._transaction!r}"
+                    raise error(what, fault=Fault.WRONG_PHASE)
+                self._phase(PhaseEvent.REPLY, error)
+            case Phase2() if message.transaction == self._transaction:
+                self._phase(PhaseEvent.PHASE2, error)
+                self._transaction = ""
+                self.committed, self.offset = (self.offset,) * 2 if message.commit else (self.committed,) * 2
+
+    def _phase(self, event: PhaseEvent, error: type[RemoteProtocolError | LocalProtocolError]) -> None:
+        phase = PHASES[self.phase].get(event)
+        if phase is None:
+            raise error(
+                f"{event} while transaction {self._transaction!r} is {self.phase}; between a PHASE1 and its PHASE2 "
+                "there are no rows and no other transaction",
+                fault=Fault.WRONG_PHASE,
+            )
+        self.phase = phase
+
+
+class SinkWorkerSession(SinkSession):
+    """The worker's side. Methods that send return the bytes, or raise :class:`LocalProtocolError`."""
+
+    side, peer = Side.WORKER, Side.SINK
+
+    def hello(self, *, version: str, cookie: bytes, program: str, worker: str) -> bytes:
+        """HELLO, the first frame; ``worker`` is what the sink's output is called after."""
+        return self._send(Hello(version, cookie, program, worker))
+
+    def notify(self, stream_id: int, name: str) -> bytes:
+        """NOTIFY; again when a later point of reference is wanted."""
+        self._open.discard(stream_id)
+        return self._send(Notify(stream_id, name))
+
+    def rows(self, rows: Sequence[bytes]) -> bytes:
+        """MESSAGEs of stream 1, one a row; empty rows are nothing, and leave no trace."""
+        self._must_be_open(DATA_STREAM)
+        self._phase(PhaseEvent.ROWS, LocalProtocolError)
+        filled = [row for row in rows if row]
+        if not filled:
+            return b""
+        self._move(Message)
+        longest = max(map(len, filled))
+        if 1 + _HEAD.size + longest > self._max_frame_bytes:
+            raise LocalProtocolError(
+                f"a row of {longest} bytes makes a frame of {1 + _HEAD.size + longest}; at most "
+                f"{self._max_frame_bytes} are accepted (maxFrameBytes)"
+            )
+        ids = list(accumulate(map(len, filled), initial=self.offset))[1:]
+        self.offset = ids[-1]
+        return encode_run(V3, DATA_STREAM, ids, filled).data
+
+    def next_event(self) -> Frame | SinkMessage | None:
+        """The sink's next frame, or message of the control stream; None when more bytes are needed."""
+        try:
+            raw = self._next()
+            if raw is None:
+                return None
+            assert isinstance(raw, RawFrame)
+            return self._take(self._decode(raw))
+        except RemoteProtocolError:
+            self.state = SessionState.ERROR
+            raise
+
+    def _next(self) -> RawFrame | MessageRun | None:
+        # A sink says little: frame by frame will do.
+        return None if self.state is SessionState.ERROR else self._buffer.next(V3, _NOT_A_TAG)
+
+    def _take(self, frame: Frame) -> Frame | SinkMessage:
+        match frame:
+            case NotifyAck():
+                if frame.success:
+                    self._open.add(frame.stream_id)
+                if frame.success and frame.stream_id == DATA_STREAM:
+                    self.committed = self.offset = 0 if frame.ref == NOTHING_PROCESSED else frame.ref
+            case Message():
+                if frame.stream_id != CONTROL_STREAM:
+                    raise broken(Fault.STREAM_NOT_OPEN, f"a sink sends MESSAGE on stream {frame.stream_id}, not on 0")
+                return self._control_received(frame.payload or b"")
+        return frame
+
+
+class SinkServerSession(SinkSession):
+    """The sink's side. ``version`` and ``cookie`` are what HELLO must say."""
+
+    side, peer = Side.SINK, Side.WORKER
+
+    def __init__(self, max_frame_bytes: int, *, version: str, cookie: bytes = b"") -> None:
+        super().__init__(max_frame_bytes)
+        self._version = version
+        self._cookie = cookie
+        self._recognised = False
+        self._walking: Iterator[RowsReceived | SinkMessage] = iter(())
+
+    def ok(self) -> bytes:
+        """The yes to HELLO."""
+        return self._send(Ok(CREDITS))
+
+    def notify_ack(self, stream_id: int, committed: int) -> bytes:
+        """The answer to NOTIFY: yes to streams 0 and 1, with how much of the output is committed."""
+        accepted = stream_id in (CONTROL_STREAM, DATA_STREAM)
+        if accepted:
+            self._open.add(stream_id)
+        if stream_id == DATA_STREAM:
+            self.committed = self.offset = committed
+        return self._send(NotifyAck(accepted, stream_id, committed if stream_id == DATA_STREAM else 0))
+
+    def next_event(self) -> Frame | RowsReceived | SinkMessage | None:
+        """What happened next: HELLO, NOTIFY, EOS_MESSAGE and ERROR as frames, rows, or a control message.
+
+        None when more bytes are needed. Raises :class:`RemoteProtocolError`.
+        """
+        try:
+            while True:
+                for event in self._walking:
+                    return event
+                if not self._recognised and not self._recognise():
+                    return None
+                raw = self._next()
+                if raw is None:
+                    return None
+                if not isinstance(raw, MessageRun):
+                    return self._frame(raw)
+                self._walking = self._walk(raw)
+        except RemoteProtocolError:
+            self.state = SessionState.ERROR
+            self._walking = iter(())
+            raise
+
+    def _recognise(self) -> bool:
+        if self.state is SessionState.ERROR:
+            return False
+        revision = recognise(self._buffer.peek(RECOGNITION_BYTES))
+        if revision is not None and revision is not V3:
+            raise broken(Fault.NOT_THIS_PROTOCOL, f"a sink speaks v3, and this is {revision.name}")
+        self._recognised = revision is not None
+        return self._recognised
+
+    def _frame(self, raw: RawFrame) -> Frame:
+        if raw.tag != V3.by_frame[Hello].tag:
+            frame = self._decode(raw)
+            if isinstance(frame, Notify) and self.phase is not Phase.WRITING and frame.stream_id == DATA_STREAM:
+                raise broken(Fault.WRONG_PHASE, f"NOTIFY of stream {DATA_STREAM} between a PHASE1 and its PHASE2")
+            return frame
+        self._allow(Hello)
+        hello = codecs.decode_hello(Reader(raw.body, V3.byte_order, "HELLO"), self._check_hello)
+        size = len(hello.instance.encode("utf-8"))
+        if not 0 < size <= MAX_INSTANCE_BYTES:
+            raise broken(Fault.BAD_INSTANCE, f"the worker's name has {size} bytes; it has 1 to {MAX_INSTANCE_BYTES}")
+        return hello
+
+    def _check_hello(self, version: str | None, cookie: bytes | None) -> None:
+        if version is not None and version != self._version:
+            raise broken(Fault.WRONG_VERSION, f"version {version[:64]!r} is not spoken here; {self._version!r} is")
+        if cookie is not None and not hmac.compare_digest(cookie, self._cookie):
+            raise broken(Fault.WRONG_COOKIE, "the cookie is not the one that is expected here")
+
+    def _walk(self, run: MessageRun) -> Iterator[RowsReceived | SinkMessage]:
+        """Lots of rows, and the control messages between them; it goes on only when what it gave is dealt with."""
+        rows: list[bytes] = []
+        start, data = self.offset, run.data
+        for index, at in enumerate(run.starts):
+            end = run.end_of(index)
+            if end - at < _HEAD.size:
+                raise broken(Fault.TRUNCATED_FRAME, f"MESSAGE frame ends within its head, {end - at} bytes into it")
+            stream_id, message_id, _, key_bytes = _HEAD.unpack_from(data, at)
+            first = at + _HEAD.size + key_bytes
+            if first > end:
+                raise broken(Fault.TRUNCATED_FRAME, "MESSAGE frame ends within its key")
+            if stream_id not in self._open:
+                raise broken(Fault.STREAM_NOT_OPEN, f"MESSAGE for stream {stream_id}; NOTIFY opens 0 and 1")
+            if stream_id == DATA_STREAM:
+                if self._is_next(message_id, end - first):
+                    rows.append(data[first:end])
+                continue
+            if rows:
+                yield RowsReceived(rows, start, self.offset)
+            yield self._control_received(data[first:end])
+            rows, start = [], self.offset
+        if rows:
+            yield RowsReceived(rows, start, self.offset)
+
+    def _is_next(self, message_id: int, size: int) -> bool:
+        """Whether a row follows the last one; False for one that is here already."""
+        if self.phase is not Phase.WRITING:
+            self._phase(PhaseEvent.ROWS, RemoteProtocolError)
+        if message_id <= self.offset:
+            return False
+        if message_id != self.offset + size:
+            raise broken(
+                Fault.WRONG_OFFSET,
+                f"MESSAGE {message_id} has {size} bytes and follows {self.offset}; its id is the offset behind it, "
+                f"{self.offset + size}",
+            )
+        self.offset = message_id
+        return True
