@@ -1,0 +1,152 @@
+"""Publishers in threads of the test's process, on a checkpoint that the test writes, and subscribers by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgpack
+import pyarrow as pa
+
+from tests.checkpoint.conftest import Checkpoint
+from tests.receiver.support import eventually
+from wallaroo_spark.longjobs import ServiceThread
+from wallaroo_spark.pubsub.leasing import Tenancy
+from wallaroo_spark.pubsub.messages import VERSION, Data, Decoder, Hello, Message, encode
+from wallaroo_spark.pubsub.outbox import Manifest, Outbox
+from wallaroo_spark.pubsub.publisher import PublisherService, PublisherSetup
+from wallaroo_spark.pubsub.topics import Topics, leases_of
+from wallaroo_spark.transport import parse_address
+
+COOKIE = "biscuit"
+TOPIC = "totals"
+_submissions = itertools.count(1)
+
+
+class Client:
+    """A subscriber by hand: it says hello and takes messages as they come."""
+
+    def __init__(self, address: str, *, tls: ssl.SSLContext | None = None, receive_bytes: int = 0) -> None:
+        host, port = parse_address(address)
+        self._socket = socket.socket()
+        if receive_bytes:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        self._socket.settimeout(30)
+        self._socket.connect((host, port))
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=host)
+        self._decoder = Decoder()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def hello(self, partition: int = 0, **fields: Any) -> None:
+        """Say hello, with other fields than fit."""
+        given = Hello(VERSION, COOKIE, TOPIC, partition, "by hand")
+        self.send(encode(dataclasses.replace(given, **fields)))
+
+    def take(self) -> Message | None:
+        """The next message; None when the publisher has closed."""
+        while (message := self._decoder.next()) is None:
+            data = self._socket.recv(1 << 16)
+            if not data:
+                return None
+            self._decoder.feed(data)
+        return message
+
+    def take_all(self) -> list[Message]:
+        """All that come until the publisher closes."""
+        return list(iter(self.take, None))
+
+
+def rows_of(message: Message | None) -> tuple[Any, list[dict[str, Any]]]:
+    """The time and the rows of a data message."""
+    assert isinstance(message, Data), message
+    data = msgpack.unpackb(message.payload)
+    return message.time, pa.ipc.open_stream(data).read_all().to_pylist()
+
+
+class Stage:
+    """A checkpoint, its outbox, and publishers of its topic."""
+
+    def __init__(self, folder: Path, registry: str) -> None:
+        self.checkpoint = Checkpoint(folder / "checkpoint")
+        self.outbox = Outbox(str(self.checkpoint.folder), TOPIC)
+        self.registry = registry
+        self.lasting = ExitStack()
+        self.leases = self.lasting.enter_context(leases_of(registry, TOPIC, 60))
+        self.services: list[PublisherService] = []
+        self.topics = self.lasting.enter_context(Topics(registry, lease_seconds=60))
+
+    def publish(self, batch: int, *partitions: list[int], column: str | None = None) -> None:
+        """Stage the rows of a batch, a list of numbers for each partition of its DataFrame."""
+        rows = [pa.record_batch({"n": pa.array(numbers, pa.int64())}) for numbers in partitions]
+        files = [self.outbox.stage(batch, number, 0, [part], column) for number, part in enumerate(rows)]
+        self.outbox.seal(Manifest(batch, tuple(file for file in files if file is not None)))
+
+    def commit(self, batch: int) -> None:
+        self.checkpoint.commit(batch)
+
+    def setup(self, partition: int = 0, **fields: Any) -> PublisherSetup:
+        given = PublisherSetup(
+            topic=TOPIC,
+            identity="history",
+            partition=partition,
+            partitions=1,
+            product=False,
+            submission=next(_submissions),
+            checkpoint=str(self.checkpoint.folder),
+            registry=self.registry,
+            cookie=COOKIE,
+            retain=64,
+            max_subscriber_bytes=1 << 20,
+            max_subscribers=100,
+            host="127.0.0.1",
+            port=0,
+            advertise="",
+            lease_seconds=60,
+            handshake_timeout=30,
+            tls_certificate="",
+            tls_key="",
+            tls_ca="",
+        )
+        return dataclasses.replace(given, **fields)
+
+    def thread(self, setup: PublisherSetup) -> ServiceThread:
+        """A publisher that is not started yet."""
+        tenancy = Tenancy(
+            self.leases, self.topics, TOPIC, setup.partition, setup.submission, f"holder-{setup.submission}"
+        )
+        self.services.append(PublisherService(setup, tenancy))
+        return ServiceThread(self.services[-1], "publisher")
+
+    def address(self, setup: PublisherSetup) -> str:
+        """Where a publisher listens, once it does."""
+        eventually(lambda: self._address(setup))
+        return self._address(setup)
+
+    def _address(self, setup: PublisherSetup) -> str:
+        lease = self.leases.leases().get(setup.partition)
+        return lease.connect if lease is not None and lease.submission == setup.submission else ""
+
+    @contextmanager
+    def publisher(self, partition: int = 0, **fields: Any) -> Iterator[str]:
+        """A publisher that serves; its address."""
+        setup = self.setup(partition, **fields)
+        with self.thread(setup):
+            yield self.address(setup)
