@@ -23,17 +23,6 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def plain_postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL as it is installed: without prepared transactions."""
-    server = PostgresServer(prepared=0)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
-
-
-@pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaServer]:
     """A Kafka of one broker."""
     server = KafkaServer()

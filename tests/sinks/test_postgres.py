@@ -145,10 +145,11 @@ def test_rows_that_the_table_does_not_take_are_a_vote_to_abort(
     assert (table.run(f"SELECT * FROM {table.name}"), list(sink.recover())) == ([], [])
 
 
-def test_a_table_that_is_not_there_is_named(make: Make, table: Table) -> None:
-    for name, why in (("nowhere.rows", "there is none of that name"), ('"open', "invalid name syntax")):
-        with pytest.raises(SinkError, match=f"table {name} in database postgres: {why}"):
-            make(table=name).recover()
+def test_a_table_that_is_not_there_is_named(make: Make) -> None:
+    with pytest.raises(SinkError, match=r"there is no table nowhere\.rows in database postgres"):
+        make(table="nowhere.rows").recover()
+    with pytest.raises(SinkError):
+        make(table='"open').recover()
 
 
 def test_what_somebody_rolled_back_is_not_taken_for_committed(make: Make, table: Table) -> None:
@@ -203,37 +204,46 @@ def test_a_reader_sees_all_of_an_idempotent_batch_or_nothing(table: Table, postg
     assert sorted(table.values()) == ["a", "b", "c"]
 
 
-def test_what_is_prepared_outlives_a_crash_of_the_server() -> None:
+@pytest.fixture(scope="module")
+def own_postgres() -> Iterator[PostgresServer]:
+    """A server that a test may end and start."""
     server = PostgresServer()
-    try:
-        server.start()
-        table = Table(server.dsn)
-        table.create("value text")
-        sinks = [PostgresSink(server.dsn, table=table.name, name=mode, mode=mode) for mode in (TWO_PHASE, IDEMPOTENT)]
-        parts = [prepared(sink, {"value": [sink.name]}) for sink in sinks]
-        server.crash()
-        with pytest.raises(SinkError, match="check that it runs"):
-            sinks[0].commit(0, [parts[0]])
-        server.start()
-        for sink, one in zip(sinks, parts, strict=True):
-            assert list(sink.recover()) == [one.transaction]
-            sink.commit(0, [one])
-        table.connect(server.dsn)
-        assert sorted(table.values()) == [IDEMPOTENT, TWO_PHASE]
-        table.connection.close()
-    finally:
-        server.remove()
+    yield server
+    server.remove()
 
 
-def test_a_server_without_prepared_transactions_is_used_the_other_way(plain_postgres: PostgresServer) -> None:
-    table = Table(plain_postgres.dsn)
+def test_what_is_prepared_outlives_a_crash_of_the_server(own_postgres: PostgresServer) -> None:
+    dsn = own_postgres.dsn
+    own_postgres.start()
+    table = Table(dsn)
     table.create("value text")
-    sink = PostgresSink(plain_postgres.dsn, table=table.name, name="plain")
+    sinks = [PostgresSink(dsn, table=table.name, name=mode, mode=mode) for mode in (TWO_PHASE, IDEMPOTENT)]
+    parts = [prepared(sink, {"value": [sink.name]}) for sink in sinks]
+    own_postgres.stop()
+    with pytest.raises(SinkError, match="check that it runs"):
+        sinks[0].commit(0, [parts[0]])
+
+    own_postgres.start()
+
+    for sink, one in zip(sinks, parts, strict=True):
+        assert list(sink.recover()) == [one.transaction]
+        sink.commit(0, [one])
+    table.connect(dsn)
+    assert sorted(table.values()) == [IDEMPOTENT, TWO_PHASE]
+    table.connection.close()
+    own_postgres.stop()
+
+
+def test_a_server_without_prepared_transactions_is_used_the_other_way(own_postgres: PostgresServer) -> None:
+    own_postgres.start(prepared=0)
+    table = Table(own_postgres.dsn)
+    table.create("value text")
+    sink = PostgresSink(own_postgres.dsn, table=table.name, name="plain")
     one = prepared(sink, {"value": ["a"]})
     sink.commit(0, [one])
 
     assert (one.detail["mode"], table.values()) == (IDEMPOTENT, ["a"])
-    demanding = PostgresSink(plain_postgres.dsn, table=table.name, name="plain", mode=TWO_PHASE)
+    demanding = PostgresSink(own_postgres.dsn, table=table.name, name="plain", mode=TWO_PHASE)
     assert "max_prepared_transactions is 0" in refuses(demanding, {"value": ["a"]})
     table.connection.close()
 

