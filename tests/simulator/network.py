@@ -90,7 +90,8 @@ class End:
         sim.at(self._arrives, self.peer.part, action)
 
     def _take(self, data: bytes) -> None:
-        if not self.closed and not self._deaf and not self._over and self.taker is not None:
+        if not self.closed and not self._deaf and not self._over:
+            assert self.taker is not None, "bytes arrive before the connection does"
             self.taker.take(self, data)
 
     def _end(self, reason: str) -> None:
@@ -130,9 +131,10 @@ class Network:
             else:
                 theirs.abort()
 
-        # The kernel takes connections for a process that is stopped, too.
-        sim.after(sim.latency(), listener, arrive)
-        theirs._arrives = ours._arrives = sim.now + 3 * sim.slowness
+        # The kernel takes connections for a process that is stopped, too; nothing overtakes the connection itself.
+        arrival = sim.latency()
+        sim.after(arrival, listener, arrive)
+        theirs._arrives = ours._arrives = sim.now + arrival
         sim.after(sim.latency(), part, lambda: answer.resolve(ours))
         return answer
 
