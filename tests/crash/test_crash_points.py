@@ -17,8 +17,6 @@ A_ROUND = 40
 """Messages that each stream sends around each death."""
 BEFORE_THE_COMMIT = {Step.OFFSETS_WRITTEN, Step.SINK_WRITTEN}
 """Steps at which a batch is planned and not committed."""
-OF_A_RECEIVER = list(Step)[: list(Step).index(Step.ACK_SENT) + 1]
-"""The way of a message; the steps behind these are of what leaves Spark."""
 SENDERS = {"shop-a": ("draft-le", ["a", "b"]), "shop-b": ("draft-be", ["c", "d"]), "shop-c": ("v3", ["e", "f"])}
 
 
@@ -66,7 +64,7 @@ def test_whoever_dies_wherever_nothing_is_lost_or_repeated(drivers: Drivers, fee
     streams = open_streams(feeders, port)
     wanted: dict[str, list[str]] = {stream.name: [] for stream in streams}
 
-    for number, step in enumerate(OF_A_RECEIVER):
+    for number, step in enumerate(Step):
         last = (number + 1) * A_ROUND
         # All has come to rest, so the next to pass the step does so because of what is sent now.
         deaths.order(step)
