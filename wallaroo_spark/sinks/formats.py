@@ -1,0 +1,93 @@
+"""The formats of files: how record batches of one schema become a file, piece by piece."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from wallaroo_spark.errors import SinkError
+
+_GATHERED_BYTES = 64 << 20
+"""A piece of a file that its readers read at once, of about so many bytes in memory."""
+
+Write = Callable[[Any, pa.Schema, Iterable[pa.RecordBatch]], None]
+
+
+def _parquet(stream: Any, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> None:
+    with parquet.ParquetWriter(stream, schema, compression="snappy") as writer:
+        for table in _gathered(rows):
+            writer.write_table(table)
+
+
+def _arrow(stream: Any, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> None:
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_file(stream, schema, options=options) as writer:
+        for piece in rows:
+            writer.write_batch(piece)
+
+
+def _json(stream: Any, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> None:
+    encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+    for piece in rows:
+        columns = [_plain_column(column, name) for name, column in zip(schema.names, piece.columns, strict=True)]
+        lines = (encode(dict(zip(schema.names, row, strict=True))) for row in zip(*columns, strict=True))
+        stream.write("".join(f"{line}\n" for line in lines).encode())
+
+
+FORMATS: dict[str, Write] = {"parquet": _parquet, "json": _json, "arrow": _arrow}
+"""Writes rows to a binary stream, by the format's name, which is also how files end."""
+
+
+def _gathered(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    gathered: list[pa.RecordBatch] = []
+    size = 0
+    for piece in rows:
+        gathered.append(piece)
+        size += piece.nbytes
+        if size >= _GATHERED_BYTES:
+            yield pa.Table.from_batches(gathered)
+            gathered, size = [], 0
+    if gathered:
+        yield pa.Table.from_batches(gathered)
+
+
+def _plain_column(column: pa.Array, name: str) -> list[Any]:
+    """A column's values as JSON has them, like Spark's to_json: bytes in base64, points in time as ISO 8601."""
+    kind = column.type
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind):
+        return values
+    try:
+        return [_plain(value, kind) for value in values]
+    except TypeError as error:
+        raise SinkError(
+            f"column {name} of type {kind} has no form in JSON: {error}; turn it into a string first", column=name
+        ) from error
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return (
+            value if math.isfinite(value) else "NaN" if math.isnan(value) else f"{value:+}".replace("inf", "Infinity")
+        )
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if pa.types.is_decimal(kind):
+        return str(value)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
+        return value.isoformat()
+    if pa.types.is_map(kind):
+        return {str(_plain(key, kind.key_type)): _plain(item, kind.item_type) for key, item in value}
+    if pa.types.is_struct(kind):
+        return {field.name: _plain(value[field.name], field.type) for field in kind}
+    if pa.types.is_nested(kind):
+        return [_plain(item, kind.value_type) for item in value]
+    raise TypeError(f"no rule for {type(value).__name__}")
