@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from wallaroo_spark.errors import PubSubError
 from wallaroo_spark.pubsub.antichains import MaximalAntichain
 from wallaroo_spark.pubsub.messages import VERSION, Closed, Hello, Snapshot, Update, Why
-from wallaroo_spark.pubsub.times import Time, batch_of, join, same_shape, start_of
+from wallaroo_spark.pubsub.times import Time, batch_of, end_of, same_shape, start_of
 
 Session = Hashable
 """A connection of a subscriber, as the driver of the machine names it."""
@@ -94,7 +94,6 @@ class Publication:
         self._next = 0
         self._oldest = 0
         self._kept: list[_Epoch] = []
-        self._coarse: Time | None = None
         self._upper = MaximalAntichain()
         self._subscribers: dict[Session, _Subscriber] = {}
         self._ending: Closed | None = None
@@ -116,7 +115,7 @@ class Publication:
 
     @property
     def upper(self) -> tuple[Time, ...]:
-        """The upper frontier: the maximal times that were sent, those of batches no longer kept made one."""
+        """The upper frontier: the maximal times that were sent, those of all batches no longer kept being one."""
         return self._upper.elements
 
     @property
@@ -159,9 +158,8 @@ class Publication:
         """Somebody has connected and said hello; what to answer is had by :meth:`take`, a refusal among it."""
         closed = self._refusal(hello)
         if closed is None and hello.resume:
-            batch = batch_of(hello.resume[0])
-            upper = tuple(time for time in self._upper.elements if batch_of(time) < batch)
-            snapshot = Snapshot(hello.resume, upper)
+            # It has seen what was sent before that, and is sent the rest: there is nothing to filter.
+            batch, snapshot = batch_of(hello.resume[0]), Snapshot(hello.resume, ())
         else:
             batch, snapshot = self._next, Snapshot(self.lower, self.upper)
         self._subscribers[session] = _Subscriber(batch, self._next, None if closed else snapshot, closed)
@@ -240,16 +238,12 @@ class Publication:
             self._upper.insert(time)
 
     def _forget(self) -> None:
-        oldest = max(self._oldest, self._next - self._retain)
-        gone = [epoch for epoch in self._kept if epoch.batch < oldest]
-        self._oldest = oldest
-        if gone:
-            del self._kept[: len(gone)]
-            # A filter that is coarser than need be is safe, and this one reaches no batch that is kept.
-            for time in [time for time in self._upper if batch_of(time) < oldest]:
-                self._coarse = time if self._coarse is None else join(self._coarse, time)
+        oldest = self._oldest = max(self._oldest, self._next - self._retain)
+        del self._kept[: bisect_left(self._kept, _Epoch(oldest))]
+        if oldest:
+            # What was sent of batches that are not kept is not known, to a publisher that took another's place.
             kept = [time for time in self._upper if batch_of(time) >= oldest]
-            self._upper = MaximalAntichain(kept if self._coarse is None else [*kept, self._coarse])
+            self._upper = MaximalAntichain([*kept, end_of(oldest - 1, product=self._product)])
         for one in self._subscribers.values():
             if one.closed is None and one.batch < oldest:
                 reason = f"it is {self._next - one.batch} batches behind, and {self._retain} are kept; read faster"

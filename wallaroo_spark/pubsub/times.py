@@ -82,6 +82,11 @@ def start_of(batch: int, *, product: bool) -> Time:
     return (batch, 0) if product else batch
 
 
+def end_of(batch: int, *, product: bool) -> Time:
+    """A time that no time of a batch is beyond."""
+    return (batch, GREATEST_INTEGER) if product else batch
+
+
 def check(time: Time, deepest: int = DEEPEST) -> Time:
     """The time itself, when a message can carry it. Raises :class:`PubSubError` naming the value and the limit."""
     if isinstance(time, tuple):
@@ -113,10 +118,3 @@ def parse(value: Any, what: str, deepest: int = DEEPEST) -> Time:
         f"{what} has {str(value)[:40]!r} where a time is expected: an integer, nil, or an array of 1 to "
         f"{MOST_COMPONENTS} of them, {DEEPEST} deep at most",
     )
-
-
-def join(one: Time, other: Time) -> Time:
-    """The least time that neither of two is beyond."""
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return tuple(join(a, b) for a, b in zip(one, other, strict=True))
-    return other if at_or_before(one, other) else one

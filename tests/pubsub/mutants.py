@@ -1,0 +1,288 @@
+"""Rules of the two machines broken on purpose, one at a time: what the histories are worth is what they find."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+from unittest import mock
+
+from wallaroo_spark.pubsub.antichains import MaximalAntichain, MinimalAntichain, minimal
+from wallaroo_spark.pubsub.messages import Hello, Snapshot, Why
+from wallaroo_spark.pubsub.publication import Publication
+from wallaroo_spark.pubsub.subscription import Delivered, FrontierMoved, Merger
+from wallaroo_spark.pubsub.times import at_or_before, batch_of
+
+Mutant = Callable[[], AbstractContextManager[Any]]
+
+
+def does_not_filter() -> AbstractContextManager[Any]:
+    """A subscriber takes everything."""
+    return mock.patch.object(Merger, "_dropped", return_value=False)
+
+
+def does_not_merge_the_filter() -> AbstractContextManager[Any]:
+    """The filter is that of the last snapshot alone."""
+    snapshot = Merger._snapshot
+
+    def alone(self: Merger, partition: int, one: Any, message: Snapshot) -> Any:
+        if one.own is None:
+            self._filter = MaximalAntichain()
+        return snapshot(self, partition, one, message)
+
+    return mock.patch.object(Merger, "_snapshot", alone)
+
+
+def filters_from_what_is_passed() -> AbstractContextManager[Any]:
+    """What came before all snapshots were there is judged by what remains of the filter after it."""
+    begin = Merger._begin
+
+    def late(self: Merger) -> Any:
+        self._filter.drop_passed(self._lower)
+        return begin(self)
+
+    return mock.patch.object(Merger, "_begin", late)
+
+
+def lets_through_what_came_before_the_last_snapshot() -> AbstractContextManager[Any]:
+    """What came before all snapshots were there is not judged by them."""
+
+    def begin(self: Merger) -> Any:
+        self._began = True
+        return self._moved([(time, 1) for time in self._lower.elements])
+
+    return mock.patch.object(Merger, "_begin", begin)
+
+
+def drops_filters_early() -> AbstractContextManager[Any]:
+    """An element of the filter goes when the frontier reaches it, not when it has passed it."""
+
+    def early(self: MaximalAntichain, lower: MinimalAntichain) -> None:
+        self._elements = [one for one in self._elements if any(at_or_before(e, one) and e != one for e in lower)]
+
+    return mock.patch.object(MaximalAntichain, "drop_passed", early)
+
+
+def filters_for_ever() -> AbstractContextManager[Any]:
+    """A subscriber that has begun puts every snapshot into its filter, those of publishers that are back as well."""
+    snapshot = Merger._snapshot
+
+    def more(self: Merger, partition: int, one: Any, message: Snapshot) -> Any:
+        for time in message.lower:
+            self._filter.insert(time)
+        return snapshot(self, partition, one, message)
+
+    return mock.patch.object(Merger, "_snapshot", more)
+
+
+def does_not_hold_back() -> AbstractContextManager[Any]:
+    """Data is let through as it comes."""
+    data = Merger._data
+
+    def through(self: Merger, partition: int, one: Any, message: Any) -> Any:
+        before = len(one.held)
+        items = data(self, partition, one, message)
+        if self._began and len(one.held) > before:
+            self._hold(one, one.held[:-1])
+            items.append(Delivered(message.time, partition, message.payload))
+        return items
+
+    return mock.patch.object(Merger, "_data", through)
+
+
+def tells_the_frontier_first() -> AbstractContextManager[Any]:
+    """The frontier is said to have passed an epoch before that is delivered."""
+    moved = Merger._moved
+
+    def early(self: Merger, changes: Any) -> Any:
+        return sorted(moved(self, changes), key=lambda item: not isinstance(item, FrontierMoved))
+
+    return mock.patch.object(Merger, "_moved", early)
+
+
+def keeps_what_is_sent_again() -> AbstractContextManager[Any]:
+    """What a broken connection left unfinished stays."""
+
+    def lost(self: Merger, partition: int) -> None:
+        one = self._partitions[partition]
+        one.seen, one.connected = 0, False
+
+    return mock.patch.object(Merger, "lost", lost)
+
+
+def throws_away_what_was_whole() -> AbstractContextManager[Any]:
+    """With a connection goes everything that it brought and that waits for other partitions."""
+    lost = Merger.lost
+
+    def all_of_it(self: Merger, partition: int) -> None:
+        self._hold(self._partitions[partition], [])
+        lost(self, partition)
+
+    return mock.patch.object(Merger, "lost", all_of_it)
+
+
+def forgets_what_it_let_through() -> AbstractContextManager[Any]:
+    """A subscriber that does not hold back takes what is sent again for new."""
+    lost = Merger.lost
+
+    def forget(self: Merger, partition: int) -> None:
+        self._partitions[partition].seen = self._partitions[partition].repeated = 0
+        lost(self, partition)
+
+    return mock.patch.object(Merger, "lost", forget)
+
+
+def does_not_resume() -> AbstractContextManager[Any]:
+    """A subscriber that is back begins with what comes next, and takes that for what it missed."""
+    received = Merger._snapshot
+
+    def anew(self: Merger, partition: int, one: Any, message: Snapshot) -> Any:
+        if one.own is not None:
+            self._lower.update([(time, -1) for time in one.own])
+            self._lower.update([(time, 1) for time in message.lower])
+            one.own, one.connected = MinimalAntichain(message.lower), True
+            return []
+        return received(self, partition, one, message)
+
+    resume = mock.patch.object(Merger, "resume", return_value=())
+    patched = mock.patch.object(Merger, "_snapshot", anew)
+    return _both(resume, patched)
+
+
+def resumes(by: int) -> Mutant:
+    """A publisher that goes on from another batch than it was asked."""
+
+    def patch() -> AbstractContextManager[Any]:
+        join = Publication.join
+
+        def beside(self: Publication, session: Any, hello: Hello) -> None:
+            join(self, session, hello)
+            if hello.resume:
+                self._subscribers[session].batch = max(0, batch_of(hello.resume[0]) + by)
+
+        return mock.patch.object(Publication, "join", beside)
+
+    return patch
+
+
+def replays_all_as_one_epoch_less() -> AbstractContextManager[Any]:
+    """Who is behind is moved on past the next batch without what that holds."""
+    following = Publication._following
+
+    def short(self: Publication, one: Any) -> Any:
+        return self._move(one, one.batch + 1) if one.batch + 1 < self._next else following(self, one)
+
+    return mock.patch.object(Publication, "_following", short)
+
+
+def moves_on_before_the_last_part() -> AbstractContextManager[Any]:
+    """The frontier moves when one part of a batch is still to be sent."""
+    following = Publication._following
+
+    def early(self: Publication, one: Any) -> Any:
+        epoch = next((epoch for epoch in self._kept if epoch.batch >= one.batch), None)
+        if epoch is not None and one.parts == len(epoch.parts) - 1 and one.parts:
+            return self._move(one, epoch.batch + 1)
+        return following(self, one)
+
+    return mock.patch.object(Publication, "_following", early)
+
+
+def has_no_upper_frontier() -> AbstractContextManager[Any]:
+    """A publisher's snapshot does not say what it has sent."""
+    return mock.patch.object(Publication, "upper", property(lambda self: ()))
+
+
+def forgets_what_its_predecessor_sent() -> AbstractContextManager[Any]:
+    """A new publisher's upper frontier begins empty."""
+    begin = Publication.begin
+
+    def empty(self: Publication, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self._upper = MaximalAntichain()
+
+    return mock.patch.object(Publication, "begin", empty)
+
+
+def forgets_what_is_not_kept() -> AbstractContextManager[Any]:
+    """The upper frontier has only what is kept."""
+    forget = Publication._forget
+
+    def only(self: Publication) -> None:
+        forget(self)
+        self._upper = MaximalAntichain(time for time in self._upper if batch_of(time) >= self._oldest)
+
+    return mock.patch.object(Publication, "_forget", only)
+
+
+def goes_on_from_what_is_gone() -> AbstractContextManager[Any]:
+    """Whoever asks for a batch that is not kept is sent what follows it."""
+    refusal = Publication._refusal
+
+    def lenient(self: Publication, hello: Hello) -> Any:
+        closed = refusal(self, hello)
+        return None if closed is not None and closed.why is Why.NOT_KEPT else closed
+
+    return mock.patch.object(Publication, "_refusal", lenient)
+
+
+def counts_each_time_once() -> AbstractContextManager[Any]:
+    """The merged frontier knows no multiplicities."""
+
+    def update(self: MinimalAntichain, changes: Any) -> Any:
+        counts = dict.fromkeys(self._counts, 1)
+        for time, change in changes:
+            counts[time] = max(0, min(1, counts.get(time, 0) + change))
+        before, after = self._elements, minimal([time for time, count in counts.items() if count])
+        self._counts = Counter({time: count for time, count in counts.items() if count})
+        self._elements = after
+        gone = [(time, -1) for time in before if time not in after]
+        return gone + [(time, 1) for time in after if time not in before]
+
+    return mock.patch.object(MinimalAntichain, "update", update)
+
+
+def waits_for_nobody() -> AbstractContextManager[Any]:
+    """A subscriber stops reading from every partition when it holds much, those included that it waits for."""
+    return mock.patch.object(Merger, "may_read", lambda self, partition: self._held <= self._most_held)
+
+
+def _both(*patches: Any) -> AbstractContextManager[Any]:
+    stack = ExitStack()
+    for patch in patches:
+        stack.enter_context(patch)
+    return stack
+
+
+resumes_one_late, resumes_one_early = resumes(1), resumes(-1)
+
+MUTANTS: dict[str, Mutant] = {
+    "resumes_one_late": resumes_one_late,
+    "resumes_one_early": resumes_one_early,
+    **{
+        mutant.__name__: mutant
+        for mutant in (
+            does_not_filter,
+            does_not_merge_the_filter,
+            filters_from_what_is_passed,
+            lets_through_what_came_before_the_last_snapshot,
+            drops_filters_early,
+            filters_for_ever,
+            does_not_hold_back,
+            tells_the_frontier_first,
+            keeps_what_is_sent_again,
+            throws_away_what_was_whole,
+            forgets_what_it_let_through,
+            does_not_resume,
+            replays_all_as_one_epoch_less,
+            moves_on_before_the_last_part,
+            has_no_upper_frontier,
+            forgets_what_its_predecessor_sent,
+            forgets_what_is_not_kept,
+            goes_on_from_what_is_gone,
+            counts_each_time_once,
+            waits_for_nobody,
+        )
+    },
+}
