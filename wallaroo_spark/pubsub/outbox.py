@@ -16,9 +16,9 @@ import itertools
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,8 @@ from wallaroo_spark.checkpoint.beside import Beside
 from wallaroo_spark.errors import CheckpointError, PubSubError
 from wallaroo_spark.pubsub.messages import MAX_MESSAGE_BYTES
 from wallaroo_spark.pubsub.times import Time, pack, parse
+
+T = TypeVar("T")
 
 FOLDER = "topics"
 RETAIN = 64
@@ -111,8 +113,8 @@ class Outbox:
     """
 
     def __init__(self, checkpoint: str, topic: str) -> None:
-        self._checkpoint = checkpoint
-        self._topic = topic
+        self.checkpoint = checkpoint
+        self.topic = topic
         self._folder = Beside(checkpoint, FOLDER, topic)
 
     def __repr__(self) -> str:
@@ -120,14 +122,17 @@ class Outbox:
 
     def identity(self, partitions: int, product: bool) -> str:
         """The name of the topic's history: a new one when there is none, or it was published in another shape."""
-        known = self._folder.read("topic.json")
-        if known is not None:
-            found = self._parsed("topic.json", lambda: TopicIdentity(**json.loads(known)))
-            if (found.partitions, found.product) == (partitions, product):
-                return str(found.identity)
+        found = self.known()
+        if found is not None and (found.partitions, found.product) == (partitions, product):
+            return found.identity
         made = TopicIdentity(uuid.uuid4().hex, partitions, product)
         self._folder.write("topic.json", json.dumps(vars(made)).encode())
         return made.identity
+
+    def known(self) -> TopicIdentity | None:
+        """What the topic was when it was last started; None before that."""
+        data = self._folder.read("topic.json")
+        return None if data is None else self._parsed("topic.json", lambda: TopicIdentity(**json.loads(data)))
 
     def stage(
         self, batch: int, partition: int, attempt: int, rows: Iterable[pa.RecordBatch], column: str | None
@@ -144,7 +149,7 @@ class Outbox:
         try:
             for time, piece in _pieces(batch, rows, column):
                 if writer is None:
-                    folder = Beside(self._checkpoint, FOLDER, self._topic, str(batch))
+                    folder = Beside(self.checkpoint, FOLDER, self.topic, str(batch))
                     path = f"{folder.folder()}/{name}"
                     sink = folder.filesystem.open_output_stream(path)
                     writer = pa.ipc.new_stream(sink, piece.schema)
@@ -222,7 +227,7 @@ class Outbox:
             finally:
                 os.close(descriptor)
 
-    def _parsed(self, name: str, read: Any) -> Any:
+    def _parsed(self, name: str, read: Callable[[], T]) -> T:
         try:
             return read()
         except (ValueError, KeyError, TypeError) as error:
@@ -233,9 +238,8 @@ class Outbox:
 
     def _not_kept(self, batch: int) -> PubSubError:
         return PubSubError(
-            f"what batch {batch} published on topic {self._topic} is no longer kept; "
-            "have the topic retain more batches",
-            topic=self._topic,
+            f"what batch {batch} published on topic {self.topic} is no longer kept; have the topic retain more batches",
+            topic=self.topic,
             batch=batch,
         )
 

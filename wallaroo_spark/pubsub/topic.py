@@ -1,0 +1,423 @@
+"""The driver's handle of a topic: it runs the publishers, and publishes the DataFrames of a query's batches.
+
+Source: ``seeds/001``; ``docs/pubsub.md`` says how it is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from pyspark.sql import DataFrame
+
+from wallaroo_spark import longjobs
+from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError
+from wallaroo_spark.longjobs import JobRecord, LongJobs, Work
+from wallaroo_spark.options import resolve_secret
+from wallaroo_spark.pubsub.leasing import ENDED
+from wallaroo_spark.pubsub.outbox import RETAIN, Outbox
+from wallaroo_spark.pubsub.publication import MAX_SUBSCRIBER_BYTES, MAX_SUBSCRIBERS
+from wallaroo_spark.pubsub.publisher import PublisherSetup
+from wallaroo_spark.pubsub.staging import Epoch, stage
+from wallaroo_spark.pubsub.topics import LEASE_SECONDS, Served, TopicRecord, Topics, checked_name, leases_of
+from wallaroo_spark.registry import EmbeddedRedis, Registry
+
+log = logging.getLogger("wallaroo_spark.pubsub")
+
+T = TypeVar("T")
+
+PUBLISHERS_SECONDS = 120.0
+"""How long the publishers may take to come up: a cluster may first have to start their executors."""
+REGISTRY_SECONDS = 60.0
+"""How long a registry that was there may be away while a topic starts."""
+STOP_SECONDS = 20.0
+_LOCK = "topic"
+
+
+class Topic:
+    """A topic, and the publishers that serve it from within Spark, one a partition, each taking a task slot for good.
+
+    ``checkpoint`` is that of the query whose batches are published, a path or a URI that every executor reaches.
+    ``registry`` is a Redis URL (also ``env:NAME`` or ``file:PATH``), or ``embedded`` for one of its own on one machine;
+    a receiver's is ``receiver.registry_url``. Publisher p listens on ``port`` + p, 0 being any, at ``host``, and is
+    reached at ``advertise``. ``cookie`` is what subscribers must show. The newest ``retain`` batches stay for those
+    who were cut off; one for whom more than ``max_subscriber_bytes`` wait is cut off itself. With ``pairs`` the times
+    are (batch, value of a column) rather than batches. The ``tls_…`` are PEM files on every executor; ``tls_ca`` has
+    subscribers show certificates too.
+
+    As a context manager it starts on entry and stops on exit, for good unless an exception is what ends it. Raises
+    :class:`ConfigurationError` for what cannot work, before anything starts.
+    """
+
+    def __init__(
+        self,
+        spark: Any,
+        name: str,
+        *,
+        checkpoint: str,
+        registry: str = "embedded",
+        partitions: int = 1,
+        pairs: bool = False,
+        cookie: str = "",
+        host: str = "",
+        port: int = 0,
+        advertise: str = "",
+        retain: int = RETAIN,
+        max_subscriber_bytes: int = MAX_SUBSCRIBER_BYTES,
+        max_subscribers: int = MAX_SUBSCRIBERS,
+        lease_seconds: float = LEASE_SECONDS,
+        handshake_timeout: float = 10.0,
+        tls_certificate: str = "",
+        tls_key: str = "",
+        tls_ca: str = "",
+    ) -> None:
+        limits = {"partitions": partitions, "retain": retain, "max_subscriber_bytes": max_subscriber_bytes}
+        for option, value in limits.items():
+            if value < 1:
+                raise ConfigurationError(f"topic {name!r}: {option} is {value}, and must be 1 or more", option=option)
+        if bool(tls_key) != bool(tls_certificate) or (tls_ca and not tls_certificate):
+            raise ConfigurationError(f"topic {name!r}: tls_certificate and tls_key go together, and tls_ca needs both")
+        self.name = checked_name(name)
+        self.owner = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        self.pairs = pairs
+        self._spark = spark
+        self._files = CheckpointFiles(checkpoint)
+        self._outbox = Outbox(checkpoint, name)
+        self._registry_option = registry
+        self._lease_seconds = lease_seconds
+        self._setup = PublisherSetup(
+            topic=name,
+            identity="",
+            partition=0,
+            partitions=partitions,
+            product=pairs,
+            submission=0,
+            checkpoint=checkpoint,
+            registry="",
+            cookie=cookie,
+            retain=retain,
+            max_subscriber_bytes=max_subscriber_bytes,
+            max_subscribers=max_subscribers,
+            host=host,
+            port=port,
+            advertise=advertise,
+            lease_seconds=lease_seconds,
+            handshake_timeout=handshake_timeout,
+            tls_certificate=tls_certificate,
+            tls_key=tls_key,
+            tls_ca=tls_ca,
+        )
+        self._embedded: EmbeddedRedis | None = None
+        self._leases: Registry | None = None
+        self._topics: Topics | None = None
+        self._jobs: LongJobs | None = None
+        self._identity = ""
+        self._schema: Any = None
+        self._published: dict[int, str] = {}
+        self._error = ""
+        self._lifecycle = threading.RLock()
+        self._stopping = threading.Event()
+        self._rounds: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name!r})"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(for_good=kind is None)
+
+    @property
+    def registry_url(self) -> str:
+        """The registry's URL, for subscribers on the same machine when it is embedded. It may hold a password."""
+        return self._embedded.url if self._embedded else resolve_secret(self._registry_option)
+
+    def start(self) -> None:
+        """Start the publishers, and wait for them; nothing happens when they run.
+
+        Raises :class:`ConfigurationError` when the name is another driver's, task slots are too few or the publishers
+        do not come up, :class:`RegistryError` or :class:`CheckpointError`.
+        """
+        with self._lifecycle:
+            if self._jobs is not None:
+                return
+            self._stopping.clear()
+            try:
+                self._start()
+            except BaseException:
+                self._shut_down(for_good=False)
+                raise
+            _running[self.name] = self
+
+    def stop(self, *, for_good: bool = True) -> None:
+        """Let the publishers go; may be called again. Stop the query first: its next :meth:`publish` would fail.
+
+        Subscribers get all that is committed. Then they are told that the topic has ended, or, when it is not
+        ``for_good``, wait for a driver that starts it again on the same checkpoint.
+        """
+        self._stopping.set()
+        with self._lifecycle:
+            if _running.get(self.name) is self:
+                del _running[self.name]
+            self._shut_down(for_good)
+
+    def publish(self, df: DataFrame, epoch: Epoch = None) -> None:
+        """Publish the rows of a batch, to be sent once the batch is committed; call it inside ``foreachBatch``.
+
+        ``epoch`` says what the rows' times are. None and an integer: the batch, found out or as given. A column's name,
+        or an integer and a column's name: pairs of the batch and that column, integers from 0, for a topic with
+        ``pairs``. The DataFrame is computed once more for it, unless it is persisted; partition i of it belongs to
+        publisher i % partitions. A batch that is run again replaces what it published; nobody has seen that.
+
+        Raises :class:`PubSubError` when the batch is not known, is committed already or was published before, when
+        the columns are not those of the batches before, or the epoch column has what is no integer from 0.
+        """
+        if self._jobs is None:
+            raise PubSubError(f"topic {self.name!r} does not run; start it, or use it in a with statement")
+        staged = stage(df, epoch, self._files, self._outbox, self)
+        if self._published.get(staged.manifest.batch) == staged.run:
+            raise PubSubError(
+                f"batch {staged.manifest.batch} has been published on topic {self.name!r}; publish once a batch, the "
+                "union of what there is",
+                topic=self.name,
+                batch=staged.manifest.batch,
+            )
+        self._remember_schema(staged.schema)
+        self._outbox.seal(staged.manifest)
+        self._published = {staged.manifest.batch: staged.run} if staged.run else {}
+        self._outbox.keep_from(staged.manifest.batch - self._setup.retain)
+
+    def status(self) -> dict[str, Any]:
+        """What an operator wants to know, as JSON-ready values."""
+        jobs, topics = self._jobs, self._topics
+        served: dict[int, Served] = {}
+        if topics is not None:
+            with contextlib.suppress(RegistryError):
+                served = topics.served(self.name)
+        records = jobs.records if jobs else []
+        return {
+            "topic": self.name,
+            "identity": self._identity,
+            "error": self._error,
+            "partitions": [_partition_status(record, served.get(record.number)) for record in records],
+        }
+
+    def _start(self) -> None:
+        context = longjobs.classic_context(self._spark)
+        master = context.master if context is not None else "connect"
+        longjobs.registry_reach(self._registry_option, master)
+        longjobs.task_slots(self._spark, self._setup.partitions, what="publishers")
+        if self._registry_option == "embedded":
+            self._embedded = EmbeddedRedis()
+            self._embedded.start()
+        leases = self._leases = leases_of(self.registry_url, self.name, self._lease_seconds)
+        self._topics = Topics(self.registry_url, lease_seconds=self._lease_seconds)
+        leases.ping()
+        self._hold(leases)
+        self._identity = self._outbox.identity(self._setup.partitions, self.pairs)
+        self._patiently(lambda: leases.publish_fleet({ENDED: ""}))
+        self._patiently(lambda: leases.forget_slots_from(self._setup.partitions))
+        host = self._setup.host or ("127.0.0.1" if longjobs.on_one_machine(master) else "0.0.0.0")
+        jobs = LongJobs(
+            self._spark,
+            self._setup.partitions,
+            f"wallaroo-topic-{self.name}",
+            f"publisher {{number}} of topic {self.name}",
+            leases.next_submission,
+            self._work(host),
+        )
+        self._jobs = jobs
+        self._patiently(self._round)
+        jobs.start()
+        self._rounds = threading.Thread(target=self._keep_going, name=f"wallaroo-topic-{self.name}", daemon=True)
+        self._rounds.start()
+        self._await_publishers(leases, jobs)
+
+    def _work(self, host: str) -> Callable[[int, int], Work]:
+        # Executors may have neither the driver's environment nor its files, so secrets are resolved here.
+        shipped = vars(self._setup) | {
+            "identity": self._identity,
+            "registry": self.registry_url,
+            "cookie": resolve_secret(self._setup.cookie),
+            "host": host,
+        }
+
+        def work(partition: int, submission: int) -> Work:
+            setup = PublisherSetup(**{**shipped, "partition": partition, "submission": submission})
+
+            def serve(rows: Any) -> Any:
+                from wallaroo_spark.pubsub.publisher import run_publisher
+
+                yield from run_publisher(setup, rows)
+
+            return serve
+
+        return work
+
+    def _hold(self, leases: Registry) -> None:
+        """Take the name. A driver that was killed holds it until its lease runs out, so that is waited for."""
+        until = time.monotonic() + self._lease_seconds + 1
+        while not self._patiently(lambda: leases.lock(_LOCK, self.owner, self._lease_seconds)):
+            if time.monotonic() > until:
+                raise self._name_in_use()
+            self._pause(0.2)
+
+    def _name_in_use(self) -> ConfigurationError:
+        assert self._leases is not None
+        assert self._topics is not None
+        other, record = self._leases.locked_by(_LOCK), self._topics.find(self.name)
+        ours = self._outbox.known()
+        same = record is None or (ours is not None and record.identity == ours.identity)
+        where = "" if same else ", with another checkpoint"
+        return ConfigurationError(
+            f"topic {self.name!r} is run by another driver ({other}){where}; stop it, or give this one another name",
+            topic=self.name,
+        )
+
+    def _await_publishers(self, leases: Registry, jobs: LongJobs) -> None:
+        until = time.monotonic() + PUBLISHERS_SECONDS
+        while True:
+            found = self._patiently(leases.leases)
+            # Leases of publishers that were killed last a while longer: only these submissions count.
+            serving = {(part, lease.submission) for part, lease in found.items() if lease.connect}
+            missing = [record for record in jobs.records if (record.number, record.submission) not in serving]
+            if not missing:
+                return
+            if time.monotonic() > until:
+                why = "; ".join(f"partition {record.number}: {record.last_error or 'no error'}" for record in missing)
+                raise ConfigurationError(f"publishers did not come up within {PUBLISHERS_SECONDS:g} seconds: {why}")
+            self._pause(0.05)
+
+    def _keep_going(self) -> None:
+        while not self._stopping.wait(min(1.0, self._lease_seconds / 3)):
+            said = ""
+            try:
+                self._round()
+            except WallarooError as error:
+                said = error.message
+                if said != self._error:
+                    log.warning("topic %s goes on, and this is tried again: %s", self.name, said)
+            self._error = said
+
+    def _round(self) -> None:
+        """What the driver says in the registry, said again: Redis may have been emptied."""
+        leases, topics = self._leases, self._topics
+        assert leases is not None
+        assert topics is not None
+        if self._embedded is not None and not self._embedded.running:
+            self._embedded.start()
+        if not leases.lock(_LOCK, self.owner, self._lease_seconds):
+            # Two drivers that take the partitions from each other would serve nobody; who was away too long gives in.
+            if self._jobs is not None:
+                self._jobs.expect_end()
+            raise self._name_in_use()
+        schema = b"" if self._schema is None else self._schema.serialize().to_pybytes()
+        partitions = self._setup.partitions
+        topics.announce(TopicRecord(self.name, partitions, self._identity, self.pairs, schema, self.owner))
+
+    def _remember_schema(self, schema: Any) -> None:
+        if schema is None:
+            return
+        if self._schema is None:
+            self._schema = schema
+            with contextlib.suppress(RegistryError):
+                self._round()
+        if (self._schema.names, self._schema.types) != (schema.names, schema.types):
+            raise PubSubError(
+                f"topic {self.name!r} has the columns {_columns(self._schema)}, and this batch has {_columns(schema)}; "
+                "select the same ones in every batch, or publish on another topic",
+                topic=self.name,
+            )
+
+    def _shut_down(self, for_good: bool) -> None:
+        """Free all that there is, whatever goes wrong with the rest of it."""
+        self._stopping.set()
+        if self._rounds is not None:
+            self._rounds.join(10.0)
+        leases, topics, jobs, embedded = self._leases, self._topics, self._jobs, self._embedded
+        self._leases = self._topics = self._jobs = self._embedded = self._rounds = None
+        with contextlib.ExitStack() as last:
+            if embedded is not None:
+                last.callback(embedded.stop)
+            if leases is None or topics is None:
+                return
+            last.callback(leases.close)
+            last.callback(topics.close)
+            if jobs is not None:
+                jobs.expect_end()
+                jobs.join(STOP_SECONDS, lambda: self._dismiss(leases, for_good))
+            with contextlib.suppress(RegistryError):
+                if leases.locked_by(_LOCK) == self.owner:
+                    topics.withdraw(self.name)
+                    leases.unlock(_LOCK, self.owner)
+
+    def _dismiss(self, leases: Registry, for_good: bool) -> None:
+        """Have the publishers lose their leases, and know whether that is the end of the topic."""
+        with contextlib.suppress(RegistryError):
+            if leases.locked_by(_LOCK) in (self.owner, None):
+                leases.publish_fleet({ENDED: "yes" if for_good else ""})
+                leases.forget_slots_from(0)
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Ask the registry; one that was there and is away now must not end a start that can wait for it."""
+        until = time.monotonic() + REGISTRY_SECONDS
+        while True:
+            try:
+                return ask()
+            except RegistryError as error:
+                if time.monotonic() > until:
+                    raise
+                log.warning("topic %s waits for its registry: %s", self.name, error)
+            self._pause(0.2)
+
+    def _pause(self, seconds: float) -> None:
+        if self._stopping.wait(seconds):
+            raise ConfigurationError(f"topic {self.name!r} was stopped while it was starting; start it again")
+
+
+_running: dict[str, Topic] = {}
+
+
+def publish(df: DataFrame, topic: Topic | str, *, epoch: Epoch = None) -> None:
+    """Publish the rows of a batch on a topic of this driver, given as its handle or by name; see :meth:`Topic.publish`.
+
+    Raises :class:`PubSubError` as that does, and for a name of which no topic runs here.
+    """
+    handle = _running.get(topic) if isinstance(topic, str) else topic
+    if handle is None:
+        running = ", ".join(sorted(_running)) or "none"
+        raise PubSubError(
+            f"no topic {topic!r} runs in this driver ({running} do); start it with Topic(spark, {topic!r}, …)",
+            topic=topic,
+        )
+    handle.publish(df, epoch)
+
+
+def _partition_status(record: JobRecord, served: Served | None) -> dict[str, Any]:
+    standing = served.standing if served else None
+    return {
+        "partition": record.number,
+        "state": "serving" if served else ("starting" if record.running else "down"),
+        "submissions": record.submissions,
+        "last_error": record.last_error,
+        "address": served.address if served else None,
+        "newest": standing.newest if standing else None,
+        "subscribers": standing.subscribers if standing else 0,
+    }
+
+
+def _columns(schema: Any) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
