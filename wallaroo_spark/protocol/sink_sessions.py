@@ -52,6 +52,8 @@ from wallaroo_spark.protocol.worker_session import MAX_INSTANCE_BYTES
 
 CREDITS = 2**32 - 1
 """What OK says, for peers that count them."""
+SUPERSEDED = "superseded by another session of this worker"
+"""The reason with which a sink ends a session whose worker has come again."""
 
 
 _SAYS: Mapping[Side, tuple[type[Any], ...]] = {

@@ -97,7 +97,9 @@ class Sink(Protocol):
     asks nobody: what it is told to commit it commits, and what it does not know it passes over.
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What its transactions, and its log of decisions, are called after."""
 
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
         """Hand over the rows of one partition.

@@ -114,7 +114,7 @@ class BatchRun:
         state = BATCH[self.state].get(event)
         if state is None:
             raise SinkError(
-                f"batch {self.batch} is {self.state}, and {event!r} cannot happen then; this is a defect, report it",
+                f"batch {self.batch} is {self.state}, and '{event}' cannot happen then; this is a defect, report it",
                 batch=self.batch,
             )
         self.state = state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.sinks.coordinator import Coordinator
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 _VOTES = "vote string"
 
 
-def transactional(sink: Sink, *, checkpoint: str) -> BatchWriter:
+def transactional(sink: Sink, *, checkpoint: str, shape: Callable[[DataFrame], DataFrame] | None = None) -> BatchWriter:
     """A writer that hands each batch of one query to ``sink`` once, however often Spark runs the batch.
 
     ``checkpoint`` is the query's own checkpoint location: the decisions are logged beside Spark's logs, in
-    ``_wallaroo/sinks/<name>``. Raises :class:`ConfigurationError` for a name or a location that cannot be.
+    ``_wallaroo/sinks/<name>``. ``shape`` makes of a batch the rows that the sink takes. Raises
+    :class:`ConfigurationError` for a name or a location that cannot be.
     """
-    return BatchWriter(sink, checkpoint)
+    return BatchWriter(sink, checkpoint, shape)
 
 
 class BatchWriter:
@@ -34,10 +35,11 @@ class BatchWriter:
     one query.
     """
 
-    def __init__(self, sink: Sink, checkpoint: str) -> None:
+    def __init__(self, sink: Sink, checkpoint: str, shape: Callable[[DataFrame], DataFrame] | None = None) -> None:
         checked_name(sink.name)
         self.sink = sink
         self.checkpoint = checkpoint
+        self._shape = shape
         self._coordinator: Coordinator | None = None
         # Found out here rather than in the first batch.
         Decisions(checkpoint, sink.name)
@@ -46,7 +48,7 @@ class BatchWriter:
         return f"BatchWriter({self.sink!r}, checkpoint={self.checkpoint!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"sink": self.sink, "checkpoint": self.checkpoint, "_coordinator": None}
+        return {**self.__dict__, "_coordinator": None}
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Deliver one batch."""
@@ -54,7 +56,8 @@ class BatchWriter:
             speculation = df.sparkSession.conf.get("spark.speculation", "false")
             decisions = Decisions(self.checkpoint, self.sink.name)
             self._coordinator = Coordinator(self.sink, decisions, always_recover=speculation == "true")
-        self._coordinator.deliver(batch_id, lambda batch: run_partitions(self.sink, df, batch))
+        rows = self._shape(df) if self._shape else df
+        self._coordinator.deliver(batch_id, lambda batch: run_partitions(self.sink, rows, batch))
 
 
 def run_partitions(sink: Sink, df: DataFrame, batch: int) -> list[Vote]:

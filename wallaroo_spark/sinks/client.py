@@ -1,0 +1,190 @@
+"""A worker's connection to a connector sink: :class:`SinkWorkerSession` over a transport.
+
+Source: ``protocol.md``, Sinks (v3, roles reversed).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+from wallaroo_spark.errors import RemoteProtocolError, SinkError, TransportError
+from wallaroo_spark.options import resolve_secret
+from wallaroo_spark.protocol import Error, NotifyAck, Ok, Restart
+from wallaroo_spark.protocol.sink_messages import (
+    CONTROL_STREAM,
+    DATA_STREAM,
+    ListUncommitted,
+    Phase1,
+    Phase2,
+    Range,
+    Reply,
+    ReplyUncommitted,
+)
+from wallaroo_spark.protocol.sink_sessions import SUPERSEDED, SinkWorkerSession
+from wallaroo_spark.transport import ByteStream, client_context, connect, format_address
+
+log = logging.getLogger("wallaroo_spark.sinks")
+
+PROGRAM = "wallaroo_spark"
+NAMES = {CONTROL_STREAM: "control", DATA_STREAM: "data"}
+FLUSH_BYTES = 64 * 1024
+"""How much is encoded before what the sink says is looked at."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How connector sinks are reached: picklable, and without a secret where ``cookie`` is ``env:`` or ``file:``.
+
+    ``tls`` verifies the sink by ``ca``, else by what the system trusts; files are looked for where a connection is
+    made, in tasks and in the driver. Times are in seconds; ``answer_timeout`` bounds a vote, which takes as long as
+    the sink's disk.
+    """
+
+    cookie: str = field(default="", repr=False)
+    version: str = "0.0.1"
+    tls: bool = False
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+    connect_timeout: float = 10.0
+    answer_timeout: float = 60.0
+    max_frame_bytes: int = 4 << 20
+
+
+class SinkClient:
+    """One session, as ``worker``. Methods raise :class:`TransportError` when the sink cannot be reached, is silent for
+    too long, or has another session of that worker, and :class:`SinkError` when it refuses or breaks the protocol.
+    """
+
+    def __init__(self, stream: ByteStream, worker: str, reach: Reach) -> None:
+        self._stream = stream
+        self._worker = worker
+        self._reach = reach
+        self._session = SinkWorkerSession(reach.max_frame_bytes)
+        self._requests = 0
+
+    @classmethod
+    async def open(cls, address: tuple[str, int], worker: str, reach: Reach) -> Self:
+        """Connect and greet; then :meth:`notify`."""
+        tls = client_context(reach.ca, reach.certificate, reach.key) if reach.tls or reach.ca else None
+        stream = await connect(*address, tls=tls, timeout=reach.connect_timeout)
+        client = cls(stream, worker, reach)
+        try:
+            cookie = resolve_secret(reach.cookie).encode()
+            hello = client._session.hello(version=reach.version, cookie=cookie, program=PROGRAM, worker=worker)
+            stream.write(hello)
+            await client._answer(Ok)
+        except BaseException:
+            stream.abort()
+            raise
+        return client
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, failed: Any, *_: object) -> None:
+        if failed is None:
+            await self._stream.close()
+        else:
+            self._stream.abort()
+
+    async def notify(self, stream_id: int) -> int:
+        """Open a stream, or ask again for its point of reference: how many bytes of its output are committed."""
+        self._stream.write(self._session.notify(stream_id, NAMES[stream_id]))
+        answer = await self._answer(NotifyAck)
+        if not answer.success or answer.stream_id != stream_id:
+            raise self._refused(f"it does not take stream {stream_id}")
+        return self._session.committed
+
+    async def send(self, rows: Sequence[bytes]) -> None:
+        """Send rows, as many as there is room for, and wait for room. Raises LocalProtocolError for a row too long."""
+        at, size = 0, 0
+        for number, row in enumerate(rows, 1):
+            size += len(row)
+            if size >= FLUSH_BYTES or number == len(rows):
+                self._stream.write(self._session.rows(rows[at:number]))
+                at, size = number, 0
+                # Lets the connection write, and an ERROR be read.
+                await asyncio.sleep(0)
+                await self._drain()
+
+    async def vote(self, transaction: str) -> tuple[bool, Range]:
+        """PHASE1 for all that was sent: the sink's vote, and what it is about."""
+        rows = Range(DATA_STREAM, self._session.committed, self._session.offset)
+        self._stream.write(self._session.control(Phase1(transaction, (rows,))))
+        reply = await self._answer(Reply)
+        return reply.commit, rows
+
+    def decide(self, transaction: str, commit: bool) -> None:
+        """PHASE2; that it arrived is known when something asked afterwards is answered."""
+        log.debug("> %s: PHASE2 %s %s", self._stream.peer, transaction, commit)
+        self._stream.write(self._session.control(Phase2(transaction, commit)))
+
+    async def uncommitted(self) -> tuple[str, ...]:
+        """LIST_UNCOMMITTED: what waits for a decision."""
+        self._requests += 1
+        self._stream.write(self._session.control(ListUncommitted(self._requests)))
+        answer = await self._answer(ReplyUncommitted)
+        if answer.request != self._requests:
+            raise self._refused(f"it answers request {answer.request}, and {self._requests} was asked")
+        return answer.transactions
+
+    async def _drain(self) -> None:
+        try:
+            await self._stream.drain()
+        except TransportError:
+            # An ERROR that was sent before the cut says why.
+            await self._answer(Ok)
+            raise
+
+    async def _answer(self, kind: type[Answer]) -> Answer:
+        """The next frame of a kind; grants of credit are passed over."""
+        try:
+            async with asyncio.timeout(self._reach.answer_timeout):
+                while True:
+                    while (event := self._session.next_event()) is not None:
+                        if isinstance(event, kind):
+                            return event
+                        self._check(event)
+                    data = await self._stream.read()
+                    if not data:
+                        raise TransportError(
+                            f"sink {self._stream.peer} closed the connection of {self._worker}; its log says why",
+                            peer=self._stream.peer,
+                        )
+                    self._session.receive(data)
+        except TimeoutError:
+            raise TransportError(
+                f"sink {self._stream.peer} did not answer {self._worker} within {self._reach.answer_timeout:g} s; see "
+                "whether it runs and its disk keeps up, or raise answer_timeout",
+                peer=self._stream.peer,
+            ) from None
+        except RemoteProtocolError as error:
+            raise self._refused(f"it breaks the protocol: {error.message}") from error
+
+    def _check(self, event: object) -> None:
+        if isinstance(event, Error) and event.reason == SUPERSEDED:
+            raise TransportError(
+                f"sink {self._stream.peer} has another session of {self._worker}: its partition is run elsewhere too",
+                peer=self._stream.peer,
+            )
+        if isinstance(event, Error):
+            raise self._refused(event.reason)
+        if isinstance(event, Restart):
+            raise TransportError(f"sink {self._stream.peer} asks to connect again", peer=self._stream.peer)
+
+    def _refused(self, reason: str) -> SinkError:
+        return SinkError(
+            f"sink {self._stream.peer} refuses {self._worker}: {reason}", peer=self._stream.peer, reason=reason
+        )
+
+
+def shown(address: tuple[str, int]) -> str:
+    """An address as people write it."""
+    return format_address(*address)

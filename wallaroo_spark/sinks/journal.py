@@ -1,0 +1,131 @@
+"""A log of records on the disk: each is there for good when :meth:`Journal.append` returns, or is not there at all."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from wallaroo_spark.errors import SinkError
+from wallaroo_spark.steps import SinkStep, passed
+
+log = logging.getLogger("wallaroo_spark.sinks")
+
+_CHECKSUM = 8
+
+
+def encode_record(record: Mapping[str, Any]) -> bytes:
+    """A line: the checksum of its JSON in hexadecimal, a space, the JSON."""
+    text = json.dumps(record, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def decode_record(line: bytes) -> dict[str, Any] | None:
+    """The record of a line with its end, or None for one that is cut short or damaged."""
+    text = line[_CHECKSUM + 1 : -1]
+    if line[-1:] != b"\n" or line[: _CHECKSUM + 1] != b"%08x " % zlib.crc32(text):
+        return None
+    record = json.loads(text)
+    return record if isinstance(record, dict) else None
+
+
+def decode_log(data: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
+    """The records, and where the last whole one ends.
+
+    The last line may be damaged, by a crash in its midst: it was acknowledged to nobody. Raises :class:`SinkError` when
+    whole records stand behind a damaged one.
+    """
+    records: list[dict[str, Any]] = []
+    at = end = 0
+    damaged = False
+    for line in data.splitlines(keepends=True):
+        record = decode_record(line)
+        if record is not None and damaged:
+            raise SinkError(
+                f"{where} is damaged at byte {end}, and goes on behind it; restore it from a copy, and find out which "
+                "of its transactions are in the outputs before it is used again",
+                path=where,
+                offset=end,
+            )
+        at += len(line)
+        if record is None:
+            damaged = True
+        else:
+            records.append(record)
+            end = at
+    return records, end
+
+
+class Journal:
+    """The log in the file ``path``. Not for several threads at once. Methods raise OSError as files do."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        new = not path.exists()
+        self._file = path.open("ab", buffering=0)
+        if new:
+            sync_folder(path.parent)
+        self._end = 0
+        self.lines = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """All records, before the first is appended; a damaged end is cut off."""
+        data = self._path.read_bytes()
+        records, self._end = decode_log(data, str(self._path))
+        if self._end < len(data):
+            log.warning("%s: %d bytes at its end are not whole, and are dropped", self._path, len(data) - self._end)
+            os.ftruncate(self._file.fileno(), self._end)
+            os.fsync(self._file.fileno())
+        self.lines = len(records)
+        return records
+
+    def append(self, record: Mapping[str, Any], *, sync: bool = True) -> None:
+        """Write a record; with ``sync`` it is on the disk afterwards. After an OSError it is not in the log."""
+        line = encode_record(record)
+        try:
+            written = self._file.write(line)
+            if written != len(line):
+                raise OSError(f"{written} of {len(line)} bytes were written")
+            if sync:
+                os.fsync(self._file.fileno())
+        except OSError:
+            os.ftruncate(self._file.fileno(), self._end)
+            raise
+        self._end += len(line)
+        self.lines += 1
+
+    def rewrite(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Put these in place of all that is there, at once."""
+        lines = [encode_record(record) for record in records]
+        shorter = self._path.with_name(self._path.name + ".new")
+        file = shorter.open("wb", buffering=0)
+        try:
+            file.write(b"".join(lines))
+            os.fsync(file.fileno())
+            passed(SinkStep.SERVER_LOG_REWRITTEN)
+            os.replace(shorter, self._path)
+        except OSError:
+            file.close()
+            raise
+        sync_folder(self._path.parent)
+        file.close()
+        self._file.close()
+        self._file = self._path.open("ab", buffering=0)
+        self._end, self.lines = sum(map(len, lines)), len(lines)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def sync_folder(path: Path) -> None:
+    """Have a folder's names on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
