@@ -297,15 +297,14 @@ class Worker(Part):
             self._drain(session)
 
     def _drain(self, session: int) -> None:
-        peer = self._peers.get(session)
-        while peer is not None and peer.inbox and not peer.paused and session not in self._lot:
+        # What is received may have the rest drained as well, up to the end of the session.
+        while (peer := self._peers.get(session)) and peer.inbox and not peer.paused and session not in self._lot:
             found = peer.inbox.popleft()
             if isinstance(found, bytes):
                 self._receive(session, found)
             else:
                 del self._peers[session]
                 self.handle(found)
-                return
 
     def _receive(self, session: int, data: bytes) -> None:
         state = self.state
