@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
 
 from wallaroo_spark.errors import ConfigurationError, LocalProtocolError, SinkError, TransportError
 from wallaroo_spark.protocol.sink_messages import CONTROL_STREAM, DATA_STREAM
@@ -205,7 +205,7 @@ class ConnectorSink:
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception_type(TransportError),
                 stop=stop_after_delay(self.give_up_after),
-                wait=wait_exponential_jitter(_RETRY_FIRST, _RETRY_MOST, jitter=_RETRY_FIRST),
+                wait=wait_exponential(_RETRY_FIRST, _RETRY_MOST) + wait_random(0, _RETRY_FIRST),
                 reraise=True,
             ):
                 with attempt:
