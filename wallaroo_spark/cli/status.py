@@ -18,36 +18,65 @@ ATTEMPTS = 2
 """How often the registry is tried: a person waits for the answer."""
 ANSWER_SECONDS = 5.0
 WIDE = 200
+SINKS = {
+    "new": "nothing was decided yet",
+    "finished": "batch {batch} is committed and finished",
+    "committed": "batch {batch} is decided, to commit, and not finished; the query finishes it, now or when it starts",
+    "aborted": "batch {batch} was aborted; the query runs it again",
+}
+"""What is said of a sink in each state."""
 
 
 @click.command(short_help="Show the workers of a running receiver.")
-@click.option("--registry", required=True, metavar="URL", help="The receiver's Redis; also env:NAME or file:PATH.")
-@click.option("--receiver", required=True, metavar="NAME", help="The receiver's name.")
+@click.option("--registry", default="", metavar="URL", help="The receiver's Redis; also env:NAME or file:PATH.")
+@click.option("--receiver", default="", metavar="NAME", help="The receiver's name.")
+@click.option("--checkpoint", default="", metavar="PATH", help="A query's checkpoint, to show its transactional sinks.")
 @click.option("--tls", is_flag=True, help="The workers use TLS; verify them by what this system trusts.")
 @click.option("--tls-ca", default="", metavar="FILE", help="PEM file of the authority of the workers' certificates.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of a table.")
 @debug_option
-def status(registry: str, receiver: str, tls: bool, tls_ca: str, as_json: bool) -> None:
+def status(registry: str, receiver: str, checkpoint: str, tls: bool, tls_ca: str, as_json: bool) -> None:
     """Show each slot of a receiver: who serves it, who is connected, and how full its buffer is.
 
-    The exit status is 0 when every slot is served, and 1 when one is not or the receiver does not run.
+    With --checkpoint it shows the transactional sinks of a query, beside the receiver or alone: for each the newest
+    batch that was decided, and whether it is finished. The exit status is 0 when every slot is served, and 1 when one
+    is not or the receiver does not run.
     """
+    if bool(registry) != bool(receiver) or not (registry or checkpoint):
+        raise click.UsageError("give --registry URL and --receiver NAME, or --checkpoint PATH, or all three")
+    set_up_logging()
+    answer = _look(registry, receiver, tls, tls_ca) if registry else {}
+    if checkpoint:
+        from wallaroo_spark.sinks.decisions import sinks_of
+
+        answer["sinks"] = sinks_of(checkpoint)
+    if as_json:
+        click.echo(json.dumps(answer))
+    else:
+        _print(answer, checkpoint)
+    if registry and (not answer["running"] or any(slot["state"] != "serving" for slot in answer["workers"])):
+        raise click.exceptions.Exit(1)
+
+
+def _look(registry: str, receiver: str, tls: bool, tls_ca: str) -> dict[str, Any]:
     from wallaroo_spark.registry import Registry
     from wallaroo_spark.transport import read_authority
     from wallaroo_spark.worker.flight_client import Trust
 
-    set_up_logging()
     trust = Trust(read_authority(tls_ca) if tls_ca else b"") if tls or tls_ca else None
     with Registry(registry, receiver, attempts=ATTEMPTS) as found:
-        answer = look(found, receiver, trust)
-    if as_json:
-        click.echo(json.dumps(answer))
-    elif answer["running"]:
+        return look(found, receiver, trust)
+
+
+def _print(answer: dict[str, Any], checkpoint: str) -> None:
+    if answer.get("running"):
         _show(answer)
-    else:
+    elif "running" in answer:
         click.echo(nothing_runs(answer))
-    if any(slot["state"] != "serving" for slot in answer["workers"]) or not answer["running"]:
-        raise click.exceptions.Exit(1)
+    for sink in answer.get("sinks", ()):
+        click.echo(f"Sink {sink['sink']!r}: {SINKS[sink['state']].format(**sink)}")
+    if checkpoint and not answer["sinks"]:
+        click.echo(f"No transactional sink has a log in {checkpoint}.")
 
 
 def look(registry: Registry, receiver: str, trust: Trust | None = None) -> dict[str, Any]:

@@ -59,6 +59,21 @@ def superfluous(batches: dict[int, Batch], keep: int) -> list[int]:
     return finished[: max(0, len(finished) - keep)]
 
 
+def sinks_of(location: str) -> list[dict[str, Any]]:
+    """The sinks whose decisions are logged in a checkpoint, by name, as JSON-ready values.
+
+    Each has ``sink``, ``batch`` (the newest that the log has, None when there is none) and ``state``: ``finished``,
+    ``committed`` (decided, and the sink not told all of it), ``aborted`` or ``new``. Raises :class:`CheckpointError`.
+    """
+    found = []
+    for name in Beside(location, FOLDER).names():
+        log = Decisions(location, name)
+        log.load()
+        batch, state = log.newest() or (None, "new")
+        found.append({"sink": name, "batch": batch, "state": state})
+    return found
+
+
 class Decisions:
     """The log of the sink ``name`` in the checkpoint at ``location``. :meth:`load` comes first.
 

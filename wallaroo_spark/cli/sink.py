@@ -1,0 +1,83 @@
+"""``wallaroo-spark sink``: a connector sink that writes files; needs no Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from typing import Any
+
+import click
+
+from wallaroo_spark.cli.common import INTERRUPTED, debug_option, debugging, set_up_logging
+
+CLOSE_SECONDS = 5.0
+"""Longest that the end waits for sessions to write down what they are about."""
+
+
+@click.command(short_help="Receive the rows of transactional connector sinks into files.")
+@click.option("--to", required=True, metavar="DIR", help="Directory of the outputs, one a worker: NAME-PARTITION.out.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind; empty for every interface.")
+@click.option("--port", default=7200, show_default=True, type=click.IntRange(0, 65535), help="0 takes any free port.")
+@click.option("--cookie", default="", metavar="COOKIE", help="What workers present; env:NAME or file:PATH hide it.")
+@click.option("--protocol-version", default="0.0.1", show_default=True, help="The version that HELLO must say.")
+@click.option("--tls-certificate", default="", metavar="FILE", help="PEM file of the certificate; turns TLS on.")
+@click.option("--tls-key", default="", metavar="FILE", help="PEM file of its key; empty: in the certificate's file.")
+@click.option("--tls-ca", default="", metavar="FILE", help="PEM file of the authority that certifies workers.")
+@click.option("--max-frame-bytes", default=4 << 20, show_default=True, type=click.IntRange(1024), help="Longest row.")
+@click.option("--max-sessions", default=1024, show_default=True, type=click.IntRange(1), help="Most sessions at once.")
+@debug_option
+def sink(to: str, host: str, port: int, **settings: Any) -> None:
+    """Receive what sinks.connector(…) sends, and append it to files: a batch at once, and each batch once.
+
+    Readers of DIR/*.out see committed rows alone. What is prepared, and the log of transactions, is in DIR/.wallaroo;
+    it holds when this program or its machine is killed, and is taken up when the program is started again. It votes
+    abort for what it cannot write, and logs why. The first line on standard output is where it listens.
+    """
+    if (settings["tls_key"] or settings["tls_ca"]) and not settings["tls_certificate"]:
+        raise click.UsageError("--tls-key and --tls-ca need --tls-certificate")
+    set_up_logging()
+    if not debugging():
+        logging.getLogger("wallaroo_spark.sinks").setLevel(logging.INFO)
+    if asyncio.run(_serve(to, host, port, settings)) == signal.SIGINT:
+        raise click.exceptions.Exit(INTERRUPTED)
+
+
+async def _serve(to: str, host: str, port: int, settings: dict[str, Any]) -> int:
+    """Serve until a signal comes; which."""
+    from wallaroo_spark.options import resolve_secret
+    from wallaroo_spark.sinks.server import SinkServer, SinkSettings
+    from wallaroo_spark.sinks.store import Store
+    from wallaroo_spark.transport import format_address, serve, server_context
+
+    certificate = settings["tls_certificate"]
+    tls = server_context(certificate, settings["tls_key"], settings["tls_ca"]) if certificate else None
+    accepted = SinkSettings(
+        version=settings["protocol_version"],
+        cookie=resolve_secret(settings["cookie"]),
+        max_frame_bytes=settings["max_frame_bytes"],
+        max_sessions=settings["max_sessions"],
+    )
+    with contextlib.closing(Store(to)) as store:
+        listener = await serve(SinkServer(store, accepted), host, port, tls=tls)
+        click.echo(f"Listening on {format_address(*listener.address)}, writing to {to}")
+        sys.stdout.flush()
+        number = await _signal()
+        await listener.close(CLOSE_SECONDS)
+    return number
+
+
+async def _signal() -> int:
+    """The first SIGINT or SIGTERM."""
+    loop = asyncio.get_running_loop()
+    came: asyncio.Future[int] = loop.create_future()
+
+    def note(number: int) -> None:
+        if not came.done():
+            came.set_result(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, note, number)
+    return await came
