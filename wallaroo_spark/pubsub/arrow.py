@@ -1,0 +1,63 @@
+"""Rows on the wire: one MessagePack binary that holds an Arrow IPC stream, the schema and one batch of rows.
+
+Every message has its schema with it, so that each can be read for itself. Source: ``seeds/001``, Protocol Messages;
+``docs/pubsub.md``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+
+from wallaroo_spark.protocol.faults import Fault, broken
+
+# First byte of a MessagePack binary → bytes of the length behind it.
+_BINARIES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
+
+
+def pack_rows(rows: pa.RecordBatch) -> bytes:
+    """A batch of rows as the payload of a data message."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    packed: bytes = msgpack.packb(sink.getvalue().to_pybytes())
+    return packed
+
+
+def unpack_rows(payload: bytes | memoryview) -> pa.RecordBatch:
+    """The rows of a payload, without a copy; their buffers are checked, since a peer has written them.
+
+    Raises :class:`RemoteProtocolError` for what is not one binary with one batch of rows.
+    """
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(_binary(memoryview(payload)))) as reader:
+            batches = list(reader)
+            rows = batches[0] if batches else _none_of(reader.schema)
+        rows.validate(full=True)
+        # Names are decoded when they are asked for.
+        _ = rows.schema.names, str(rows.schema)
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+        raise broken(Fault.INVALID_TEXT, f"rows are not an Arrow IPC stream: {str(error)[:200]}") from None
+    if len(batches) > 1:
+        raise broken(Fault.OVERLONG_FRAME, f"a message has {len(batches)} batches of rows, and one is what it may have")
+    return rows
+
+
+def _none_of(schema: pa.Schema) -> Any:
+    return pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _binary(payload: memoryview) -> memoryview:
+    width = _BINARIES.get(payload[0]) if payload else None
+    if width is None:
+        raise broken(Fault.INVALID_TEXT, "the rows of a message are not one MessagePack binary")
+    length = int.from_bytes(payload[1 : 1 + width], "big")
+    begin = 1 + width
+    if len(payload) != begin + length:
+        raise broken(
+            Fault.TRUNCATED_FRAME,
+            f"a message has {len(payload) - begin} bytes of rows, and its binary announces {length}",
+        )
+    return payload[begin:]

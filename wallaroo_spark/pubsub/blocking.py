@@ -1,0 +1,259 @@
+"""Following a topic from an application: ``for item in subscribe("totals", …)``, or ``async for``.
+
+Source: ``docs/pubsub.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.options import resolve_secret
+from wallaroo_spark.pubsub.items import Epoch, Item, Lost, Position
+from wallaroo_spark.pubsub.subscriber import LOST_AFTER, Catalog, Settings, Subscriber
+from wallaroo_spark.pubsub.subscription import MAX_HELD_BYTES
+from wallaroo_spark.pubsub.times import Time, check
+from wallaroo_spark.transport import client_context
+
+T = TypeVar("T")
+
+CLOSE_SECONDS = 10.0
+
+
+class Subscription:
+    """Whole epochs of a topic, and how its frontier moves; made by :func:`subscribe`.
+
+    It is an iterator, plain or asynchronous, and a context manager of both kinds; it connects when it is entered or
+    first asked for an item. An iteration ends when the topic has, or the subscription is closed. Only one thread, or
+    one task, iterates at a time; :meth:`close` may be called from any.
+    """
+
+    def __init__(self, catalog: Catalog, settings: Settings, close_catalog: Callable[[], None] | None = None) -> None:
+        self._catalog = catalog
+        self._settings = settings
+        self._close_catalog = close_catalog
+        self._subscriber: Subscriber | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def position(self) -> Position | None:
+        """Where it is, by the last frontier that it has given: for ``resume``. None before the first."""
+        return self._settings.resume if self._subscriber is None else self._subscriber.position
+
+    def __enter__(self) -> Self:
+        self._started()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Item]:
+        return self
+
+    def __next__(self) -> Item:
+        if self._closed:
+            raise StopIteration
+        subscriber = self._started()
+        try:
+            item = self._run(subscriber.next())
+        except concurrent.futures.CancelledError:
+            item = None
+        except BaseException as error:
+            if not isinstance(error, KeyboardInterrupt):
+                self.close()
+            raise
+        if item is None:
+            self.close()
+            raise StopIteration
+        return item
+
+    async def __aenter__(self) -> Self:
+        await self._started_here()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __aiter__(self) -> AsyncIterator[Item]:
+        return self
+
+    async def __anext__(self) -> Item:
+        if self._closed:
+            raise StopAsyncIteration
+        subscriber = await self._started_here()
+        try:
+            item = await subscriber.next()
+        except Exception:
+            await self.aclose()
+            raise
+        if item is None:
+            await self.aclose()
+            raise StopAsyncIteration
+        return item
+
+    def epochs(self) -> Iterator[tuple[Time, pa.Table]]:
+        """Each epoch as a whole, its time and a ``pyarrow.Table``; epochs without rows are passed over.
+
+        Raises :class:`ConfigurationError` when the subscription was made with ``atomic=False``.
+        """
+        if not self._settings.atomic:
+            raise ConfigurationError("epochs() gives whole epochs, and atomic=False asks for parts; leave one of them")
+        parts: list[Epoch] = []
+        for item in self:
+            if parts and not (isinstance(item, Epoch) and item.epoch == parts[0].epoch):
+                yield parts[0].epoch, pa.Table.from_batches([part.batch for part in parts])
+                parts = []
+            if isinstance(item, Epoch):
+                parts.append(item)
+
+    def close(self) -> None:
+        """End it; may be called again, and from any thread. An iteration that waits ends."""
+        with self._lock:
+            loop, thread, self._thread = self._loop, self._thread, None
+            self._closed = True
+        if thread is not None and loop is not None and self._subscriber is not None:
+            with contextlib.suppress(TimeoutError, concurrent.futures.CancelledError):
+                asyncio.run_coroutine_threadsafe(self._subscriber.close(), loop).result(CLOSE_SECONDS)
+            loop.call_soon_threadsafe(loop.stop)
+            if thread is not threading.current_thread():
+                thread.join(CLOSE_SECONDS)
+        self._let_go()
+
+    async def aclose(self) -> None:
+        """The same for a subscription that is iterated with ``async for``."""
+        self._closed = True
+        if self._subscriber is not None:
+            await self._subscriber.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        close, self._close_catalog = self._close_catalog, None
+        if close is not None:
+            close()
+
+    def _started(self) -> Subscriber:
+        with self._lock:
+            if self._closed:
+                raise ConfigurationError("this subscription is closed; subscribe anew")
+            if self._subscriber is not None:
+                return self._subscriber
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=_turn, args=(self._loop,), name="wallaroo-subscriber", daemon=True)
+            self._thread.start()
+        try:
+            subscriber = self._subscriber = self._run(self._made())
+            self._run(subscriber.open())
+        except BaseException:
+            self.close()
+            raise
+        return subscriber
+
+    async def _started_here(self) -> Subscriber:
+        if self._thread is not None:
+            raise ConfigurationError("this subscription is iterated with for; go on so, or subscribe anew")
+        if self._subscriber is None:
+            self._subscriber = await self._made()
+            try:
+                await self._subscriber.open()
+            except BaseException:
+                await self.aclose()
+                raise
+        return self._subscriber
+
+    async def _made(self) -> Subscriber:
+        return Subscriber(self._catalog, self._settings)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        assert self._loop is not None
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+
+def _turn(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+def subscribe(
+    topic: str,
+    *,
+    registry: str | Catalog,
+    cookie: str = "",
+    name: str = "",
+    wait: float = 0.0,
+    atomic: bool = True,
+    beyond: Time | tuple[()] = (),
+    resume: Position | None = None,
+    reopen: bool = False,
+    lost_after: float = LOST_AFTER,
+    max_held_bytes: int = MAX_HELD_BYTES,
+    tls: bool = False,
+    tls_ca: str = "",
+    tls_certificate: str = "",
+    tls_key: str = "",
+    on_lost: Callable[[Lost], None] | None = None,
+) -> Subscription:
+    """Follow a topic from the next whole epoch on.
+
+    ``registry`` is the Redis URL that the topic was started with, and ``cookie`` its cookie; both may be ``env:NAME``
+    or ``file:PATH``. ``name`` is what the publishers' logs call this subscriber. A topic that is not there yet is
+    waited for ``wait`` seconds. ``resume`` goes on from the :attr:`Subscription.position` of an earlier one. With
+    ``reopen`` a topic that has ended is waited for as one that is lost. A partition that is lost is sought for
+    ``lost_after`` seconds; ``on_lost`` is called with each failure. ``beyond`` drops what is at or before a time.
+    ``atomic=False`` gives rows as they come, parts of epochs among them. At most about ``max_held_bytes`` are held for
+    epochs that are not whole. ``tls``, or any of the ``tls_…`` PEM files, has the connections use TLS.
+
+    Iterating raises :class:`PubSubError` when there is no such topic, a publisher refuses or cuts off this subscriber,
+    or a partition is lost for good, and :class:`RegistryError` when Redis cannot be reached at first.
+    """
+    if beyond != ():
+        check(beyond)
+    for option, seconds in (("wait", wait), ("lost_after", lost_after)):
+        if not seconds >= 0:
+            raise ConfigurationError(f"option {option}: {seconds} is not 0 seconds or more", option=option)
+    context = client_context(tls_ca, tls_certificate, tls_key) if tls or tls_ca or tls_certificate or tls_key else None
+    settings = Settings(
+        topic=topic,
+        cookie=resolve_secret(cookie),
+        subscriber=name or f"{socket.gethostname()}/{os.getpid()}",
+        atomic=atomic,
+        beyond=beyond,
+        resume=resume,
+        reopen=reopen,
+        wait=wait,
+        lost_after=lost_after,
+        tls=context,
+        max_held_bytes=max_held_bytes,
+        on_lost=on_lost,
+    )
+    if not isinstance(registry, str):
+        return Subscription(registry, settings)
+    from wallaroo_spark.pubsub.topics import Topics
+
+    topics = Topics(registry, attempts=2)
+    return Subscription(topics, settings, topics.close)
