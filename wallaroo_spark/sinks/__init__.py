@@ -9,25 +9,56 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.sinks.interface import Prepared, Sink, Transaction
 
 if TYPE_CHECKING:
     from wallaroo_spark.sinks.connector_sink import connector
+    from wallaroo_spark.sinks.files_sink import files
+    from wallaroo_spark.sinks.kafka_sink import kafka
+    from wallaroo_spark.sinks.postgres_sink import postgres
+    from wallaroo_spark.sinks.redis_sink import redis
     from wallaroo_spark.sinks.writer import BatchWriter, transactional
 
-__all__ = ["BatchWriter", "Prepared", "Sink", "Transaction", "connector", "transactional"]
+__all__ = [
+    "BatchWriter",
+    "Prepared",
+    "Sink",
+    "Transaction",
+    "connector",
+    "files",
+    "kafka",
+    "postgres",
+    "redis",
+    "transactional",
+]
 
 _HOMES = {
     "BatchWriter": "wallaroo_spark.sinks.writer",
     "connector": "wallaroo_spark.sinks.connector_sink",
+    "files": "wallaroo_spark.sinks.files_sink",
+    "kafka": "wallaroo_spark.sinks.kafka_sink",
+    "postgres": "wallaroo_spark.sinks.postgres_sink",
+    "redis": "wallaroo_spark.sinks.redis_sink",
     "transactional": "wallaroo_spark.sinks.writer",
 }
+
+# What a sink needs beside what Spark's executors have.
+_EXTRAS = {"kafka": "kafka", "postgres": "postgres", "redis": "registry"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if name not in _EXTRAS:
+            raise
+        raise ConfigurationError(
+            f"sinks.{name} needs {error.name}, which is not installed; pip install 'wallaroo-spark[{_EXTRAS[name]}]'",
+            missing=error.name,
+        ) from error
 
 
 def __dir__() -> list[str]:

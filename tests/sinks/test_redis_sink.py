@@ -17,7 +17,7 @@ from tests.sinks.stores import CHECKS, Store, name_of, refuses
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.registry.embedded import EmbeddedRedis
 from wallaroo_spark.sinks.interface import Transaction
-from wallaroo_spark.sinks.redis import RedisSink
+from wallaroo_spark.sinks.redis_sink import RedisSink
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pyarrow import dataset, parquet
 
 from tests.sinks.stores import CHECKS, Store, name_of, refuses
 from wallaroo_spark.errors import ConfigurationError, SinkError
-from wallaroo_spark.sinks.files import FilesSink
+from wallaroo_spark.sinks.files_sink import FilesSink
 from wallaroo_spark.sinks.formats import FORMATS
 from wallaroo_spark.sinks.interface import Transaction
 
@@ -107,7 +107,7 @@ def test_a_crash_between_two_files_is_made_good(store: Store, place: Path, monke
     def die(_: object) -> None:
         raise SystemExit
 
-    monkeypatch.setattr("wallaroo_spark.sinks.files.passed", die)
+    monkeypatch.setattr("wallaroo_spark.sinks.files_sink.passed", die)
     with pytest.raises(SystemExit):
         store.make().commit(3, prepared)
     assert store.seen() == []

@@ -21,6 +21,7 @@ from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.sinks.interface import Prepared, Transaction, checked_name
 from wallaroo_spark.sinks.postgres_copy import TableColumn, check_columns, csv_of
+from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 
 AUTO, TWO_PHASE, IDEMPOTENT = MODES = ("auto", "two-phase", "idempotent")
@@ -67,6 +68,21 @@ class _Target:
         """A transaction's staging table, of a name that is short enough; its comment is the transaction's id."""
         digest = hashlib.sha256(transaction.id.encode()).hexdigest()[:40]
         return sql.Identifier(self.schema, _STAGING + digest)
+
+
+def postgres(
+    dsn: str,
+    *,
+    table: str,
+    checkpoint: str,
+    name: str,
+    mode: str = AUTO,
+    lock_timeout: float = 30.0,
+    timeout: float = 10.0,
+) -> BatchWriter:
+    """A ``foreachBatch`` writer to a table of PostgreSQL; the settings are those of :class:`PostgresSink`."""
+    sink = PostgresSink(dsn, table=table, name=name, mode=mode, lock_timeout=lock_timeout, timeout=timeout)
+    return transactional(sink, checkpoint=checkpoint)
 
 
 class PostgresSink:

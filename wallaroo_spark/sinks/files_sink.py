@@ -27,12 +27,18 @@ from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.sinks.formats import FORMATS
 from wallaroo_spark.sinks.interface import Prepared, Transaction, checked_name
 from wallaroo_spark.sinks.stage import Stage, file_of, transaction_of
+from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 
 STAGING = ".staging"
 OWNER = "_wallaroo.json"
 _SCHEMES = ("file", "hdfs", "viewfs")
 _OBJECT_STORES = ("/dbfs", "/Volumes")
+
+
+def files(path: str, *, checkpoint: str, name: str, format: str = "parquet") -> BatchWriter:
+    """A ``foreachBatch`` writer to folders of files; the settings are those of :class:`FilesSink`."""
+    return transactional(FilesSink(path, checkpoint=checkpoint, name=name, format=format), checkpoint=checkpoint)
 
 
 class FilesSink:

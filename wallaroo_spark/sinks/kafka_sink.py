@@ -21,10 +21,34 @@ from wallaroo_spark.sinks.columns import as_bytes, checked_columns
 from wallaroo_spark.sinks.interface import Prepared, Transaction, checked_name
 from wallaroo_spark.sinks.kafka_session import Mark, Place, Record, Session, log
 from wallaroo_spark.sinks.stage import Stage
+from wallaroo_spark.sinks.writer import BatchWriter, transactional
 
 COLUMNS = ("key", "value", "headers", "partition")
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _OURS = ("transactional.id", "transaction.timeout.ms", "isolation.level", "enable.idempotence", "group.id")
+
+
+def kafka(
+    bootstrap: str,
+    *,
+    topic: str,
+    checkpoint: str,
+    name: str,
+    options: Mapping[str, str] | None = None,
+    timeout: float = 60.0,
+    transaction_timeout: float = 300.0,
+) -> BatchWriter:
+    """A ``foreachBatch`` writer to a Kafka topic; the settings are those of :class:`KafkaSink`."""
+    sink = KafkaSink(
+        bootstrap,
+        topic=topic,
+        checkpoint=checkpoint,
+        name=name,
+        options=options,
+        timeout=timeout,
+        transaction_timeout=transaction_timeout,
+    )
+    return transactional(sink, checkpoint=checkpoint)
 
 
 class KafkaSink:

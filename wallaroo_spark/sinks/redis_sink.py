@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import redis
+from redis import Redis, RedisError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -26,6 +26,7 @@ from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.sinks.columns import as_bytes, checked_columns
 from wallaroo_spark.sinks.interface import Prepared, Transaction, checked_name
 from wallaroo_spark.sinks.stage import Stage
+from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 
 # KEYS: the stream or list, the mark of the sink, the rows on their way. ARGV: the sink's identity, the batch, "stream"
@@ -70,6 +71,20 @@ _MOST_COLUMNS = 1_000
 """Lua hands no more than some thousands of values to one command."""
 
 T = TypeVar("T")
+
+
+def redis(
+    url: str,
+    *,
+    checkpoint: str,
+    name: str,
+    stream: str | None = None,
+    list: str | None = None,
+    timeout: float = 60.0,
+) -> BatchWriter:
+    """A ``foreachBatch`` writer to a Redis stream or list; the settings are those of :class:`RedisSink`."""
+    sink = RedisSink(url, checkpoint=checkpoint, name=name, stream=stream, list=list, timeout=timeout)
+    return transactional(sink, checkpoint=checkpoint)
 
 
 class RedisSink:
@@ -124,7 +139,7 @@ class RedisSink:
         """What is written down."""
         return self._stage.found()
 
-    def _check(self, client: redis.Redis) -> None:
+    def _check(self, client: Redis) -> None:
         found = client.type(self._target)
         found = found.decode() if isinstance(found, bytes) else str(found)
         if found not in ("none", self._kind):
@@ -151,7 +166,7 @@ class RedisSink:
             raise SinkError(f"{where}: there is a row of which {what}, and Redis has no null; filter such rows out")
         return pa.record_batch(columns, names=names)
 
-    def _append(self, client: redis.Redis, batch: int, prepared: Sequence[Prepared], rows: int) -> None:
+    def _append(self, client: Redis, batch: int, prepared: Sequence[Prepared], rows: int) -> None:
         carried = f"{self._mark}:{batch}:{uuid.uuid4().hex}"
         identity = self._stage.identity()
         known = client.hmget(self._mark, ["identity", "batch"])
@@ -178,10 +193,10 @@ class RedisSink:
             for row in zip(*(column.to_pylist() for column in piece.columns), strict=True):
                 yield {name: value for name, value in zip(names, row, strict=True) if value is not None}
 
-    def _call(self, what: str, command: Callable[[redis.Redis], T]) -> T:
+    def _call(self, what: str, command: Callable[[Redis], T]) -> T:
         try:
             settings: dict[str, Any] = {"socket_timeout": self._timeout, "retry": Retry(NoBackoff(), 0), "protocol": 2}
-            client = redis.Redis.from_url(resolve_secret(self._url), **settings)
+            client = Redis.from_url(resolve_secret(self._url), **settings)
         except ValueError:
             # What the parser says may hold the password.
             raise ConfigurationError(
@@ -191,7 +206,7 @@ class RedisSink:
         with contextlib.closing(client):
             try:
                 return command(client)
-            except redis.RedisError as error:
+            except RedisError as error:
                 given = client.connection_pool.connection_kwargs
                 said, password = str(error) or type(error).__name__, given.get("password")
                 said = said.replace(password, "***") if password else said

@@ -16,8 +16,8 @@ from tests.sinks.servers.postgres import PostgresServer
 from tests.sinks.stores import CHECKS, Store, name_of, refuses
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.sinks.interface import Prepared, Transaction
-from wallaroo_spark.sinks.postgres import IDEMPOTENT, KEEP, TWO_PHASE, PostgresSink
 from wallaroo_spark.sinks.postgres_copy import hex_of
+from wallaroo_spark.sinks.postgres_sink import IDEMPOTENT, KEEP, TWO_PHASE, PostgresSink
 
 Make = Callable[..., PostgresSink]
 

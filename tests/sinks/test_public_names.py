@@ -1,0 +1,58 @@
+"""What the room of sinks gives by name, and when."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wallaroo_spark import sinks
+from wallaroo_spark.errors import ConfigurationError
+
+
+def test_every_name_is_there() -> None:
+    for name in sinks.__all__:
+        assert callable(getattr(sinks, name)), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("connector", {"address": "127.0.0.1:7200"}),
+        ("files", {"path": "out", "format": "json"}),
+        ("kafka", {"bootstrap": "127.0.0.1:9092", "topic": "t"}),
+        ("postgres", {"dsn": "postgresql://h/d", "table": "t"}),
+        ("redis", {"url": "redis://h", "stream": "s"}),
+    ],
+)
+def test_each_kind_makes_a_writer_that_can_be_pickled_and_connects_to_nobody(
+    kind: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    writer = getattr(sinks, kind)(checkpoint=str(tmp_path), name="orders", **settings)
+
+    again = pickle.loads(pickle.dumps(writer))
+
+    assert isinstance(again, sinks.BatchWriter)
+    assert (again.sink.name, again.checkpoint) == ("orders", str(tmp_path))
+    assert repr(again) == repr(writer)
+
+
+@pytest.mark.parametrize(("kind", "missing"), [("kafka", "confluent_kafka"), ("postgres", "psycopg")])
+def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(
+    kind: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(sys.modules):
+        if name.split(".")[0] == missing or name.startswith(f"wallaroo_spark.sinks.{kind}_"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+
+    with pytest.raises(ConfigurationError, match=rf"sinks\.{kind} needs {missing}.*wallaroo-spark\[{kind}\]"):
+        getattr(sinks, kind)
+
+
+def test_other_names_are_not_there() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'oracle'"):
+        sinks.oracle  # noqa: B018
