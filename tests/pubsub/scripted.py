@@ -31,6 +31,13 @@ def numbers(batch: Any) -> list[int]:
     return found
 
 
+async def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Wait for what announces itself in no other way than by being so."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
 @dataclass(frozen=True)
 class Record:
     partitions: int
@@ -99,6 +106,12 @@ class Publisher:
     def end(self, why: Why = Why.ENDED) -> None:
         """Tell everybody."""
         for session in self.machine.end(why, "the test says so"):
+            self._wake(session)
+
+    def cut_off(self) -> None:
+        """Close everybody as too slow."""
+        for session, one in self.machine._subscribers.items():
+            one.closed = Closed(Why.SLOW, "the test finds it too slow")
             self._wake(session)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.pems import Pems
-from tests.pubsub.scripted import COOKIE, Catalog, Place, Publisher, Record, numbers, rows
+from tests.pubsub.scripted import COOKIE, Catalog, Place, Publisher, Record, numbers, rows, until
 from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, RemoteProtocolError
 from wallaroo_spark.pubsub import line, subscriber
 from wallaroo_spark.pubsub.arrow import pack_rows
@@ -41,12 +41,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def following(catalog: Catalog, **settings: Any) -> Subscription:
     return subscribe("totals", registry=catalog, **({"cookie": COOKIE, "lost_after": 30.0} | settings))
-
-
-async def until(condition: Any, seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def frontier_at(items: AsyncIterator[Any], time: Any) -> list[Any]:

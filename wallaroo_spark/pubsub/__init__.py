@@ -1,7 +1,8 @@
 """Publish-subscribe with Spark's batches as epochs: a subscriber sees an epoch whole, or not at all.
 
-A driver runs a :class:`Topic` and has each batch :func:`publish` on it. What needs Spark is loaded when it is used, so
-that subscribers do without. Source: ``seeds/001``.
+A driver runs a :class:`Topic` and has each batch :func:`publish` on it; whoever wants the results uses
+:func:`subscribe`, or sends them on to another Spark application with a :class:`TopicSource`. What needs Spark is loaded
+when it is used, so that subscribers do without. Source: ``seeds/001``.
 """
 
 from __future__ import annotations
@@ -10,11 +11,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wallaroo_spark.pubsub.blocking import Subscription, subscribe
+    from wallaroo_spark.pubsub.items import Epoch, Frontier, Lost, Position
     from wallaroo_spark.pubsub.topic import Topic, publish
+    from wallaroo_spark.pubsub.topic_source import TopicSource
 
-__all__ = ["Topic", "publish"]
+__all__ = [
+    "Epoch",
+    "Frontier",
+    "Lost",
+    "Position",
+    "Subscription",
+    "Topic",
+    "TopicSource",
+    "publish",
+    "subscribe",
+]
 
 _HOMES = {
+    "Epoch": "wallaroo_spark.pubsub.items",
+    "Frontier": "wallaroo_spark.pubsub.items",
+    "Lost": "wallaroo_spark.pubsub.items",
+    "Position": "wallaroo_spark.pubsub.items",
+    "Subscription": "wallaroo_spark.pubsub.blocking",
+    "TopicSource": "wallaroo_spark.pubsub.topic_source",
+    "subscribe": "wallaroo_spark.pubsub.blocking",
     "Topic": "wallaroo_spark.pubsub.topic",
     "publish": "wallaroo_spark.pubsub.topic",
 }

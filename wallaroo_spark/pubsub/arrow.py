@@ -19,11 +19,17 @@ _BINARIES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 
 def pack_rows(rows: pa.RecordBatch) -> bytes:
     """A batch of rows as the payload of a data message."""
+    packed: bytes = msgpack.packb(stream_of(rows))
+    return packed
+
+
+def stream_of(rows: pa.RecordBatch) -> bytes:
+    """A batch of rows as an Arrow IPC stream, its schema included."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)
-    packed: bytes = msgpack.packb(sink.getvalue().to_pybytes())
-    return packed
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def unpack_rows(payload: bytes | memoryview) -> pa.RecordBatch:

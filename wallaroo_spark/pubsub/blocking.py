@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -20,7 +21,7 @@ import pyarrow as pa
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.pubsub.items import Epoch, Item, Lost, Position
-from wallaroo_spark.pubsub.subscriber import LOST_AFTER, Catalog, Settings, Subscriber
+from wallaroo_spark.pubsub.subscriber import FIND_SECONDS, LOST_AFTER, Catalog, Record, Settings, Subscriber, no_topic
 from wallaroo_spark.pubsub.subscription import MAX_HELD_BYTES
 from wallaroo_spark.pubsub.times import Time, check
 from wallaroo_spark.transport import client_context
@@ -28,6 +29,8 @@ from wallaroo_spark.transport import client_context
 T = TypeVar("T")
 
 CLOSE_SECONDS = 10.0
+ATTEMPTS = 2
+"""How often the registry is tried at a time: a subscriber has its own limits of how long it tries again."""
 
 
 class Subscription:
@@ -52,6 +55,11 @@ class Subscription:
     def position(self) -> Position | None:
         """Where it is, by the last frontier that it has given: for ``resume``. None before the first."""
         return self._settings.resume if self._subscriber is None else self._subscriber.position
+
+    @property
+    def upper(self) -> tuple[Time, ...]:
+        """The upper frontier of the topic when this began: nothing at or before it is given. Empty at first."""
+        return () if self._subscriber is None else self._subscriber.upper
 
     def __enter__(self) -> Self:
         self._started()
@@ -251,9 +259,31 @@ def subscribe(
         max_held_bytes=max_held_bytes,
         on_lost=on_lost,
     )
+    catalog, close = _catalog(registry)
+    return Subscription(catalog, settings, close)
+
+
+def look_up(topic: str, registry: str | Catalog, wait: float = 0.0) -> Record:
+    """What a topic is, waiting for it up to ``wait`` seconds.
+
+    Raises :class:`PubSubError` when it is not there then, and :class:`RegistryError`.
+    """
+    catalog, close = _catalog(registry)
+    until = time.monotonic() + wait
+    try:
+        while (record := catalog.find(topic)) is None:
+            if time.monotonic() >= until:
+                raise no_topic(topic, wait)
+            time.sleep(min(FIND_SECONDS, max(0.0, until - time.monotonic())))
+        return record
+    finally:
+        close()
+
+
+def _catalog(registry: str | Catalog) -> tuple[Catalog, Callable[[], None]]:
     if not isinstance(registry, str):
-        return Subscription(registry, settings)
+        return registry, lambda: None
     from wallaroo_spark.pubsub.topics import Topics
 
-    topics = Topics(registry, attempts=2)
-    return Subscription(topics, settings, topics.close)
+    topics = Topics(registry, attempts=ATTEMPTS)
+    return topics, topics.close

@@ -113,6 +113,11 @@ class Subscriber:
         """The lower frontier of what has been received; None before all snapshots are there."""
         return self._merger.frontier
 
+    @property
+    def upper(self) -> tuple[Time, ...]:
+        """The upper frontier of the topic when the subscription began: nothing of that was let through."""
+        return self._merger.upper
+
     async def open(self) -> None:
         """Find the topic, and begin to connect to its publishers; once.
 
@@ -183,12 +188,7 @@ class Subscriber:
             if record is not None:
                 return record
             if loop.time() >= until:
-                raise PubSubError(
-                    f"topic {settings.topic!r} is not published by anybody in this registry"
-                    + (f", after {settings.wait:g} seconds" if settings.wait else "")
-                    + "; check the name and the registry, or wait for it longer",
-                    topic=settings.topic,
-                )
+                raise no_topic(settings.topic, settings.wait)
             await asyncio.sleep(min(FIND_SECONDS, max(0.0, until - loop.time())))
 
     def _check(self, record: Record) -> None:
@@ -315,3 +315,13 @@ class Subscriber:
     async def _wake(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+def no_topic(topic: str, wait: float) -> PubSubError:
+    """The error for a topic that is not there, and did not come within ``wait`` seconds."""
+    waited = f", after {wait:g} seconds" if wait else ""
+    return PubSubError(
+        f"topic {topic!r} is not published by anybody in this registry{waited}; check the name and the registry, or "
+        "wait for it longer",
+        topic=topic,
+    )

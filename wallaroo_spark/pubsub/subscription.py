@@ -89,6 +89,8 @@ class Merger:
         self._lower = MinimalAntichain()
         self._filter = MaximalAntichain()
         self._began = False
+        self.upper: tuple[Time, ...] = ()
+        """The merged upper frontier of the snapshots, for good: of what is at or before it, parts may be missing."""
         self._shape = tuple({least(time) for time in (*beyond, *resume)})
         if len(self._shape) > 1:
             raise ConfigurationError(
@@ -194,6 +196,7 @@ class Merger:
     def _begin(self) -> list[Item]:
         """Every snapshot is there: what has come meanwhile is judged by all of them."""
         self._began = True
+        self.upper = self._filter.elements
         for one in self._partitions:
             self._hold(one, [data for data in one.held if not self._dropped(data.time)])
         elements = self._lower.elements
