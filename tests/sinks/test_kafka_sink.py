@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.sinks.kafka_reader import records
 from tests.sinks.servers.kafka import KafkaServer
@@ -25,9 +24,7 @@ Make = Callable[..., KafkaSink]
 @pytest.fixture
 def topic(kafka: KafkaServer) -> str:
     name = f"rows-{uuid.uuid4().hex[:8]}"
-    new = NewTopic(name, num_partitions=2, config={"max.message.bytes": "20000"})
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.create_topics([new])[name].result(30)
+    kafka.create(name, partitions=2, max_message_bytes="20000")
     return name
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.sinks.servers.guard import Guarded, free_ports
 
@@ -72,6 +72,12 @@ class KafkaServer:
     def start(self) -> None:
         """Start the broker and wait until it answers."""
         self._guard.start(self._command, self._answers)
+
+    def create(self, topic: str, partitions: int = 1, **config: str) -> None:
+        """Make a topic; ``config`` has underscores for dots."""
+        new = NewTopic(topic, num_partitions=partitions, config={k.replace("_", "."): v for k, v in config.items()})
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.create_topics([new])[topic].result(30)
 
     def remove(self) -> None:
         """End the broker and remove what it has."""
