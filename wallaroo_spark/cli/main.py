@@ -30,11 +30,13 @@ VERBS = {
     "send": ("wallaroo_spark.cli.send", "send", "Send the records of files, or of standard input, to a receiver."),
     "sink": ("wallaroo_spark.cli.sink", "sink", "Receive the rows of transactional connector sinks into files."),
     "status": ("wallaroo_spark.cli.status", "status", "Show the workers of a running receiver."),
+    "subscribe": ("wallaroo_spark.cli.subscribe", "subscribe", "Print the rows of a topic as they are published."),
 }
 """Verb → module, the click command in it, and its line in the help: listing the verbs loads none of them."""
 
 EXTRAS = {
     "pyspark": "spark",
+    "msgpack": "pubsub",
     "pyarrow": "worker",
     "pandas": "worker",
     "numpy": "worker",
