@@ -101,12 +101,40 @@ class TestReplays:
         planned = wait_for(small, "needed", 12)
         needed.messages(1, range(1, 11), size=30_000)
 
-        assert large.said(Restart) == [Restart()]
-        assert little.said(Restart) == []
         assert small.counts["shed-streams"] == 1
         assert not needed.paused
         needed.messages(1, range(11, 13), size=30_000)
         assert ids_of(small.state.buffer.find(planned)) == list(range(1, 13))
+        assert large.said(Restart) == []
+
+        small.do(e.Wanted(()))
+        assert large.said(Restart) == [Restart()]
+        assert little.said(Restart) == []
+
+    def test_nothing_more_is_taken_in_of_what_was_let_go_of_while_a_read_waits(self, small: Bench) -> None:
+        large, needed = sender(small, "large", V3), sender(small, "needed")
+        last = fill(large, BUDGET * 3 // 4)
+        wait_for(small, "needed", 12)
+        needed.messages(1, range(1, 11), size=30_000)
+        assert small.counts["shed-streams"] == 1
+        used = small.state.buffer.used
+
+        large.messages(1, range(last, last + 10), size=30_000)
+        large.end(1, last + 9)
+        assert small.state.buffer.used == used
+        assert large.error == ""
+        assert small.state.buffer.find(PlannedRange(StreamKey("", 1), None, last)) is None
+
+    def test_what_was_let_go_of_is_asked_for_at_once_when_a_read_waits_for_that(self, small: Bench) -> None:
+        large, needed = sender(small, "large"), sender(small, "needed")
+        fill(large, BUDGET * 3 // 4)
+        wait_for(small, "needed", 12)
+        needed.messages(1, range(1, 11), size=30_000)
+        wait_for(small, "needed", 12, 1)
+        assert large.said(Restart) == []
+
+        wait_for(small, "large", 3)
+        assert large.said(Restart) == [Restart()]
 
     def test_what_was_let_go_of_comes_again(self, small: Bench) -> None:
         large, needed = sender(small, "large", DRAFT_LE), sender(small, "needed")
@@ -115,8 +143,9 @@ class TestReplays:
         needed.messages(1, range(1, 11), size=30_000)
         needed.messages(1, range(11, 13), size=30_000)
 
-        assert large.said(Nack) == [Nack(0, 1, 0)]
+        assert large.said(Nack) == []
         small.do(e.Wanted(()))
+        assert large.said(Nack) == [Nack(0, 1, 0)]
         assert small.run_batch() == {StreamKey("needed", 1): list(range(1, 13))}
         large.open(1)
         large.messages(1, range(1, last))
@@ -153,14 +182,16 @@ class TestReplays:
         fill(lasting, BUDGET * 3 // 4)
         wait_for(small, "needed", 24)
         needed.messages(1, range(1, 13), size=30_000)
-        assert lasting.said(Restart) == [Restart()]
         assert small.counts["shed-streams"] == 1
+        assert StreamKey("passing", 1) in small.plan()
 
         needed.messages(1, range(13, 22), size=30_000)
         assert small.counts["shed-streams"] == 2
         assert passing.error == ""
         assert passing.said(Nack) == []
         assert StreamKey("passing", 1) not in small.plan()
+        small.do(e.Wanted(()))
+        assert lasting.said(Restart) == [Restart()]
 
     def test_a_range_that_is_complete_is_left_to_its_reader(self, small: Bench) -> None:
         other, needed = sender(small, "other"), sender(small, "needed")

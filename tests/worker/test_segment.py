@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.protocol.strategies import run_of
 from tests.worker.rows import ORIGIN
@@ -10,7 +12,7 @@ from wallaroo_spark.columnar import StreamRows, by_stream, decode_run
 from wallaroo_spark.protocol import DRAFT_LE, Message
 from wallaroo_spark.worker.buffer import Buffer, PlannedRange
 from wallaroo_spark.worker.ledger import StreamKey
-from wallaroo_spark.worker.segment import LOT_OVERHEAD, SEGMENT_OVERHEAD
+from wallaroo_spark.worker.segment import LARGEST_MERGED, LOT_OVERHEAD, SEGMENT_OVERHEAD, SMALL_LOT
 
 A, B, C = (StreamKey("shop-1", number) for number in (1, 2, 3))
 ROW = 74
@@ -25,15 +27,15 @@ def buffer() -> Buffer:
     return made
 
 
-def parts(*messages: tuple[int, int]) -> list[StreamRows]:
+def parts(*messages: tuple[int, int], size: int = 10) -> list[StreamRows]:
     """Messages (stream, id) that came in one run."""
-    frames = [DRAFT_LE.encode(Message(stream_id, message_id, b"x" * 10)) for stream_id, message_id in messages]
+    frames = [DRAFT_LE.encode(Message(stream_id, message_id, b"x" * size)) for stream_id, message_id in messages]
     (run,) = by_stream(decode_run(run_of(DRAFT_LE, frames), event_time_unit="ns"))
     return run.parts
 
 
-def take_in(buffer: Buffer, *messages: tuple[int, int]) -> None:
-    found = parts(*messages)
+def take_in(buffer: Buffer, *messages: tuple[int, int], size: int = 10) -> None:
+    found = parts(*messages, size=size)
     held = buffer.hold(found[0].lot)
     pairs = [(buffer.ledgers[StreamKey("shop-1", part.stream_id)], part) for part in found]
     buffer.append(held, pairs, 0, "shop-1")
@@ -100,3 +102,92 @@ def test_a_stream_that_is_let_go_frees_its_part_at_once(buffer: Buffer) -> None:
     buffer.drop(buffer.ledgers[A])
     buffer.validate()
     assert buffer.used == LOT_OVERHEAD + SEGMENT_OVERHEAD + 3 * ROW
+
+
+def lots_of(buffer: Buffer) -> int:
+    return len({segment.held for ledger in buffer.ledgers.values() for segment in ledger.segments})
+
+
+def test_messages_that_came_one_by_one_are_put_together(buffer: Buffer) -> None:
+    for number in range(1, 51):
+        take_in(buffer, (1 + number % 2, number))
+    assert buffer.used == 50 * (LOT_OVERHEAD + SEGMENT_OVERHEAD + ROW)
+    found = buffer.find(PlannedRange(A, None, 50))
+    assert found is not None
+
+    buffer.merge()
+    buffer.validate()
+    assert buffer.used == LOT_OVERHEAD + 50 * (SEGMENT_OVERHEAD + ROW)
+    assert values(buffer, A, None, 50) == list(range(2, 51, 2))
+    assert values(buffer, B, None, 49) == list(range(1, 51, 2))
+    assert [v for piece, _ in found.pieces for v in piece.stored["message_id"].to_pylist()] == list(range(2, 51, 2))
+    buffer.commit({A: 50, B: 49})
+    assert buffer.used == 0
+
+
+def test_many_small_lots_are_put_together_without_being_told_to(buffer: Buffer) -> None:
+    for number in range(1, 1001):
+        take_in(buffer, (1, number))
+    assert lots_of(buffer) < 300
+    assert values(buffer, A, None, 1000) == list(range(1, 1001))
+
+
+def test_nothing_is_put_together_across_a_large_lot(buffer: Buffer) -> None:
+    for number in (1, 2):
+        take_in(buffer, (1, number))
+    take_in(buffer, (1, 3), size=SMALL_LOT)
+    for number in (4, 5):
+        take_in(buffer, (1, number))
+    buffer.merge()
+    buffer.validate()
+    assert lots_of(buffer) == 3
+    serials = [segment.held.serial for segment in buffer.ledgers[A].segments]
+    assert serials == sorted(serials)
+
+
+def test_what_is_put_together_does_not_become_too_large(buffer: Buffer) -> None:
+    size = SMALL_LOT // 2
+    for number in range(1, 2 + 2 * LARGEST_MERGED // size):
+        take_in(buffer, (1, number), size=size)
+    buffer.merge()
+    buffer.validate()
+    assert lots_of(buffer) >= 2
+    assert all(segment.held.size <= LARGEST_MERGED for segment in buffer.ledgers[A].segments)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.sampled_from((1, 2, 3)), st.sampled_from((10, SMALL_LOT))),
+            st.sampled_from(("merge", "commit")),
+        ),
+        max_size=60,
+    )
+)
+def test_whatever_is_put_together_and_committed_each_stream_keeps_its_order(
+    events: list[tuple[int, int] | str],
+) -> None:
+    buffer = Buffer(1 << 30, ORIGIN, "increasing")
+    for key in (A, B, C):
+        buffer.open(key, "a stream", 0)
+    last, committed = dict.fromkeys((A, B, C), 0), dict.fromkeys((A, B, C), 0)
+    for event in events:
+        if event == "merge":
+            buffer.merge()
+        elif event == "commit":
+            key = max(last, key=lambda key: last[key] - committed[key])
+            if last[key] > committed[key]:
+                committed[key] += (last[key] - committed[key] + 1) // 2
+                buffer.commit({key: committed[key]})
+        else:
+            stream_id, size = event
+            key = StreamKey("shop-1", stream_id)  # type: ignore[arg-type]
+            last[key] += 1
+            take_in(buffer, (stream_id, last[key]), size=size)  # type: ignore[arg-type]
+        buffer.validate()
+    for key in (A, B, C):
+        if last[key] > committed[key]:
+            held = values(buffer, key, committed[key] or None, last[key])
+            assert held == list(range(committed[key] + 1, last[key] + 1))
+            serials = [segment.held.serial for segment in buffer.ledgers[key].segments]
+            assert serials == sorted(serials)

@@ -151,8 +151,9 @@ class Arrivals:
         buffer, counts = self._buffer, self._sessions.counts
         admission = client.protocol.admit(rows.spans, rows.count, error)
         parts = [part for part in rows.until(admission.end) if part.stream_id not in admission.ignored]
+        self._sessions.flow.observe(sum(len(part) for part in parts), sum(part.size for part in parts))
+        parts = [part for part in parts if not buffer.ledgers[client.key(part.stream_id)].broken_off]
         sent = sum(len(part) for part in parts)
-        self._sessions.flow.observe(sent, sum(part.size for part in parts))
         before = buffer.rows
         try:
             if held is not None:
@@ -170,6 +171,8 @@ class Arrivals:
 
     def _end(self, client: Client, ledger: Ledger) -> None:
         """A stream has ended; when all of it is committed already, say so once more: the connector waits for it."""
+        if ledger.broken_off:
+            return
         self._buffer.end(ledger)
         client.open.discard(ledger.key)
         if ledger.empty and self._buffer.reference(ledger.key) is not None:

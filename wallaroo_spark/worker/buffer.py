@@ -118,6 +118,11 @@ class Buffer:
         """All that is new of a lot has been taken in."""
         self._lots.touch(held)
         self._lots.settle()
+        self._lots.merge()
+
+    def merge(self) -> None:
+        """Make room where that costs nothing: what came in in small pieces is put together."""
+        self._lots.merge(tight=True)
 
     def end(self, ledger: Ledger) -> None:
         """The stream has ended; an unstable end may be delivered now."""

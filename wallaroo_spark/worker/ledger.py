@@ -63,6 +63,9 @@ class Extent:
 class Ledger:
     """One stream's rows in ``[start, end)``, the rule that tells replays, and who sends it now.
 
+    Nothing is taken in of a stream that is ``broken_off``: what was held of it has been let go of, and it is sent again
+    from there once its sender is told to.
+
     ``position`` is where it starts to count. Ids are opaque only where a stream belongs to its instance: those of v3
     always increase.
     """
@@ -74,6 +77,7 @@ class Ledger:
         self.name = ""
         self.owner: int | None = None
         self.ended = False
+        self.broken_off = False
         self.ephemeral: bool | None = None
         self.increasing = message_ids != "opaque" or not key.scope
         self.committed = committed
@@ -114,7 +118,7 @@ class Ledger:
 
     def open(self, name: str, notified: int) -> None:
         """A NOTIFY. What was sent behind the last stable reference may come otherwise, so it is let go."""
-        self.name, self.ended = name, False
+        self.name, self.ended, self.broken_off = name, False, False
         self.drop_unstable()
         if not self.ephemeral:
             self._rule.resume(notified, self._committed_id)

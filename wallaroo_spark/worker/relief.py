@@ -8,25 +8,36 @@ from __future__ import annotations
 
 from wallaroo_spark.worker.flow import Pressure
 from wallaroo_spark.worker.gates import Gates
-from wallaroo_spark.worker.ledger import Ledger
+from wallaroo_spark.worker.ledger import Ledger, StreamKey
 from wallaroo_spark.worker.recall import Recall
 from wallaroo_spark.worker.sessions import Sessions
 
 
 class Relief:
-    """Makes room, at the cost of having messages sent again or, where that would not help, of a session."""
+    """Makes room, at the cost of having messages sent again or, where that would not help, of a session.
+
+    What has been let go of is asked for when no read waits any longer. Asked for at once, it would be back before what
+    the read waits for, take the same room and be let go of again; and in some revisions a session can only go back as a
+    whole, with the streams that are waited for.
+    """
 
     def __init__(self, sessions: Sessions, gates: Gates, recall: Recall) -> None:
         self._sessions = sessions
         self._gates = gates
         self._recall = recall
         self._buffer = sessions.buffer
+        self._owed: set[StreamKey] = set()
 
     def relieve(self) -> None:
         """After every event; does nothing as long as the query can go on."""
+        if self._owed:
+            self._ask_for_what_is_owed()
         pressure = self._pressure()
         if pressure is Pressure.NONE:
             return
+        if pressure is Pressure.HARD:
+            self._buffer.merge()
+            pressure = self._pressure()
         waited = self._gates.waited
         if not waited:
             self._drop_unstable_tails()
@@ -48,10 +59,20 @@ class Relief:
             self._sessions.counts["shed-streams"] += 1
             self._buffer.drop(ledger)
             if ledger.owner is not None and not ledger.ephemeral:
-                self._recall.send_again([ledger.key], "its memory is needed for what a read waits for")
+                ledger.broken_off = True
+                self._owed.add(ledger.key)
             self._sessions.tidy(ledger)
         if self._pressure() is Pressure.HARD:
             self._give_up(max((x for x in ledgers if x.key in waited), key=lambda ledger: ledger.cost))
+
+    def _ask_for_what_is_owed(self) -> None:
+        waited = {planned.key for planned in self._gates.waited}
+        due = self._owed & waited if waited else self._owed
+        if not due:
+            return
+        self._owed = self._owed - due
+        broken_off = [key for key in due if key in self._buffer.ledgers and self._buffer.ledgers[key].broken_off]
+        self._recall.send_again(sorted(broken_off), "its memory was needed for what a read waited for")
 
     def _give_up(self, ledger: Ledger) -> None:
         reason = (

@@ -2,6 +2,8 @@
 
 What came in together lies in one lot, whose memory is free once all of it is let go of. When less than half of a lot is
 still held, the rest moves to a lot of its own, so that a stream which waits long for its commit keeps little of others.
+Small lots that came in one after the other are put together, so that messages sent one by one cost little more than
+those sent at once.
 
 Source: ``design.md``, rule 6.
 """
@@ -23,7 +25,12 @@ SEGMENT_OVERHEAD = 320
 """Bytes that a segment costs beside its rows: Python objects (measured)."""
 LOT_OVERHEAD = 4096
 """Bytes that a lot costs beside its rows: numpy headers and Arrow's own bookkeeping (measured)."""
+SMALL_LOT = 4 * LOT_OVERHEAD
+"""Bytes of rows below which a lot is put together with its neighbours: what it costs by itself counts."""
+LARGEST_MERGED = 1 << 20
+"""Bytes of rows that are put together at the most: a lot stays until all of it is let go of, or half of it."""
 _COMPACT_BELOW = 0.5
+_MERGE_FROM = 256
 
 
 class Lots:
@@ -32,7 +39,10 @@ class Lots:
     def __init__(self) -> None:
         self.used = 0
         self._serial = 0
+        self._held: dict[int, HeldLot] = {}
         self._touched: set[HeldLot] = set()
+        self._merge_at = _MERGE_FROM
+        self._unmerged = 0
 
     def hold(self, lot: Lot) -> HeldLot:
         """A lot that has come in. It counts from when a segment holds some of it."""
@@ -48,6 +58,51 @@ class Lots:
     def touch(self, held: HeldLot) -> None:
         """Less of a lot is held than before."""
         self._touched.add(held)
+
+    def enter(self, held: HeldLot) -> None:
+        """Something is held of a lot of which nothing was."""
+        self._held[held.serial] = held
+        self._unmerged += held.size < SMALL_LOT
+
+    def leave(self, held: HeldLot) -> None:
+        """Nothing is held of a lot any more."""
+        del self._held[held.serial]
+
+    def merge(self, *, tight: bool = False) -> None:
+        """Put small lots together: where they have become many, or all that there are (``tight``)."""
+        if not self._unmerged or (not tight and len(self._held) < self._merge_at):
+            return
+        run: list[HeldLot] = []
+        size = 0
+        for _, held in sorted(self._held.items()):
+            if run and (held.size >= SMALL_LOT or size + held.size > LARGEST_MERGED):
+                self._put_together(run)
+                run, size = [], 0
+            if held.size < SMALL_LOT:
+                run.append(held)
+                size += held.size
+        self._put_together(run)
+        self._unmerged = 0
+        self._merge_at = max(_MERGE_FROM, 2 * len(self._held))
+
+    def _put_together(self, run: list[HeldLot]) -> None:
+        """One lot of several between which there is none, so that its place among all others is theirs."""
+        if len(run) < 2:
+            return
+        for held in run:
+            if held.live < held.size:
+                held.compact()
+        merged = HeldLot(self, _together([held.lot for held in run]), run[0].serial)
+        moving: list[tuple[Segment, int]] = []
+        behind = 0
+        for held in run:
+            for segment in list(held.segments):
+                held.remove(segment)
+                moving.append((segment, behind))
+            behind += len(held.lot.sizes)
+        for segment, shift in moving:
+            segment.held, segment.low, segment.high = merged, segment.low + shift, segment.high + shift
+            merged.add(segment)
 
     def settle(self, *, tight: bool = False) -> None:
         """Let go of what no segment holds in lots that segments have left: where it pays, or all (``tight``)."""
@@ -79,6 +134,8 @@ class HeldLot:
     def add(self, segment: Segment) -> None:
         """A segment begins to hold some of its rows."""
         first = not self.segments
+        if first:
+            self._lots.enter(self)
         self.segments.add(segment)
         self.live += segment.size
         self._lots.change(self, SEGMENT_OVERHEAD + (self.size + LOT_OVERHEAD if first else 0))
@@ -87,6 +144,8 @@ class HeldLot:
         """A segment holds nothing of it any more."""
         self.segments.remove(segment)
         self.live -= segment.size
+        if not self.segments:
+            self._lots.leave(self)
         self._lots.change(self, -SEGMENT_OVERHEAD - (0 if self.segments else self.size + LOT_OVERHEAD))
 
     def shrink(self, size: int) -> None:
@@ -123,6 +182,16 @@ class HeldLot:
 
 def _take(lot: Lot, rows: NDArray[np.intp]) -> Lot:
     return Lot(lot.stored.take(pa.array(rows)), lot.message_ids[rows], lot.flags[rows], lot.sizes[rows], lot.plain)
+
+
+def _together(lots: list[Lot]) -> Lot:
+    return Lot(
+        pa.concat_batches([lot.stored for lot in lots]),
+        np.concatenate([lot.message_ids for lot in lots]),
+        np.concatenate([lot.flags for lot in lots]),
+        np.concatenate([lot.sizes for lot in lots]),
+        all(lot.plain for lot in lots),
+    )
 
 
 @dataclass(slots=True, eq=False)
