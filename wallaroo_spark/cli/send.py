@@ -22,20 +22,30 @@ if TYPE_CHECKING:
     from wallaroo_spark.connector import Connector, Source
 
 STDIN = "-"
+TOPIC = "topic:"
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """One file or standard input on its way: ``size`` is its bytes now, None where that is not known."""
+    """One file, topic or standard input on its way: ``size`` is its bytes now, None where that is not known."""
 
     source: Source
     size: int | None
 
 
+class _Readable(click.Path):
+    """A file that is there, ``-``, or ``topic:NAME``."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False, allow_dash=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Topics are looked up later."""
+        return value if str(value).startswith(TOPIC) else super().convert(value, param, ctx)
+
+
 @click.command(short_help="Send the records of files, or of standard input, to a receiver.")
-@click.argument(
-    "files", nargs=-1, required=True, metavar="FILE...|-", type=click.Path(exists=True, dir_okay=False, allow_dash=True)
-)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...|topic:NAME|-", type=_Readable())
 @click.option("--workers", default="", metavar="HOST:PORT,…", help="Addresses of one or more workers.")
 @click.option("--registry", default="", metavar="URL", help="Redis where the workers are looked up; also env:, file:.")
 @click.option("--receiver", default="", metavar="NAME", help="The receiver's name; needed with --registry.")
@@ -51,12 +61,19 @@ class Delivery:
     "--revision", type=click.Choice(["draft-be", "draft-le", "v3"]), default="draft-be", show_default=True,
     help="Revision of the protocol to speak.",
 )  # fmt: skip
-@click.option("--follow", is_flag=True, help="Wait for more at the end of a file, until interrupted.")
+@click.option("--follow", is_flag=True, help="Wait for more at the end of a file or topic, until interrupted.")
 @click.option("--framed", is_flag=True, help="Records are a big-endian u32 length and so many bytes, not lines.")
 @click.option("--tls", is_flag=True, help="Use TLS, with the authorities that this system trusts.")
 @click.option("--tls-ca", default="", metavar="FILE", help="PEM file of the authority of the workers' certificates.")
 @click.option("--tls-certificate", default="", metavar="FILE", help="PEM file of the certificate to present.")
 @click.option("--tls-key", default="", metavar="FILE", help="PEM file with the key of --tls-certificate.")
+@click.option("--topic-registry", default="", metavar="URL", help="Redis where topics are found; else --registry's.")
+@click.option("--topic-cookie", default="", metavar="COOKIE", help="The cookie of topics; env:NAME or file:PATH.")
+@click.option("--topic-tls-ca", default="", metavar="FILE", help="PEM file of the authority of topics' publishers.")
+@click.option(
+    "--topic-value", type=click.Choice(["json", "arrow"]), default="json", show_default=True,
+    help="A message has a row as a JSON object, or some rows as an Arrow IPC stream.",
+)  # fmt: skip
 @click.option(
     "--give-up-after", default=300.0, show_default=True, metavar="SECONDS", help="Longest time without a session."
 )
@@ -64,16 +81,19 @@ class Delivery:
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on standard output.")
 @debug_option
 def send(files: tuple[str, ...], every: float, as_json: bool, follow: bool, framed: bool, **settings: Any) -> None:
-    """Send the lines of each FILE as a stream of its own, or those of standard input (-).
+    """Send the lines of each FILE as a stream of its own, the rows of a topic, or the lines of standard input (-).
 
-    A line is sent byte for byte without its newline. Lines that were acknowledged in an earlier run are not sent again:
-    a file goes on where it was. Standard input cannot be read again, so its lines are delivered at most once. The exit
-    status is 0 only when everything is acknowledged, which is when Spark has committed it.
+    A line is sent byte for byte without its newline. What was acknowledged in an earlier run is not sent again: a file
+    goes on where it was, and so does a topic that still keeps what follows. Standard input cannot be read again, so its
+    lines are delivered at most once. The exit status is 0 only when everything is acknowledged, which is when Spark has
+    committed it.
     """
     from wallaroo_spark.cli.send_view import make_view
 
     _check(files, follow, framed, settings)
-    deliveries = [_delivery(file, follow, framed) for file in files]
+    deliveries = [
+        _topic(file, follow, settings) if file.startswith(TOPIC) else _delivery(file, follow, framed) for file in files
+    ]
     connector = _connector(settings)
     with make_view(deliveries, every, as_json) as view:
         try:
@@ -92,6 +112,8 @@ def _check(files: Sequence[str], follow: bool, framed: bool, settings: dict[str,
         raise click.UsageError(f"{twice} is given twice, and is one stream; leave one")
     if STDIN in files and (framed or follow):
         raise click.UsageError("standard input is read as lines to its end; leave --framed and --follow to files")
+    if any(file.startswith(TOPIC) for file in files) and not (settings["topic_registry"] or settings["registry"]):
+        raise click.UsageError("topics are found in a registry; give --topic-registry URL")
 
 
 def _delivery(file: str, follow: bool, framed: bool) -> Delivery:
@@ -101,6 +123,23 @@ def _delivery(file: str, follow: bool, framed: bool) -> Delivery:
         return Delivery(Stdin(), None)
     kind = Framed if framed else Lines
     return Delivery(kind(file, follow=follow), os.stat(file).st_size)
+
+
+def _topic(file: str, follow: bool, settings: dict[str, Any]) -> Delivery:
+    from wallaroo_spark.pubsub import TopicSource
+
+    source = TopicSource(
+        file.removeprefix(TOPIC),
+        registry=settings["topic_registry"] or settings["registry"],
+        cookie=settings["topic_cookie"],
+        value=settings["topic_value"],
+        tls_ca=settings["topic_tls_ca"],
+        name=settings["instance"],
+        reopen=follow,
+        wait=settings["give_up_after"] if follow else 0.0,
+        lost_after=settings["give_up_after"],
+    )
+    return Delivery(source, None)
 
 
 def _connector(settings: dict[str, Any]) -> Connector:

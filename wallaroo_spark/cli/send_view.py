@@ -36,7 +36,7 @@ _WAITS = {
 
 @dataclass
 class _State:
-    """How far one source is. ``acknowledged`` is a byte offset for a file."""
+    """How far one source is. ``acknowledged`` is a byte offset for a file, a reference for a topic."""
 
     name: str
     size: int | None
@@ -44,6 +44,12 @@ class _State:
     bytes: int = 0
     acknowledged: int | None = None
     outcome: str = ""
+    again: bool = False
+
+    @property
+    def shown(self) -> str:
+        """What it is called in the answer: standard input has no name."""
+        return STDIN if self.size is None and not self.again else self.name
 
     @property
     def percent(self) -> float:
@@ -55,7 +61,9 @@ class SendView:
     """Lines, every ``every`` seconds; with ``as_json`` they go to standard error, for the JSON has standard output."""
 
     def __init__(self, deliveries: Sequence[Delivery], every: float, as_json: bool) -> None:
-        self.states = {item.source.name: _State(item.source.name, item.size) for item in deliveries}
+        self.states = {
+            item.source.name: _State(item.source.name, item.size, again=item.source.replayable) for item in deliveries
+        }
         self._every = every
         self._as_json = as_json
         self._began = time.monotonic()
@@ -121,7 +129,7 @@ class SendView:
             "complete": all(state.outcome == "done" for state in states),
             "files": [
                 {
-                    "file": STDIN if state.size is None else state.name,
+                    "file": state.shown,
                     "messages": state.messages,
                     "bytes": state.bytes,
                     "acknowledged": state.acknowledged,
@@ -197,7 +205,7 @@ class _RateColumn(ProgressColumn):
 def make_view(deliveries: Sequence[Delivery], every: float, as_json: bool) -> SendView:
     """Bars where standard error or output is a terminal that nobody types lines into; else lines."""
     console = Console(stderr=as_json)
-    typed = any(delivery.size is None for delivery in deliveries) and standard_input_is_terminal()
+    typed = any(not delivery.source.replayable for delivery in deliveries) and standard_input_is_terminal()
     if console.is_terminal and not typed:
         return BarView(deliveries, every, as_json, console)
     return SendView(deliveries, every, as_json)
@@ -215,6 +223,8 @@ def waits(obstacle: str | None, states: Collection[_State]) -> str:
 def summary(state: _State, seconds: float) -> str:
     """One source's last line."""
     sent = f"{count(state.messages, 'message')} ({size(state.bytes)})"
+    if state.size is None and state.again:
+        return f"{state.name}: {sent} sent" + (" and acknowledged" if state.outcome == "done" else "; it may go on")
     if state.size is None:
         return f"{state.name}: {sent} sent, at most once" + ("" if state.outcome == "done" else "; not all of them")
     if state.outcome != "done":
