@@ -110,6 +110,7 @@ class Session:
                 self._produce(record)
                 if number % _POLL_EVERY == 0:
                     self._producer.poll(0)
+            self._producer.flush(self._place.timeout)
             passed(SinkStep.HALF_COMMITTED)
             self._producer.produce(self._marks, key=self._name, value=json.dumps(asdict(mark)))
             _retrying(lambda: self._producer.commit_transaction(self._place.timeout))
