@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wallaroo_spark.cli.diagrams import states_page
+import pytest
+
+from wallaroo_spark.cli.diagrams import sink_diagrams, states_page
 from wallaroo_spark.protocol import REVISIONS
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "states.md"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE = DOCS / "states.md"
 
 
 def test_the_page_is_what_the_tables_say() -> None:
@@ -23,3 +26,10 @@ def test_every_transition_of_every_revision_is_drawn() -> None:
             for event, target in row.items():
                 arrow = f"{state.replace('-', '_')} --> {target.replace('-', '_')}: "
                 assert any(line.strip().startswith(arrow) and str(event) in line for line in section.splitlines())
+
+
+@pytest.mark.parametrize(("name", "diagram"), sink_diagrams().items(), ids=sink_diagrams())
+def test_the_page_of_sinks_has_the_diagrams_of_the_tables(name: str, diagram: str) -> None:
+    written = (DOCS / "sinks.md").read_text(encoding="utf-8")
+
+    assert diagram in written, f"{name}: run python -m wallaroo_spark.cli.diagrams sinks, and put it into docs/sinks.md"

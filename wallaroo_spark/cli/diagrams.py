@@ -1,15 +1,18 @@
-"""The state diagrams of the protocol, drawn from the tables that run it.
+"""The state diagrams of the protocol and of two-phase commit, drawn from the tables that run them.
 
-Run ``python -m wallaroo_spark.cli.diagrams > docs/states.md`` after a table has changed.
+Run ``python -m wallaroo_spark.cli.diagrams > docs/states.md`` after a table of the protocol has changed; those of
+sinks, in ``docs/sinks.md``, are printed by ``python -m wallaroo_spark.cli.diagrams sinks``.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from wallaroo_spark.protocol import REVISIONS, SESSION, SessionState, frame_name
-from wallaroo_spark.protocol.states import StreamTable
+from wallaroo_spark.protocol.sink_states import PHASES
+from wallaroo_spark.sinks.states import BATCH, TRANSACTION
 
 HEAD = """\
 # Session and stream states
@@ -28,8 +31,14 @@ def states_page() -> str:
     """The page as Markdown with Mermaid diagrams: one for sessions, one for the streams of each revision."""
     parts = [HEAD, "## Session\n\n", _SESSION_TEXT, "\n\n", _diagram(_session_arrows(), SessionState.CONNECTED)]
     for revision in REVISIONS.values():
-        parts += [f"\n## Streams of {revision.name}\n\n", _diagram(_stream_arrows(revision.streams), "start")]
+        parts += [f"\n## Streams of {revision.name}\n\n", _diagram(_table_arrows(revision.streams), "start")]
     return "".join(parts)
+
+
+def sink_diagrams() -> dict[str, str]:
+    """Mermaid diagrams by what they are of: a batch in the driver, a transaction in a sink, a session's transaction."""
+    tables: dict[str, Mapping[str, Mapping[Any, str]]] = {"batch": BATCH, "transaction": TRANSACTION, "phase": PHASES}
+    return {name: _diagram(_table_arrows(table), next(iter(table))) for name, table in tables.items()}
 
 
 def _session_arrows() -> dict[tuple[str, str], list[str]]:
@@ -44,7 +53,7 @@ def _session_arrows() -> dict[tuple[str, str], list[str]]:
     return arrows
 
 
-def _stream_arrows(table: StreamTable) -> dict[tuple[str, str], list[str]]:
+def _table_arrows(table: Mapping[Any, Mapping[Any, str]]) -> dict[tuple[str, str], list[str]]:
     arrows: dict[tuple[str, str], list[str]] = {}
     for state, row in table.items():
         for event, target in row.items():
@@ -64,4 +73,4 @@ def _name(state: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(states_page())
+    sys.stdout.write("\n".join(sink_diagrams().values()) if sys.argv[1:] == ["sinks"] else states_page())
