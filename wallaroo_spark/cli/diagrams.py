@@ -37,7 +37,7 @@ def states_page() -> str:
 
 def sink_diagrams() -> dict[str, str]:
     """Mermaid diagrams by what they are of: a batch in the driver, a transaction in a sink, a session's transaction."""
-    tables: dict[str, Mapping[str, Mapping[Any, str]]] = {"batch": BATCH, "transaction": TRANSACTION, "phase": PHASES}
+    tables: dict[str, Mapping[Any, Mapping[Any, str]]] = {"batch": BATCH, "transaction": TRANSACTION, "phase": PHASES}
     return {name: _diagram(_table_arrows(table), next(iter(table))) for name, table in tables.items()}
 
 
