@@ -12,6 +12,7 @@ import pytest
 
 from wallaroo_spark.errors import SinkError
 from wallaroo_spark.sinks.interface import Prepared, Sink, Transaction
+from wallaroo_spark.sinks.stage import Stage
 
 
 @dataclass
@@ -104,6 +105,25 @@ def check_a_batch_of_nothing_is_nothing(store: Store) -> None:
     sink.commit(1, [])
 
     assert (store.seen(), list(sink.recover())) == ([], [])
+
+
+def check_a_crash_behind_the_commit_repeats_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For stores whose rows are prepared beside the checkpoint, and are still there after such a crash."""
+
+    def die(_: Stage, batch: int) -> None:
+        raise SystemExit(batch)
+
+    prepared = store.prepare(0, ["a"], ["b"])
+    monkeypatch.setattr(Stage, "clear", die)
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            store.make().commit(0, prepared)
+        assert sorted(store.seen()) == ["a", "b"]
+    monkeypatch.undo()
+
+    store.make().commit(0, prepared)
+
+    assert (sorted(store.seen()), list(store.make().recover())) == (["a", "b"], [])
 
 
 CHECKS: list[Any] = [

@@ -12,7 +12,13 @@ import pytest
 
 from tests.sinks.kafka_reader import records
 from tests.sinks.servers.kafka import KafkaServer
-from tests.sinks.stores import CHECKS, Store, name_of, refuses
+from tests.sinks.stores import (
+    CHECKS,
+    Store,
+    check_a_crash_behind_the_commit_repeats_nothing,
+    name_of,
+    refuses,
+)
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.sinks.interface import Transaction
 from wallaroo_spark.sinks.kafka_session import Mark, Place, read_mark
@@ -45,6 +51,10 @@ def store(make: Make, kafka: KafkaServer, topic: str) -> Store:
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
 def test_a_store_under_two_phase_commit(check: Callable[[Store], None], store: Store) -> None:
     check(store)
+
+
+def test_a_crash_behind_the_commit_repeats_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_a_crash_behind_the_commit_repeats_nothing(store, monkeypatch)
 
 
 def test_columns_are_those_of_sparks_own_sink(make: Make, kafka: KafkaServer, topic: str) -> None:

@@ -13,7 +13,13 @@ import pyarrow as pa
 import pytest
 import redis
 
-from tests.sinks.stores import CHECKS, Store, name_of, refuses
+from tests.sinks.stores import (
+    CHECKS,
+    Store,
+    check_a_crash_behind_the_commit_repeats_nothing,
+    name_of,
+    refuses,
+)
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.registry.embedded import EmbeddedRedis
 from wallaroo_spark.sinks.interface import Transaction
@@ -49,6 +55,10 @@ def store(request: pytest.FixtureRequest, make: Callable[..., RedisSink], client
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
 def test_a_store_under_two_phase_commit(check: Callable[[Store], None], store: Store) -> None:
     check(store)
+
+
+def test_a_crash_behind_the_commit_repeats_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_a_crash_behind_the_commit_repeats_nothing(store, monkeypatch)
 
 
 def test_fields_are_the_columns_and_nulls_are_left_out(

@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -32,17 +33,23 @@ class ServerFailed(Exception):
 class Guarded:
     """A child process with a directory of its own; ``stop`` ends it with ``signal``, as does the end of this process.
 
-    Servers that refuse to run as root run as the user ``nobody``, who then owns the directory.
+    ``unprivileged`` is for servers that refuse to run as root: they run as ``nobody``, who then owns the directory.
     """
 
-    def __init__(self, name: str, signal: str = "KILL") -> None:
+    def __init__(self, name: str, signal: str = "KILL", *, unprivileged: bool = False) -> None:
         self._signal = signal
         self._process: subprocess.Popen[bytes] | None = None
-        self.user = "nobody" if os.getuid() == 0 else None
+        self.user = "nobody" if unprivileged and os.getuid() == 0 else None
         # Not below pytest's own directory: that is closed to other users.
         self.directory = Path(tempfile.mkdtemp(prefix=f"wallaroo-{name}-"))
         if self.user is not None:
             os.chown(self.directory, pwd.getpwnam(self.user).pw_uid, -1)
+
+    def reachable(self, folder: Path) -> Path:
+        """A folder with programs, or a copy of it where the server's user may not go there."""
+        if self.user is None or all(above.stat().st_mode & stat.S_IXOTH for above in (folder, *folder.parents)):
+            return folder
+        return Path(shutil.copytree(folder, self.directory / folder.name, symlinks=True))
 
     @property
     def log(self) -> Path:

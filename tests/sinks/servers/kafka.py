@@ -62,7 +62,7 @@ class KafkaServer:
         properties = self._guard.directory / "server.properties"
         settings = SETTINGS.format(port=port, controller=controller, directory=self._guard.directory)
         properties.write_text(settings, encoding="utf-8")
-        self._java = ["java", *JAVA, "-cp", f"{jars}/*"]
+        self._java = [java(), *JAVA, "-cp", f"{jars}/*"]
         identity = uuid.uuid4().hex[:22]
         self._guard.run(
             [*self._java, "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(properties)],
@@ -91,6 +91,12 @@ class KafkaServer:
         return True
 
 
+def java() -> str:
+    """Java, as Spark's launcher looks for it."""
+    home = os.environ.get("JAVA_HOME")
+    return f"{home}/bin/java" if home else "java"
+
+
 def fetched() -> Path:
     """The folder with the broker's jars, fetched once per clone; skips the test where they cannot be had."""
     folder = ROOT / "build" / "kafka" / VERSION
@@ -108,7 +114,7 @@ def _fetch(folder: Path) -> None:
     assert pyspark.origin is not None
     jars = Path(pyspark.origin).parent / "jars"
     part = folder.with_name(f"{VERSION}.part-{os.getpid()}")
-    ivy = ["java", "-Xmx256m", "-cp", f"{jars}/*", "org.apache.ivy.Main", "-cache", str(folder.parent / "ivy")]
+    ivy = [java(), "-Xmx256m", "-cp", f"{jars}/*", "org.apache.ivy.Main", "-cache", str(folder.parent / "ivy")]
     what = ["-confs", "default", "-types", "jar", "bundle", "-dependency", "org.apache.kafka", "kafka_2.13", VERSION]
     where = ["-retrieve", f"{part}/[artifact]-[revision](-[classifier]).[ext]"]
     done = subprocess.run([*ivy, *what, *where], capture_output=True, text=True, check=False, timeout=FETCH_SECONDS)

@@ -17,9 +17,9 @@ class PostgresServer:
     """A server on a free port of the loopback, trusting everybody there."""
 
     def __init__(self) -> None:
-        self._binaries = binaries()
         # An immediate shutdown: nothing is kept, and the shared memory is given back.
-        self._guard = Guarded("postgres", signal="QUIT")
+        self._guard = Guarded("postgres", signal="QUIT", unprivileged=True)
+        self._binaries = self._guard.reachable(installed()) / "bin"
         (self._port,) = free_ports(1)
         data = str(self._guard.directory / "data")
         initdb = [str(self._binaries / "initdb"), "-D", data, "-U", "tests", "-A", "trust", "-E", "UTF8"]
@@ -59,11 +59,10 @@ class PostgresServer:
         return True
 
 
-def binaries() -> Path:
-    """The folder with PostgreSQL's newest binaries; skips the test where the package is not there."""
+def installed() -> Path:
+    """The folder with the newest PostgreSQL there is; skips the test where the package is not there."""
     found = importlib.util.find_spec(PACKAGE)
     places = found.submodule_search_locations if found else None
     if not places:
         pytest.skip(f"{PACKAGE} is not installed: there is no PostgreSQL to test with")
-    candidates = sorted(Path(next(iter(places))).glob("pginstall*/bin/postgres"))
-    return candidates[-1].parent
+    return sorted(Path(next(iter(places))).glob("pginstall*/bin/postgres"))[-1].parent.parent
