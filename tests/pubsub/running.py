@@ -12,12 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import msgpack
 import pyarrow as pa
 
 from tests.checkpoint.conftest import Checkpoint
 from tests.receiver.support import eventually
 from wallaroo_spark.longjobs import ServiceThread
+from wallaroo_spark.pubsub.arrow import unpack_rows
 from wallaroo_spark.pubsub.leasing import Tenancy
 from wallaroo_spark.pubsub.messages import VERSION, Data, Decoder, Hello, Message, encode
 from wallaroo_spark.pubsub.outbox import Manifest, Outbox
@@ -52,6 +52,10 @@ class Client:
     ) -> None:
         self._socket.close()
 
+    def fileno(self) -> int:
+        """The socket, to be polled."""
+        return self._socket.fileno()
+
     def send(self, data: bytes) -> None:
         self._socket.sendall(data)
 
@@ -77,8 +81,7 @@ class Client:
 def rows_of(message: Message | None) -> tuple[Any, list[dict[str, Any]]]:
     """The time and the rows of a data message."""
     assert isinstance(message, Data), message
-    data = msgpack.unpackb(message.payload)
-    return message.time, pa.ipc.open_stream(data).read_all().to_pylist()
+    return message.time, unpack_rows(message.payload).to_pylist()
 
 
 class Stage:

@@ -20,10 +20,13 @@ MARK = "WALLAROO_TEST_DRIVER"
 
 
 class Drivers:
-    """Starts ``tests/receiver/driver.py`` on one directory, one time after another; none is left in the end."""
+    """Starts ``tests/receiver/driver.py``, or another module, on one directory, one time after another; none is left
+    in the end.
+    """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, module: str = "tests.receiver.driver") -> None:
         self._directory = directory
+        self._module = module
         self._mark = uuid.uuid4().hex
         self._started: list[subprocess.Popen[bytes]] = []
 
@@ -41,9 +44,9 @@ class Drivers:
             driver.stdin.close()
         eventually(lambda: not self.processes())
 
-    def start(self, port: int, **variables: str) -> subprocess.Popen[bytes]:
+    def start(self, port: int, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
         """A driver whose workers listen at ``port`` and the next one; see ``tests/receiver/driver.py``."""
-        command = [sys.executable, "-m", "tests.receiver.driver", str(self._directory), str(port)]
+        command = [sys.executable, "-m", self._module, str(self._directory), str(port), *arguments]
         environment = os.environ | {MARK: self._mark, "PYTHONPATH": str(ROOT)} | variables
         with self._log(len(self._started)).open("wb") as log:
             driver = subprocess.Popen(

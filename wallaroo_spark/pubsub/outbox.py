@@ -183,8 +183,8 @@ class Outbox:
             raise self._not_kept(batch)
         return None if data is None else self._parsed(f"{batch}.json", lambda: Manifest.from_json(data))
 
-    def messages(self, batch: int, file: StagedFile) -> Iterator[tuple[Time, bytes]]:
-        """The messages of a file: the time, and an Arrow IPC stream of one batch of rows.
+    def messages(self, batch: int, file: StagedFile) -> Iterator[tuple[Time, pa.RecordBatch]]:
+        """The rows of a file as they go into messages, each batch with its time.
 
         Raises :class:`PubSubError` when the file is not kept.
         """
@@ -192,7 +192,7 @@ class Outbox:
         try:
             with self._folder.filesystem.open_input_stream(path) as source, pa.ipc.open_stream(source) as reader:
                 for (time, _), rows in zip(file.parts, reader, strict=True):
-                    yield time, encode(rows)
+                    yield time, rows
         except FileNotFoundError:
             raise self._not_kept(batch) from None
         except (OSError, pa.ArrowInvalid, ValueError) as error:
@@ -242,15 +242,6 @@ class Outbox:
             topic=self.topic,
             batch=batch,
         )
-
-
-def encode(rows: pa.RecordBatch) -> bytes:
-    """A batch of rows as an Arrow IPC stream, schema included."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
 
 
 def _pieces(batch: int, rows: Iterable[pa.RecordBatch], column: str | None) -> Iterator[tuple[Time, pa.RecordBatch]]:

@@ -19,13 +19,13 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import msgpack
 import pandas as pd
 
 from wallaroo_spark import transport
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import LeaseLostError, ProtocolError, PubSubError, TransportError, WallarooError
 from wallaroo_spark.longjobs import ServiceThread, serve
+from wallaroo_spark.pubsub.arrow import pack_rows
 from wallaroo_spark.pubsub.leasing import Tenancy
 from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, Hello, Why, encode, encode_parts
 from wallaroo_spark.pubsub.outbox import Outbox, StagedFile
@@ -378,7 +378,7 @@ class PublisherService:
 
     def _read(self, batch: int, file: StagedFile) -> Iterator[Data]:
         for moment, rows in self._outbox.messages(batch, file):
-            yield Data(moment, msgpack.packb(rows))
+            yield Data(moment, pack_rows(rows))
 
     async def _drained(self, session: int, peer: _Peer) -> None:
         """Wait until the peer has taken most of what was written, or it is to be closed all the same."""
