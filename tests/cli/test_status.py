@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
+import pytest
 from click.testing import CliRunner, Result
 
 from tests.cli.conftest import TOKEN, Desk
 from wallaroo_spark.cli.main import cli
+from wallaroo_spark.pubsub.topics import Standing, TopicRecord, Topics, leases_of
 
 
 def status(desk: Desk, *arguments: str, receiver: str = "") -> Result:
@@ -72,3 +75,47 @@ def test_a_registry_that_is_away_is_one_sentence() -> None:
     assert shown.exit_code == 1
     assert "Error: Redis at 127.0.0.1:1 cannot be reached" in shown.stderr
     assert "hush" not in shown.output
+
+
+def announce(desk: Desk, partitions: int) -> None:
+    """A topic of which one partition is served."""
+    with leases_of(desk.url, "totals", 60) as leases, Topics(desk.url, lease_seconds=60) as topics:
+        topics.announce(TopicRecord("totals", partitions, "abc", False, b"", "a driver"))
+        leases.acquire(0, 1, "publisher", "127.0.0.1:7300", "")
+        topics.report("totals", 0, Standing(41, 3))
+
+
+@pytest.fixture
+def topic(desk: Desk) -> Iterator[Desk]:
+    announce(desk, 1)
+    yield desk
+    with Topics(desk.url) as topics:
+        topics.withdraw("totals")
+
+
+def test_topics_are_shown_beside_a_receiver(topic: Desk) -> None:
+    shown = status(topic)
+
+    assert shown.exit_code == 0, shown.output
+    names, row = shown.stdout.splitlines()[-2:]
+    assert names.split() == ["topic", "partition", "state", "address", "newest", "epoch", "subscribers"]
+    assert row.split() == ["totals", "0", "serving", "127.0.0.1:7300", "41", "3"]
+
+
+def test_topics_are_shown_alone(topic: Desk) -> None:
+    announce(topic, 2)
+
+    shown = CliRunner().invoke(cli, ["status", "--registry", topic.url, "--json"])
+
+    assert shown.exit_code == 1, "partition 1 is not served"
+    (found,) = json.loads(shown.stdout)["topics"]
+    assert (found["topic"], found["driver"], found["identity"]) == ("totals", "a driver", "abc")
+    served = {"partition": 0, "state": "serving", "address": "127.0.0.1:7300", "newest": 41, "subscribers": 3}
+    vacant = {"partition": 1, "state": "vacant", "address": None, "newest": None, "subscribers": 0}
+    assert found["partitions"] == [served, vacant]
+
+
+def test_a_registry_without_topics_says_so(desk: Desk) -> None:
+    shown = CliRunner().invoke(cli, ["status", "--registry", desk.url])
+
+    assert (shown.exit_code, shown.stdout) == (0, "No topic runs in this registry.\n")

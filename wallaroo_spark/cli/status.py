@@ -1,4 +1,4 @@
-"""``wallaroo-spark status``: what the registry and the workers of a running receiver say."""
+"""``wallaroo-spark status``: what the registry, the workers of a receiver and a checkpoint say of what runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from wallaroo_spark.cli.common import debug_option, set_up_logging
 from wallaroo_spark.errors import TransportError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from wallaroo_spark.registry import Lease, Registry
     from wallaroo_spark.worker.flight_client import Trust
 
@@ -27,8 +29,10 @@ SINKS = {
 """What is said of a sink in each state."""
 
 
-@click.command(short_help="Show the workers of a running receiver.")
-@click.option("--registry", default="", metavar="URL", help="The receiver's Redis; also env:NAME or file:PATH.")
+@click.command(short_help="Show the workers of a running receiver, topics and sinks.")
+@click.option(
+    "--registry", default="", metavar="URL", help="The Redis of receivers and topics; also env:NAME or file:PATH."
+)
 @click.option("--receiver", default="", metavar="NAME", help="The receiver's name.")
 @click.option("--checkpoint", default="", metavar="PATH", help="A query's checkpoint, to show its transactional sinks.")
 @click.option("--tls", is_flag=True, help="The workers use TLS; verify them by what this system trusts.")
@@ -38,14 +42,18 @@ SINKS = {
 def status(registry: str, receiver: str, checkpoint: str, tls: bool, tls_ca: str, as_json: bool) -> None:
     """Show each slot of a receiver: who serves it, who is connected, and how full its buffer is.
 
-    With --checkpoint it shows the transactional sinks of a query, beside the receiver or alone: for each the newest
-    batch that was decided, and whether it is finished. The exit status is 0 when every slot is served, and 1 when one
-    is not or the receiver does not run.
+    With --registry it shows the topics too, or, without --receiver, them alone: where each partition is served, its
+    newest epoch and how many subscribe. With --checkpoint it shows the transactional sinks of a query, beside the
+    others or alone: for each the newest batch that was decided, and whether it is finished. The exit status is 0 when
+    every slot and every partition is served, and 1 when one is not or the receiver does not run.
     """
-    if bool(registry) != bool(receiver) or not (registry or checkpoint):
-        raise click.UsageError("give --registry URL and --receiver NAME, or --checkpoint PATH, or all three")
+    if (receiver and not registry) or not (registry or checkpoint):
+        raise click.UsageError("give --registry URL, with --receiver NAME for its slots, or --checkpoint PATH, or all")
     set_up_logging()
-    answer = _look(registry, receiver, tls, tls_ca) if registry else {}
+    answer = _look(registry, receiver, tls, tls_ca) if receiver else {}
+    topics = _topics(registry) if registry else []
+    if topics or (registry and not receiver):
+        answer["topics"] = topics
     if checkpoint:
         from wallaroo_spark.sinks.decisions import sinks_of
 
@@ -54,7 +62,8 @@ def status(registry: str, receiver: str, checkpoint: str, tls: bool, tls_ca: str
         click.echo(json.dumps(answer))
     else:
         _print(answer, checkpoint)
-    if registry and (not answer["running"] or any(slot["state"] != "serving" for slot in answer["workers"])):
+    places = [*answer.get("workers", ()), *(place for topic in topics for place in topic["partitions"])]
+    if not answer.get("running", True) or any(place["state"] != "serving" for place in places):
         raise click.exceptions.Exit(1)
 
 
@@ -68,11 +77,25 @@ def _look(registry: str, receiver: str, tls: bool, tls_ca: str) -> dict[str, Any
         return look(found, receiver, trust)
 
 
+def _topics(registry: str) -> list[dict[str, Any]]:
+    from wallaroo_spark.cli.topics_view import look_at_topics
+    from wallaroo_spark.pubsub.topics import Topics
+
+    with Topics(registry, attempts=ATTEMPTS) as found:
+        return look_at_topics(found)
+
+
 def _print(answer: dict[str, Any], checkpoint: str) -> None:
     if answer.get("running"):
         _show(answer)
     elif "running" in answer:
         click.echo(nothing_runs(answer))
+    if answer.get("topics"):
+        from wallaroo_spark.cli.topics_view import topics_table
+
+        _console().print(topics_table(answer["topics"]))
+    elif "topics" in answer:
+        click.echo("No topic runs in this registry.")
     for sink in answer.get("sinks", ()):
         click.echo(f"Sink {sink['sink']!r}: {SINKS[sink['state']].format(**sink)}")
     if checkpoint and not answer["sinks"]:
@@ -119,15 +142,18 @@ def _slot(slot: int, lease: Lease | None, token: str, trust: Trust | None) -> di
     return {**known, "state": "stopping" if worker.get("stopping") else "serving", "worker": worker}
 
 
-def _show(answer: dict[str, Any]) -> None:
+def _console() -> Console:
     from rich.console import Console
 
+    console = Console(highlight=False)
+    # What is read by a program or kept in a file has no width to fit into.
+    return console if console.is_terminal else Console(highlight=False, width=WIDE)
+
+
+def _show(answer: dict[str, Any]) -> None:
     from wallaroo_spark.cli.tables import slots_table
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        # What is read by a program or kept in a file has no width to fit into.
-        console = Console(highlight=False, width=WIDE)
+    console = _console()
     driver = f"driver {answer['driver']}" if answer["driver"] else "no driver: it was ended, or has lost the registry"
     console.print(f"Receiver {answer['receiver']!r}, {driver}", markup=False, soft_wrap=True)
     console.print(slots_table(answer["workers"]))
