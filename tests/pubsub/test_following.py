@@ -1,0 +1,163 @@
+"""Real subscribers follow real publishers: files, Redis and sockets, without Spark."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.pems import Pems
+from tests.pubsub.running import COOKIE, TOPIC, Stage
+from tests.receiver.support import eventually
+from wallaroo_spark.errors import PubSubError
+from wallaroo_spark.pubsub import Epoch, Frontier, Subscription, subscribe
+from wallaroo_spark.pubsub.leasing import ENDED
+from wallaroo_spark.pubsub.messages import Why
+from wallaroo_spark.pubsub.topics import TopicRecord
+from wallaroo_spark.registry import EmbeddedRedis
+
+BATCHES = 40
+PARTITIONS = 2
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as embedded:
+        yield embedded
+
+
+@pytest.fixture
+def stage(server: EmbeddedRedis, tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path, server.url)
+    made.leases.forget_slots_from(0)
+    made.leases.publish_fleet({ENDED: ""})
+    with made.lasting:
+        yield made
+
+
+def announce(stage: Stage, partitions: int = 1) -> None:
+    stage.topics.announce(TopicRecord(TOPIC, partitions, "history", False, b"", "the test"))
+
+
+def following(stage: Stage, **settings: object) -> Subscription:
+    return subscribe(TOPIC, registry=stage.registry, cookie=COOKIE, lost_after=60.0, **settings)  # type: ignore[arg-type]
+
+
+class Follower(threading.Thread):
+    """Follows until the frontier comes to the end, or it is told to leave, and notes what it is given."""
+
+    def __init__(self, stage: Stage, end: int) -> None:
+        super().__init__(daemon=True)
+        self.seen: dict[int, list[int]] = {}
+        self.reached = -1
+        self.error: BaseException | None = None
+        self._end = end
+        self.subscription = following(stage)
+
+    def run(self) -> None:
+        try:
+            for item in self.subscription:
+                if isinstance(item, Epoch):
+                    assert isinstance(item.epoch, int)
+                    assert item.epoch >= self.reached, "an epoch comes behind the frontier"
+                    self.seen.setdefault(item.epoch, []).extend(item.batch.column("n").to_pylist())
+                elif isinstance(item.frontier[0], int):
+                    assert item.frontier[0] > self.reached, "the frontier stands or goes back"
+                    self.reached = item.frontier[0]
+                    if self.reached >= self._end:
+                        return
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.subscription.close()
+
+
+def test_everybody_sees_whole_epochs_while_publishers_and_subscribers_come_and_go(stage: Stage) -> None:
+    dice = random.Random(5)
+    announce(stage, PARTITIONS)
+    truth: dict[int, list[int]] = {}
+    followers: list[Follower] = []
+    lives = [ExitStack() for _ in range(PARTITIONS)]
+    for partition, life in enumerate(lives):
+        life.enter_context(stage.publisher(partition, partitions=PARTITIONS))
+    for batch in range(BATCHES):
+        rows = [[dice.randrange(1000) for _ in range(dice.randint(0, 3))] for _ in range(4)]
+        truth[batch] = sorted(number for part in rows for number in part)
+        stage.publish(batch, *rows)
+        stage.commit(batch)
+        if batch % 8 == 3:
+            partition = dice.randrange(PARTITIONS)
+            lives[partition].close()
+            lives[partition].enter_context(stage.publisher(partition, partitions=PARTITIONS))
+        if batch % 5 == 2:
+            service = dice.choice(stage.services[-PARTITIONS:])
+            for peer in list(service._peers.values()):
+                service._loop.call_soon_threadsafe(peer.stream.abort)  # type: ignore[union-attr]
+        if batch % 6 == 0:
+            followers.append(Follower(stage, BATCHES))
+            followers[-1].start()
+            eventually(lambda: followers[-1].reached >= 0 or followers[-1].error is not None)
+        if batch % 13 == 12:
+            dice.choice(followers[1:]).subscription.close()
+    for follower in followers:
+        follower.join(60)
+    for life in lives:
+        life.close()
+
+    assert [follower.error for follower in followers] == [None] * len(followers)
+    assert sum(follower.reached == BATCHES for follower in followers) >= 4
+    for follower in followers:
+        # One that was closed may have been given rows of an epoch that it was not told the end of.
+        whole = {epoch: sorted(rows) for epoch, rows in follower.seen.items() if epoch < follower.reached}
+        assert whole == {
+            epoch: rows
+            for epoch, rows in truth.items()
+            if rows and min(whole, default=BATCHES) <= epoch < follower.reached
+        }
+    assert len(followers[0].seen) > BATCHES / 2
+
+
+def test_a_slow_subscriber_is_cut_off_while_another_goes_on(stage: Stage) -> None:
+    announce(stage)
+    size = 400_000
+    with (
+        stage.publisher(max_subscriber_bytes=3 * size, retain=200),
+        following(stage) as slow,
+        following(stage) as quick,
+    ):
+        assert isinstance(next(slow), Frontier)
+        assert isinstance(next(quick), Frontier)
+        machine, batch = stage.services[-1].machine, 0
+        while machine.subscribers == 2:
+            assert batch < 150, "nobody is cut off, though nobody reads"
+            stage.publish(batch, list(range(size // 8)))
+            stage.commit(batch)
+            while next(quick).__class__ is Epoch:
+                pass
+            batch += 1
+
+        with pytest.raises(PubSubError, match="is too slow") as caught:
+            for _ in slow:
+                pass
+        assert caught.value.fields["why"] == Why.SLOW
+        stage.publish(batch, [1])
+        stage.commit(batch)
+        assert next(quick) is not None
+
+
+def test_a_topic_over_tls_that_ends_ends_the_iteration(stage: Stage, pems: Pems) -> None:
+    announce(stage)
+    mine = {"tls_certificate": pems.server, "tls_key": pems.server_key, "advertise": "localhost"}
+    with stage.publisher(**mine), following(stage, tls_ca=pems.ca) as topic:
+        next(topic)
+        stage.publish(0, [1], [2])
+        stage.commit(0)
+        epochs = topic.epochs()
+        assert [(time, table.column("n").to_pylist()) for time, table in [next(epochs)]] == [(0, [1, 2])]
+        stage.leases.publish_fleet({ENDED: "yes"})
+        stage.leases.forget_slots_from(0)
+        assert list(epochs) == []
