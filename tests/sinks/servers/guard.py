@@ -45,11 +45,9 @@ class Guarded:
         if self.user is not None:
             os.chown(self.directory, pwd.getpwnam(self.user).pw_uid, -1)
 
-    def reachable(self, folder: Path) -> Path:
-        """A folder with programs, or a copy of it where the server's user may not go there."""
-        if self.user is None or all(above.stat().st_mode & stat.S_IXOTH for above in (folder, *folder.parents)):
-            return folder
-        return Path(shutil.copytree(folder, self.directory / folder.name, symlinks=True))
+    def may_enter(self, folder: Path) -> bool:
+        """Whether the server's user gets as far as a folder."""
+        return self.user is None or all(one.stat().st_mode & stat.S_IXOTH for one in (folder, *folder.parents))
 
     @property
     def log(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from pathlib import Path
 
 import psycopg
@@ -19,7 +20,7 @@ class PostgresServer:
     def __init__(self) -> None:
         # An immediate shutdown: nothing is kept, and the shared memory is given back.
         self._guard = Guarded("postgres", signal="QUIT", unprivileged=True)
-        self._binaries = self._guard.reachable(installed()) / "bin"
+        self._binaries = installed(self._guard) / "bin"
         (self._port,) = free_ports(1)
         data = str(self._guard.directory / "data")
         initdb = [str(self._binaries / "initdb"), "-D", data, "-U", "tests", "-A", "trust", "-E", "UTF8"]
@@ -59,10 +60,18 @@ class PostgresServer:
         return True
 
 
-def installed() -> Path:
-    """The folder with the newest PostgreSQL there is; skips the test where the package is not there."""
+def installed(guard: Guarded) -> Path:
+    """The folder with the newest PostgreSQL there is, where the server may use it; skips the test if there is none."""
     found = importlib.util.find_spec(PACKAGE)
     places = found.submodule_search_locations if found else None
     if not places:
         pytest.skip(f"{PACKAGE} is not installed: there is no PostgreSQL to test with")
-    return sorted(Path(next(iter(places))).glob("pginstall*/bin/postgres"))[-1].parent.parent
+    package = Path(next(iter(places)))
+    newest = sorted(package.glob("pginstall*/bin/postgres"))[-1].parent.parent
+    if guard.may_enter(newest):
+        return newest
+    # Programs find their libraries beside the package's folder.
+    libraries = package.with_name(f"{PACKAGE}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, guard.directory / libraries.name)
+    return shutil.copytree(newest, guard.directory / PACKAGE / newest.name, symlinks=True)
