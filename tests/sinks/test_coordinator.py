@@ -90,10 +90,16 @@ def test_an_earlier_attempt_of_a_task_is_thrown_away(sink: MemorySink, start: Ca
         vote(sink, batch, 0, pieces(["lost with its executor"]))
         return run_here(sink, attempt=1)(batch)  # type: ignore[operator]
 
-    start().deliver(0, run)
+    driver = start()
+    driver.deliver(0, run)
 
     assert sink.shown == whole(0)
     assert sink.held == {}
+    # One that was given up, and did not notice.
+    vote(sink, 0, 1, pieces(["late"]))
+    driver.deliver(1, run_here(sink))
+    assert sink.held == {}
+    assert sink.told.count("recover") == 3
 
 
 def test_a_sink_that_is_away_after_the_decision_is_told_later(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.errors import CheckpointError, SinkError
 from wallaroo_spark.sinks import Prepared, Transaction
 from wallaroo_spark.sinks.decisions import Batch, Decisions, read_names, superfluous
 
@@ -95,3 +95,13 @@ def test_a_decision_that_is_damaged_is_named(tmp_path: Path, content: str) -> No
 
     with pytest.raises(CheckpointError, match=r"orders/5\.0\.json is not a decision .* whether batch 5 is there"):
         opened(tmp_path)
+
+
+def test_the_log_of_another_query_is_refused(tmp_path: Path) -> None:
+    for _ in range(2):
+        opened(tmp_path).claim("first")
+    opened(tmp_path).claim(None)
+
+    with pytest.raises(SinkError, match=r"is the log of query first, and the checkpoint is of query second.* remove"):
+        opened(tmp_path).claim("second")
+    assert opened(tmp_path).newest() is None

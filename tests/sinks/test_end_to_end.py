@@ -91,6 +91,8 @@ def test_a_batch_is_delivered_to_all_sinks_or_to_none_and_once(stage: Stage) -> 
     stage.run(writer)
     assert stage.seen() == stage.sent
     assert [len(server.shown()) for server in stage.servers] == [2, 2]
+    log = Path(stage.checkpoint, "_wallaroo", "sinks", "orders")
+    assert (log / "query").read_text() == json.loads(Path(stage.checkpoint, "metadata").read_text())["id"]
 
     # The second server cannot append to the output of partition 3, and votes abort.
     output = stage.servers[1].to / "orders-3.out"

@@ -51,8 +51,11 @@ class Coordinator:
             state.on(BatchEvent.FOUND_FINISHED)
         else:
             self._check_memory(batch)
-            prepared = self._prepare(state, batch, run)
+            prepared, retried = self._prepare(state, batch, run)
             self._tell(state, prepared)
+            if retried:
+                # An earlier attempt whose task was given up may prepare even now: the next batch looks for it.
+                return state.state
         self._settled = True
         return state.state
 
@@ -100,8 +103,11 @@ class Coordinator:
                 batch=batch,
             )
 
-    def _prepare(self, state: BatchRun, batch: int, run: RunPartitions) -> Sequence[Prepared]:
-        """Run the partitions and decide: what is committed. Raises when the batch is aborted."""
+    def _prepare(self, state: BatchRun, batch: int, run: RunPartitions) -> tuple[Sequence[Prepared], bool]:
+        """Run the partitions and decide: what is committed, and whether a task was run again.
+
+        Raises when the batch is aborted.
+        """
         slot = self._decisions.next_try(batch)
         state.on(BatchEvent.RUN)
         votes: list[Vote] = []
@@ -124,10 +130,11 @@ class Coordinator:
             )
         state.on(BatchEvent.LOGGED)
         passed(SinkStep.DECIDED)
-        if any(one.attempt for one in votes):
+        retried = any(one.attempt for one in votes)
+        if retried:
             # An earlier attempt may have prepared too, and said so to nobody.
             self._abort_others(batch, prepared)
-        return prepared
+        return prepared, retried
 
     def _tell(self, state: BatchRun, prepared: Sequence[Prepared]) -> None:
         try:

@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wallaroo_spark.checkpoint.beside import Beside
-from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.errors import CheckpointError, SinkError
 from wallaroo_spark.sinks.interface import Prepared
 
 KEEP = 100
 """Finished batches whose decisions are kept, as many as Spark keeps batches of its own."""
 
 FOLDER = "sinks"
+OF_QUERY = "query"
+"""The file with the id of the query that a log belongs to."""
 _SLOT = re.compile(r"(0|[1-9][0-9]*)\.(?:(0|[1-9][0-9]*)\.json|finished)")
 
 
@@ -93,6 +95,23 @@ class Decisions:
     def identity(self) -> str:
         """Where the log is, for people."""
         return self._beside.identity
+
+    def claim(self, query: str | None) -> None:
+        """See that the log is of the query with this id, as the checkpoint has it; a new log becomes its own.
+
+        Raises :class:`SinkError` for the log of another: its batch 7 is not ours.
+        """
+        if query is None:
+            return
+        if not self._beside.create(OF_QUERY, query.encode()):
+            found = (self._beside.read(OF_QUERY) or b"").decode(errors="replace")
+            if found != query:
+                raise SinkError(
+                    f"{self.identity} is the log of query {found}, and the checkpoint is of query {query}: it was made "
+                    "anew, and the log was left; remove that folder, and every batch is delivered from the first",
+                    query=query,
+                    found=found,
+                )
 
     def load(self) -> None:
         """Read what there is, and of each batch that is not finished whether it is committed."""

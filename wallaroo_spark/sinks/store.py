@@ -36,6 +36,8 @@ LOG_LINES = 10_000
 WORKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """What a worker may be called: a part of a file's name."""
 _PIECE = 1 << 20
+# A session has one of these, and there may be many.
+_BUFFER = 64 * 1024
 
 
 class OpenPart:
@@ -55,7 +57,7 @@ class OpenPart:
             return
         try:
             if self._file is None:
-                self._file = self.path.open("xb", buffering=_PIECE)
+                self._file = self.path.open("xb", buffering=_BUFFER)
             self._file.write(b"".join(rows))
         except OSError as error:
             self._fail(error)
@@ -100,7 +102,10 @@ class Store:
         self._mutex = threading.RLock()
         self._busy: dict[str, threading.RLock] = {}
         try:
-            self._hidden.mkdir(parents=True, exist_ok=True)
+            if not self._hidden.is_dir():
+                self._hidden.mkdir(parents=True, exist_ok=True)
+                sync_folder(self.folder)
+                sync_folder(self.folder.absolute().parent)
             self._lock = (self._hidden / "lock").open("a")
             self._take()
             self._journal = Journal(self._hidden / "log")

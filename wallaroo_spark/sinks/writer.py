@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.sinks.coordinator import Coordinator
 from wallaroo_spark.sinks.decisions import Decisions
 from wallaroo_spark.sinks.interface import Sink, checked_name
@@ -13,6 +15,8 @@ from wallaroo_spark.sinks.task import Vote, vote
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+log = logging.getLogger("wallaroo_spark.sinks")
 
 _VOTES = "vote string"
 
@@ -53,11 +57,22 @@ class BatchWriter:
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Deliver one batch."""
         if self._coordinator is None:
-            speculation = df.sparkSession.conf.get("spark.speculation", "false")
-            decisions = Decisions(self.checkpoint, self.sink.name)
-            self._coordinator = Coordinator(self.sink, decisions, always_recover=speculation == "true")
+            self._coordinator = self._start(df)
         rows = self._shape(df) if self._shape else df
         self._coordinator.deliver(batch_id, lambda batch: run_partitions(self.sink, rows, batch))
+
+    def _start(self, df: DataFrame) -> Coordinator:
+        query = CheckpointFiles(self.checkpoint).query_id()
+        if query is None:
+            log.warning(
+                "sink %s: %s is no query's checkpoint; give the one of the query that this writer belongs to",
+                self.sink.name,
+                self.checkpoint,
+            )
+        decisions = Decisions(self.checkpoint, self.sink.name)
+        decisions.claim(query)
+        speculation = df.sparkSession.conf.get("spark.speculation", "false")
+        return Coordinator(self.sink, decisions, always_recover=speculation == "true")
 
 
 def run_partitions(sink: Sink, df: DataFrame, batch: int) -> list[Vote]:
