@@ -66,7 +66,7 @@ def test_pieces_become_row_groups_of_a_size_worth_reading(make: Callable[..., Fi
     assert parquet.ParquetFile(place / "batch=000000000" / "part-00000.parquet").metadata.num_row_groups == 1
 
 
-def test_json_has_every_type_as_spark_writes_it(make: Callable[..., FilesSink], place: Path) -> None:
+def test_json_has_a_form_for_every_type(make: Callable[..., FilesSink], place: Path) -> None:
     at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     columns = {
         "s": pa.array(["ä\n"]),

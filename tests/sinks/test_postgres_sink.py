@@ -191,6 +191,24 @@ def test_a_lock_that_nobody_gives_up_is_a_vote_to_abort(table: Table, postgres: 
     assert "duplicate key" in refuses(sink, {"value": ["a"]}, batch=1)
 
 
+def test_a_key_that_staging_cannot_see_holds_its_batch_until_the_table_takes_it(
+    table: Table, postgres: PostgresServer
+) -> None:
+    table.run(f"DROP TABLE {table.name}")
+    table.create("value text PRIMARY KEY")
+    table.run(f"INSERT INTO {table.name} VALUES ('b')")
+    sink = PostgresSink(postgres.dsn, table=table.name, name="keys", mode=IDEMPOTENT)
+    store = Store(lambda: sink, table.values)
+    parts = store.prepare(0, ["a"], ["b"])
+
+    with pytest.raises(SinkError, match="duplicate key value"):
+        sink.commit(0, parts)
+    assert table.values() == ["b"]
+    table.run(f"DELETE FROM {table.name}")
+    sink.commit(0, parts)
+    assert sorted(table.values()) == ["a", "b"]
+
+
 def test_a_reader_sees_all_of_an_idempotent_batch_or_nothing(table: Table, postgres: PostgresServer) -> None:
     sink = PostgresSink(postgres.dsn, table=table.name, name="at-once", mode=IDEMPOTENT)
     store = Store(lambda: sink, table.values)

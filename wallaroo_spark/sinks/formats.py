@@ -58,7 +58,7 @@ def _gathered(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _plain_column(column: pa.Array, name: str) -> list[Any]:
-    """A column's values as JSON has them, like Spark's to_json: bytes in base64, points in time as ISO 8601."""
+    """A column's values as JSON has them: bytes in base64, decimals as text, points in time as ISO 8601."""
     kind = column.type
     values: list[Any] = column.to_pylist()
     if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind):
