@@ -110,7 +110,7 @@ def test_status_of_a_checkpoint_without_sinks_says_so(tmp_path: Path) -> None:
     assert (shown.exit_code, shown.output) == (0, f"No transactional sink has a log in {tmp_path}.\n")
 
 
-@pytest.mark.parametrize("arguments", [[], ["--registry", "redis://x"], ["--receiver", "x", "--checkpoint", "y"]])
+@pytest.mark.parametrize("arguments", [[], ["--receiver", "x"], ["--receiver", "x", "--checkpoint", "y"]])
 def test_status_wants_a_receiver_or_a_checkpoint(arguments: list[str]) -> None:
     shown = CliRunner().invoke(program.cli, ["status", *arguments])
 
