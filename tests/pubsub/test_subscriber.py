@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from tests.pems import Pems
 from tests.pubsub.scripted import COOKIE, Catalog, Place, Publisher, Record, numbers, rows, until
+from tests.receiver.support import eventually
 from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, RemoteProtocolError
 from wallaroo_spark.pubsub import line, subscriber
 from wallaroo_spark.pubsub.arrow import pack_rows
@@ -365,37 +367,82 @@ async def test_over_tls_the_publisher_must_be_who_it_says(catalog: Catalog, pems
             await anext(following(catalog, lost_after=0.1, **other))
 
 
-def test_a_plain_loop_follows_a_topic_and_can_be_closed(catalog: Catalog) -> None:
+@pytest.fixture
+def stage_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop for publishers in a thread of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    try:
-        publisher = asyncio.run_coroutine_threadsafe(Publisher(catalog).start(), loop).result(20)
-        with following(catalog) as topic:
-            assert next(topic) == Frontier((0,), ((0, 1),))
-            loop.call_soon_threadsafe(publisher.commit, 0, [1], [2])
-            loop.call_soon_threadsafe(publisher.commit, 1)
-            loop.call_soon_threadsafe(publisher.commit, 2, [3])
-            epochs = topic.epochs()
-            assert [(time, table.column("n").to_pylist()) for time, table in (next(epochs), next(epochs))] == [
-                (0, [1, 2]),
-                (2, [3]),
-            ]
-            closing = threading.Timer(0.01, topic.close)
-            closing.start()
-            assert [item for item in topic if isinstance(item, Epoch)] == []
-            closing.join()
-            with pytest.raises(StopIteration):
-                next(topic)
-        with pytest.raises(ConfigurationError, match="is closed"), topic:
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_a_plain_loop_follows_a_topic_and_can_be_closed(
+    catalog: Catalog, stage_loop: asyncio.AbstractEventLoop
+) -> None:
+    publisher = asyncio.run_coroutine_threadsafe(Publisher(catalog).start(), stage_loop).result(20)
+    with following(catalog) as topic:
+        assert next(topic) == Frontier((0,), ((0, 1),))
+        for batch, lists in enumerate([([1], [2]), (), ([3],)]):
+            stage_loop.call_soon_threadsafe(publisher.commit, batch, *lists)
+        epochs = topic.epochs()
+        found = [(time, table.column("n").to_pylist()) for time, table in (next(epochs), next(epochs))]
+        assert found == [(0, [1, 2]), (2, [3])]
+        closing = threading.Timer(0.01, topic.close)
+        closing.start()
+        assert [item for item in topic if isinstance(item, Epoch)] == []
+        closing.join()
+        with pytest.raises(StopIteration):
+            next(topic)
+    with pytest.raises(ConfigurationError, match="is closed"), topic:
+        pass
+    with pytest.raises(PubSubError, match="not the one"):
+        next(following(catalog, cookie="wrong"))
+    asyncio.run_coroutine_threadsafe(publisher.stop(), stage_loop).result(20)
+
+
+def test_a_subscription_that_is_let_go_leaves_nothing_behind(stage_loop: asyncio.AbstractEventLoop) -> None:
+    catalog = Catalog({"totals": Record(1)})
+    publisher = asyncio.run_coroutine_threadsafe(Publisher(catalog).start(), stage_loop).result(20)
+    before = set(threading.enumerate())
+    for _ in following(catalog):
+        break
+    gc.collect()
+
+    eventually(lambda: not publisher.subscribers)
+    eventually(lambda: not any(thread.name == "wallaroo-subscriber" for thread in set(threading.enumerate()) - before))
+    asyncio.run_coroutine_threadsafe(publisher.stop(), stage_loop).result(20)
+
+
+def test_a_subscription_may_be_closed_at_any_moment(stage_loop: asyncio.AbstractEventLoop) -> None:
+    catalog = Catalog({"totals": Record(1)})
+    publisher = asyncio.run_coroutine_threadsafe(Publisher(catalog).start(), stage_loop).result(20)
+    for number in range(30):
+        topic = following(catalog)
+        next(topic)
+        closing = threading.Thread(target=topic.close)
+        if number % 2:
+            stage_loop.call_soon_threadsafe(publisher.commit, number, [1])
+        closing.start()
+        for _ in topic:
             pass
-        with pytest.raises(PubSubError, match="not the one"):
-            next(following(catalog, cookie="wrong"))
-        asyncio.run_coroutine_threadsafe(publisher.stop(), loop).result(20)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        closing.join(20)
+        assert not closing.is_alive()
+    asyncio.run_coroutine_threadsafe(publisher.stop(), stage_loop).result(20)
+
+
+def test_a_subscription_may_be_closed_by_what_it_calls() -> None:
+    catalog, found = Catalog({"totals": Record(1)}), []
+
+    def give_up(lost: Lost) -> None:
+        found.append(lost)
+        topic.close()
+
+    topic = following(catalog, on_lost=give_up)
+    assert list(topic) == []
+    assert found
 
 
 def test_what_cannot_be_meant_is_refused_at_once(catalog: Catalog) -> None:

@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -48,6 +49,7 @@ class Subscription:
         self._subscriber: Subscriber | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._abandon: Any = None
         self._closed = False
         self._lock = threading.Lock()
 
@@ -134,14 +136,12 @@ class Subscription:
     def close(self) -> None:
         """End it; may be called again, and from any thread. An iteration that waits ends."""
         with self._lock:
-            loop, thread, self._thread = self._loop, self._thread, None
             self._closed = True
-        if thread is not None and loop is not None and self._subscriber is not None:
-            with contextlib.suppress(TimeoutError, concurrent.futures.CancelledError):
-                asyncio.run_coroutine_threadsafe(self._subscriber.close(), loop).result(CLOSE_SECONDS)
-            loop.call_soon_threadsafe(loop.stop)
-            if thread is not threading.current_thread():
-                thread.join(CLOSE_SECONDS)
+            thread, abandon, self._abandon = self._thread, self._abandon, None
+        if abandon is not None and abandon.detach() is not None and self._loop is not None:
+            _end(self._loop, self._subscriber)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(CLOSE_SECONDS)
         self._let_go()
 
     async def aclose(self) -> None:
@@ -163,10 +163,12 @@ class Subscription:
             if self._subscriber is not None:
                 return self._subscriber
             self._loop = asyncio.new_event_loop()
+            subscriber = self._subscriber = Subscriber(self._catalog, self._settings)
             self._thread = threading.Thread(target=_turn, args=(self._loop,), name="wallaroo-subscriber", daemon=True)
             self._thread.start()
+            # Whoever breaks out of a loop, and lets the subscription go, leaves no connection behind.
+            self._abandon = weakref.finalize(self, _end, self._loop, subscriber)
         try:
-            subscriber = self._subscriber = self._run(self._made())
             self._run(subscriber.open())
         except BaseException:
             self.close()
@@ -177,7 +179,7 @@ class Subscription:
         if self._thread is not None:
             raise ConfigurationError("this subscription is iterated with for; go on so, or subscribe anew")
         if self._subscriber is None:
-            self._subscriber = await self._made()
+            self._subscriber = Subscriber(self._catalog, self._settings)
             try:
                 await self._subscriber.open()
             except BaseException:
@@ -185,12 +187,14 @@ class Subscription:
                 raise
         return self._subscriber
 
-    async def _made(self) -> Subscriber:
-        return Subscriber(self._catalog, self._settings)
-
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         assert self._loop is not None
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            # The loop is closed, by another thread.
+            work.close()
+            raise concurrent.futures.CancelledError from None
         try:
             return future.result()
         except KeyboardInterrupt:
@@ -199,12 +203,29 @@ class Subscription:
 
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a subscriber's loop until it is stopped; whoever waits for something in it is told so."""
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
-    finally:
+        waiting = asyncio.all_tasks(loop)
+        for task in waiting:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*waiting, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
         loop.close()
+
+
+def _end(loop: asyncio.AbstractEventLoop, subscriber: Subscriber | None) -> None:
+    """Have a loop end, in good order, without waiting for it; from any thread."""
+
+    async def end() -> None:
+        if subscriber is not None:
+            await subscriber.close()
+        loop.stop()
+
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(lambda: loop.create_task(end()))
 
 
 def subscribe(
