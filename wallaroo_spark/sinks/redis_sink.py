@@ -29,9 +29,10 @@ from wallaroo_spark.sinks.stage import Stage
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 
-# KEYS: the stream or list, the mark of the sink, the rows on their way. ARGV: the sink's identity, the batch, "stream"
-# or "list", how many rows. Replies how many it moved, or -1 when that batch is there. A script that fails has written
-# what it has written, so all that can fail is looked at first.
+# KEYS: the stream or list, the mark of the sink, the rows on their way, a list. ARGV: the sink's identity, the batch,
+# "stream" or "list", how many rows. A row of a stream is its names and values, each behind its length. Replies how many
+# rows it moved, or -1 when that batch is there. A script that fails has written what it has written, so all that can
+# fail is looked at first.
 _MOVE = """
 local mark = redis.call('HMGET', KEYS[2], 'identity', 'batch')
 if mark[1] == ARGV[1] and tonumber(mark[2]) >= tonumber(ARGV[2]) then
@@ -43,19 +44,17 @@ if kind ~= 'none' and kind ~= ARGV[3] then
   return redis.error_reply('WRONGTYPE ' .. KEYS[1] .. ' is a ' .. kind)
 end
 local rows = tonumber(ARGV[4])
-if ARGV[3] == 'stream' then
-  if redis.call('XLEN', KEYS[3]) ~= rows then return redis.error_reply('GONE rows on their way') end
-  local from = '-'
-  while true do
-    local entries = redis.call('XRANGE', KEYS[3], from, '+', 'COUNT', 1000)
-    if #entries == 0 then break end
-    for _, entry in ipairs(entries) do redis.call('XADD', KEYS[1], '*', unpack(entry[2])) end
-    from = '(' .. entries[#entries][1]
-  end
-else
-  if redis.call('LLEN', KEYS[3]) ~= rows then return redis.error_reply('GONE rows on their way') end
-  for first = 0, rows - 1, 1000 do
-    redis.call('RPUSH', KEYS[1], unpack(redis.call('LRANGE', KEYS[3], first, first + 999)))
+if redis.call('LLEN', KEYS[3]) ~= rows then return redis.error_reply('GONE rows on their way') end
+for first = 0, rows - 1, 1000 do
+  local lot = redis.call('LRANGE', KEYS[3], first, first + 999)
+  if ARGV[3] == 'list' then
+    redis.call('RPUSH', KEYS[1], unpack(lot))
+  else
+    for _, row in ipairs(lot) do
+      local fields, at = {}, 1
+      while at <= #row do fields[#fields + 1], at = struct.unpack('>I4c0', row, at) end
+      redis.call('XADD', KEYS[1], '*', unpack(fields))
+    end
   end
 end
 redis.call('HSET', KEYS[2], 'identity', ARGV[1], 'batch', ARGV[2])
@@ -173,25 +172,23 @@ class RedisSink:
         # A look that saves carrying the rows; what counts is the look inside the script.
         if known[0] == identity.encode() and known[1] is not None and int(known[1]) >= batch:
             return
-        entries = self._entries(prepared)
-        while lot := [*islice(entries, _LOT)]:
-            with client.pipeline(transaction=False) as pipeline:
-                for entry in lot:
-                    if self._kind == "list":
-                        pipeline.rpush(carried, entry[b"value"])
-                    else:
-                        pipeline.xadd(carried, entry)
-                pipeline.expire(carried, _FORGOTTEN_SECONDS)
-                pipeline.execute()
+        packed = self._packed(prepared)
+        while lot := [*islice(packed, _LOT)]:
+            client.rpush(carried, *lot)
+            client.expire(carried, _FORGOTTEN_SECONDS)
         passed(SinkStep.HALF_COMMITTED)
         client.eval(_MOVE, 3, self._target, self._mark, carried, identity, str(batch), self._kind, str(rows))
 
-    def _entries(self, prepared: Sequence[Prepared]) -> Iterator[dict[Any, Any]]:
-        """Each row as its fields, less those that are null."""
+    def _packed(self, prepared: Sequence[Prepared]) -> Iterator[bytes]:
+        """Each row as the script takes it."""
         for piece in self._stage.read(prepared):
-            names = [name.encode() for name in piece.schema.names]
+            if self._kind == "list":
+                yield from piece.column("value").to_pylist()
+                continue
+            names = [_with_length(name.encode()) for name in piece.schema.names]
             for row in zip(*(column.to_pylist() for column in piece.columns), strict=True):
-                yield {name: value for name, value in zip(names, row, strict=True) if value is not None}
+                given = zip(names, row, strict=True)
+                yield b"".join(name + _with_length(value) for name, value in given if value is not None)
 
     def _call(self, what: str, command: Callable[[Redis], T]) -> T:
         try:
@@ -224,3 +221,7 @@ def _same_slot(key: str) -> str:
     opened = key.find("{")
     closed = key.find("}", opened + 1)
     return "{" + (key[opened + 1 : closed] if opened >= 0 and closed > opened + 1 else key) + "}"
+
+
+def _with_length(value: bytes) -> bytes:
+    return len(value).to_bytes(4, "big") + value
