@@ -23,7 +23,7 @@ from tests.bench.stage import QUICK, Context, Lengths
 from tests.chaos.__main__ import reporting
 
 # Memory before what makes a worker large: Spark hands its Python processes on.
-SECTIONS = ("decode", "sdk", "memory", "e2e", "latency", "fanin", "credits")
+SECTIONS = ("decode", "sdk", "memory", "e2e", "latency", "fanin", "credits", "leaving")
 REPETITIONS = 5
 SHARE_OF_CAPACITY = 0.25
 """The rate at which connectors and streams grow."""
@@ -86,6 +86,11 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
 
         return measure(context)
 
+    def leaving() -> Any:
+        from tests.bench.leaving import leaving
+
+        return leaving(context)
+
     return {
         "decode": lambda: decode.measure(given.messages or lengths.messages, REPETITIONS, context.progress),
         "sdk": lambda: sdk.measure(context.directory, lengths.sdk_messages, REPETITIONS, context.progress),
@@ -94,6 +99,7 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
         "fanin": fan_in,
         "memory": memory,
         "credits": credits,
+        "leaving": leaving,
     }
 
 

@@ -20,8 +20,10 @@ def panels(results: dict[str, Any], file: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, grid = pyplot.subplots(3, 3, figsize=(20, 15), layout="constrained")
-    for axes, (title, section, work) in zip(grid.flat, PANELS, strict=True):
+    figure, grid = pyplot.subplots(3, 4, figsize=(26, 15), layout="constrained")
+    for axes in grid.flat[len(PANELS) :]:
+        axes.set_axis_off()
+    for axes, (title, section, work) in zip(grid.flat, PANELS, strict=False):
         axes.set_title(title, fontsize=11)
         found = results.get(section)
         if found is None or "error" in found:
@@ -154,6 +156,24 @@ def _credits(found: Any, axes: Axes) -> None:
     axes.set_ylabel("MiB held on average; throughput of the fixed window's")
 
 
+def _leaving(found: Any, axes: Axes) -> None:
+    """Rows a second of what leaves Spark, the yardstick of each beside it."""
+    rates = {
+        one["sink"]: (one["rows_per_second"]["median"], one["of_plain_parquet"])
+        for one in found["sinks"]
+        if "error" not in one
+    }
+    rates["pubsub"] = (found["pubsub"]["rows_per_second"], found["pubsub"]["of_noop"])
+    series = {
+        "exactly once": [rate / 1e6 for rate, _ in rates.values()],
+        "Spark's own Parquet (pubsub: noop)": [rate / share / 1e6 for rate, share in rates.values()],
+    }
+    _bars(axes, list(rates), series, ["#1f77b4", "#bbbbbb"])
+    for at, (rate, share) in enumerate(rates.values()):
+        axes.text(at - 0.2, rate / 1e6, f"{share:.2f}", ha="center", va="bottom", fontsize=8)
+    axes.set_ylabel("million rows a second; share of the yardstick")
+
+
 PANELS: tuple[tuple[str, str, Callable[[Any, Axes], None]], ...] = (
     ("Decoding (dashed: goal, aim)", "decode", _decode),
     ("One Python connector, 100 B (dashed: goal, aim)", "sdk", _sdk),
@@ -164,4 +184,5 @@ PANELS: tuple[tuple[str, str, Callable[[Any, Axes], None]], ...] = (
     ("More streams, same rate", "fanin", _streams),
     ("A worker whose query stands still", "memory", _memory),
     ("Credits, simulated loads", "credits", _credits),
+    ("Out of Spark", "leaving", _leaving),
 )

@@ -191,6 +191,23 @@ def _credits(found: Any) -> Iterator[str]:
     yield table(("credits", "msg/s", "held, mean MiB", "held, peak MiB", "batch, s"), body)
 
 
+def _leaving(found: Any) -> Iterator[str]:
+    yield f"Out of Spark, batches of {found['rows']:,} rows of 100 B, beside Spark's own Parquet in the same minute:"
+    body = [
+        (one["sink"], *(["failed", one["error"]] if "error" in one else _leaving_rates(one))) for one in found["sinks"]
+    ]
+    yield table(("transactional sink", "rows/s", "of plain Parquet"), body)
+    topic = found["pubsub"]
+    yield (
+        f"Publish-subscribe, one partition: {amount(topic['rows_per_second'])} rows/s to each of "
+        f"{len(topic['subscribers'])} subscribers in whole epochs; the same query into noop: {amount(topic['noop'])}."
+    )
+
+
+def _leaving_rates(one: Any) -> tuple[str, str]:
+    return amount(one["rows_per_second"]["median"]), amount(one["of_plain_parquet"])
+
+
 TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "decode": _decode,
     "sdk": _sdk,
@@ -199,4 +216,5 @@ TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "fanin": _fan_in,
     "memory": _memory,
     "credits": _credits,
+    "leaving": _leaving,
 }
