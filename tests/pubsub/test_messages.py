@@ -15,6 +15,7 @@ from wallaroo_spark.errors import PubSubError, RemoteProtocolError
 from wallaroo_spark.protocol.faults import Fault
 from wallaroo_spark.pubsub.messages import (
     MAX_CONTROL_BYTES,
+    MAX_HELLO_BYTES,
     MAX_TEXT_BYTES,
     Closed,
     Data,
@@ -151,6 +152,7 @@ def test_a_length_is_judged_before_anything_is_set_aside_for_it() -> None:
     for head, decoder in (
         (struct.pack(">I", 101), Decoder(max_message_bytes=100)),
         (struct.pack(">I", MAX_CONTROL_BYTES + 1) + b"\x92\x00\x90", Decoder()),
+        (struct.pack(">I", MAX_HELLO_BYTES + 1), Decoder(control_only=True)),
     ):
         decoder.feed(head)
         with pytest.raises(RemoteProtocolError, match="is announced") as caught:
@@ -159,13 +161,12 @@ def test_a_length_is_judged_before_anything_is_set_aside_for_it() -> None:
 
 
 def test_data_may_be_longer_than_other_messages() -> None:
-    long = encode(Data(1, bytes(MAX_CONTROL_BYTES + 1)))
     decoder = Decoder()
-    decoder.feed(long)
+    decoder.feed(encode(Data(1, bytes(MAX_CONTROL_BYTES + 1))))
     assert decoder.next() is not None
 
     strict = Decoder(control_only=True)
-    strict.feed(long[:7])
+    strict.feed(encode(Data(1, b"x")))
     with pytest.raises(RemoteProtocolError, match="sends no data"):
         strict.next()
 
@@ -179,9 +180,22 @@ def test_a_stream_that_ends_within_a_message_was_cut() -> None:
         decoder.finish()
 
 
+def test_the_longest_hello_and_the_longest_time_fit() -> None:
+    longest: Time = ((1 << 63,) * 16,) * 4
+    text = "\x7f" * MAX_TEXT_BYTES
+    decoder = Decoder(control_only=True)
+    decoder.feed(encode(Hello(text, text, text, 1, text, text, (longest,))))
+    assert decoder.next() is not None
+
+    decoder = Decoder()
+    decoder.feed(encode(Data(longest, b"rows")))
+    assert decoder.next() == Data(longest, b"rows")
+
+
 @pytest.mark.parametrize(
     "message",
     [
+        Data(((1,) * 13,) * 5, b""),
         Data(1.5, b""),  # type: ignore[arg-type]
         Hello("1", "c" * (MAX_TEXT_BYTES + 1), "totals", 0, "board"),
     ],

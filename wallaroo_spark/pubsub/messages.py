@@ -30,6 +30,9 @@ MAX_MESSAGE_BYTES = 64 << 20
 MAX_CONTROL_BYTES = 1 << 20
 """The same for every message that carries no data."""
 
+MAX_HELLO_BYTES = 32 << 10
+"""The same for a hello, which comes from whoever connects."""
+
 MAX_TEXT_BYTES = 4096
 """Bytes of a name, a cookie or a reason, at most."""
 
@@ -159,11 +162,12 @@ class Decoder:
     """Takes messages out of bytes that come in any pieces.
 
     ``max_message_bytes`` bounds what is set aside for one message, and is looked at before its body has come; messages
-    without data are bounded by :data:`MAX_CONTROL_BYTES` as well, and with ``control_only`` no others are let in.
+    without data are bounded by :data:`MAX_CONTROL_BYTES` as well. With ``control_only``, for what subscribers send, no
+    data is let in, and nothing longer than :data:`MAX_HELLO_BYTES`.
     """
 
     def __init__(self, *, max_message_bytes: int = MAX_MESSAGE_BYTES, control_only: bool = False) -> None:
-        self._most = max_message_bytes
+        self._most = MAX_HELLO_BYTES if control_only else max_message_bytes
         self._control_only = control_only
         self._data = bytearray()
         self._at = 0

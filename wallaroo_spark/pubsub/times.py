@@ -26,6 +26,9 @@ MOST_COMPONENTS = 16
 DEEPEST = 4
 """Tuples within tuples, at most."""
 
+MOST_NUMBERS = 64
+"""Integers and units in all of a time, at most."""
+
 
 def at_or_before(earlier: Time, later: Time) -> bool:
     """Whether ``earlier`` ≤ ``later`` in the partial order.
@@ -87,16 +90,15 @@ def end_of(batch: int, *, product: bool) -> Time:
     return (batch, GREATEST_INTEGER) if product else batch
 
 
-def check(time: Time, deepest: int = DEEPEST) -> Time:
+def check(time: Time) -> Time:
     """The time itself, when a message can carry it. Raises :class:`PubSubError` naming the value and the limit."""
     if isinstance(time, tuple):
-        if not 1 <= len(time) <= MOST_COMPONENTS or deepest == 0:
+        if not 1 <= len(time) <= MOST_COMPONENTS or _depth(time) > DEEPEST or _numbers(time) > MOST_NUMBERS:
             raise PubSubError(
-                f"the time {time!r} is a tuple of {len(time)} components; from 1 to {MOST_COMPONENTS} are possible, "
-                f"and {DEEPEST} tuples within each other"
+                f"the time {str(time)[:200]} is a tuple of {len(time)} components; it may have {_LIMITS}", time=time
             )
         for component in time:
-            check(component, deepest - 1)
+            check(component)
     elif time is not None and not (type(time) is int and LEAST_INTEGER <= time <= GREATEST_INTEGER):
         raise PubSubError(f"the time {time!r} is no integer of 64 bits, no tuple of times and not None")
     return time
@@ -107,14 +109,33 @@ def pack(time: Time) -> Any:
     return [pack(component) for component in time] if isinstance(time, tuple) else time
 
 
-def parse(value: Any, what: str, deepest: int = DEEPEST) -> Time:
+def parse(value: Any, what: str) -> Time:
     """A time from the values of a message. Raises :class:`RemoteProtocolError` for what is none, naming ``what``."""
+    time: Time = _parse(value, DEEPEST)
+    if time is _NONE or _numbers(time) > MOST_NUMBERS:
+        raise broken(
+            Fault.INVALID_TEXT,
+            f"{what} has {str(value)[:40]!r} where a time is expected: an integer, nil, or an array of {_LIMITS}",
+        )
+    return time
+
+
+_LIMITS = f"1 to {MOST_COMPONENTS} times ({DEEPEST} arrays deep, {MOST_NUMBERS} numbers in all)"
+_NONE: Any = object()
+
+
+def _parse(value: Any, deepest: int) -> Any:
     if value is None or type(value) is int:
         return value
-    if isinstance(value, list) and 1 <= len(value) <= MOST_COMPONENTS and deepest > 0:
-        return tuple(parse(component, what, deepest - 1) for component in value)
-    raise broken(
-        Fault.INVALID_TEXT,
-        f"{what} has {str(value)[:40]!r} where a time is expected: an integer, nil, or an array of 1 to "
-        f"{MOST_COMPONENTS} of them, {DEEPEST} deep at most",
-    )
+    if not (isinstance(value, list) and 1 <= len(value) <= MOST_COMPONENTS and deepest > 0):
+        return _NONE
+    components = tuple(_parse(component, deepest - 1) for component in value)
+    return _NONE if any(component is _NONE for component in components) else components
+
+
+def _depth(time: Time) -> int:
+    return 1 + max(map(_depth, time), default=0) if isinstance(time, tuple) else 0
+
+
+def _numbers(time: Time) -> int:
+    return sum(map(_numbers, time)) if isinstance(time, tuple) else 1
