@@ -178,6 +178,20 @@ def test_what_turns_up_late_of_a_finished_batch_is_thrown_away(
     assert sink.shown == [*whole(0), *whole(1)]
 
 
+def test_a_sink_that_has_forgotten_what_it_was_told_is_told_again(
+    sink: MemorySink, start: Callable[..., Coordinator]
+) -> None:
+    """As one that was restored from a copy, made between the two phases."""
+    start().deliver(0, run_here(sink))
+    sink.held = {one: [row.encode() for row in partition_rows(0, one.partition)] for one in sink.committed}
+    sink.shown, sink.committed = [], set()
+
+    start().deliver(1, run_here(sink))
+
+    assert sorted(sink.shown) == [*whole(0), *whole(1)]
+    assert sink.held == {}
+
+
 def test_where_a_partition_may_run_twice_each_batch_looks_for_what_is_left(
     sink: MemorySink, start: Callable[..., Coordinator]
 ) -> None:

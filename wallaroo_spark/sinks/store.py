@@ -186,9 +186,10 @@ class Store:
         return self.folder / f"{worker}.out"
 
     def close(self) -> None:
-        """Let go of the directory."""
-        self._journal.close()
-        self._lock.close()
+        """Let go of the directory; what is about to be logged is logged before."""
+        with self._mutex:
+            self._journal.close()
+            self._lock.close()
 
     def _take(self) -> None:
         try:
