@@ -156,24 +156,31 @@ class Play:
 
     def kill_worker(self) -> None:
         """Kill the process of the first of the receiver's workers."""
-        self._kill(self.port)
+        self._signal(self.port, signal.SIGKILL)
 
     def address(self, partition: int) -> str:
         """Where a partition is served now, empty while it is not."""
         place = self.topics.served(TOPIC).get(partition)
         return place.address if place is not None else ""
 
-    def kill_publisher(self, partition: int) -> None:
-        """Kill the process that serves a partition, and wait until another does."""
+    def freeze_publisher(self, partition: int, batches: int) -> int:
+        """Stop the process that serves a partition while so many batches are committed; where it serves it."""
         eventually(lambda: self.address(partition), SECONDS)
-        before = self.address(partition)
-        self._kill(int(before.rpartition(":")[2]))
-        eventually(lambda: self.address(partition) not in (before, ""), SECONDS)
+        port = int(self.address(partition).rpartition(":")[2])
+        self._signal(port, signal.SIGSTOP)
+        self.go_on(batches)
+        return port
 
-    def _kill(self, port: int) -> None:
+    def kill_publisher(self, partition: int, behind: int) -> None:
+        """Kill the process that serves a partition when it is so many batches behind, and wait until another does."""
+        port = self.freeze_publisher(partition, behind)
+        self._signal(port, signal.SIGKILL)
+        eventually(lambda: self.address(partition) not in (f"127.0.0.1:{port}", ""), SECONDS)
+
+    def _signal(self, port: int, number: int) -> None:
         eventually(lambda: listeners(port, descendants(self.driver.pid)), SECONDS)
         for pid in listeners(port, descendants(self.driver.pid)):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
     def kill_driver(self) -> None:
         """Kill the driver and all that runs in it, and start another on the same checkpoint."""
@@ -212,14 +219,15 @@ def test_whole_epochs_to_whoever_comes_and_goes_while_everything_is_killed(play:
     with slow_one(play, 1) as slow:
         play.go_on(2)
         late = play.stays()
-        play.kill_publisher(0)
+        play.kill_publisher(0, behind=0)
         play.go_on(2)
         play.kill_worker()
         play.go_on(2)
         eventually(lambda: is_cut_off(slow), SECONDS)
         play.go_on(2)
-    play.kill_publisher(1)
+    play.kill_publisher(1, behind=2)
     play.go_on(2)
+    play.freeze_publisher(0, 1)
     play.kill_driver()
     play.go_on(3)
     assert not any(future.done() for future in (*feeds, *guests, late)), "none of them has failed"
