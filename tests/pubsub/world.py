@@ -96,13 +96,15 @@ class World:
             self.restart: 0.5,
         }
         action = self.dice.choices(list(actions), list(actions.values()))[0]
-        if action():
-            self.counts[action.__name__] = self.counts.get(action.__name__, 0) + 1
+        if not action():
+            return
+        self.counts[action.__name__] = self.counts.get(action.__name__, 0) + 1
         for publication in self.publications:
             if publication is not None:
                 publication.validate()
         for one in self.subscribers:
-            one.merger.validate()
+            if not one.ended:
+                one.merger.validate()
 
     def commit(self) -> bool:
         """A batch is staged by every partition, and committed."""
