@@ -230,6 +230,15 @@ async def test_who_speaks_something_else_is_no_publisher(catalog: Catalog, junk:
         await anext(following(catalog, lost_after=0.1))
 
 
+async def test_a_message_may_not_be_longer_than_is_accepted(catalog: Catalog) -> None:
+    publisher = await Publisher(catalog).start()
+    async with following(catalog, max_message_bytes=1000, lost_after=0.1) as topic:
+        await anext(topic)
+        publisher.commit(0, range(1000))
+        with pytest.raises(PubSubError, match="bytes is announced; 1000 are accepted"):
+            await anext(topic)
+
+
 async def test_rows_that_cannot_be_read_are_named(catalog: Catalog) -> None:
     publisher = await Publisher(catalog).start()
     async with following(catalog) as topic:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.pubsub.items import Epoch, Item, Lost, Position
+from wallaroo_spark.pubsub.messages import MAX_MESSAGE_BYTES
 from wallaroo_spark.pubsub.subscriber import FIND_SECONDS, LOST_AFTER, Catalog, Record, Settings, Subscriber, no_topic
 from wallaroo_spark.pubsub.subscription import MAX_HELD_BYTES
 from wallaroo_spark.pubsub.times import Time, check
@@ -241,6 +242,7 @@ def subscribe(
     reopen: bool = False,
     lost_after: float = LOST_AFTER,
     max_held_bytes: int = MAX_HELD_BYTES,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
     tls: bool = False,
     tls_ca: str = "",
     tls_certificate: str = "",
@@ -255,7 +257,8 @@ def subscribe(
     ``reopen`` a topic that has ended is waited for as one that is lost. A partition that is lost is sought for
     ``lost_after`` seconds; ``on_lost`` is called with each failure. ``beyond`` drops what is at or before a time.
     ``atomic=False`` gives rows as they come, parts of epochs among them. At most about ``max_held_bytes`` are held for
-    epochs that are not whole. ``tls``, or any of the ``tls_…`` PEM files, has the connections use TLS.
+    epochs that are not whole, and a message of more than ``max_message_bytes`` is not accepted.
+    ``tls``, or any of the ``tls_…`` PEM files, has the connections use TLS.
 
     Iterating raises :class:`PubSubError` when there is no such topic, a publisher refuses or cuts off this subscriber,
     or a partition is lost for good, and :class:`RegistryError` when Redis cannot be reached at first.
@@ -278,6 +281,7 @@ def subscribe(
         lost_after=lost_after,
         tls=context,
         max_held_bytes=max_held_bytes,
+        max_message_bytes=max_message_bytes,
         on_lost=on_lost,
     )
     catalog, close = _catalog(registry)
