@@ -70,7 +70,9 @@ def test_a_topic_needs_a_registry(run: Run) -> None:
 
 
 def test_a_summary_says_what_came_of_a_topic() -> None:
-    going, done = (_State("topic:t", None, messages=3, bytes=30, outcome=outcome, again=True) for outcome in ("", "done"))
+    going, done = (
+        _State("topic:t", None, messages=3, bytes=30, outcome=outcome, again=True) for outcome in ("", "done")
+    )
 
     assert summary(going, 1.0) == "topic:t: 3 messages (30 B) sent; it may go on"
     assert summary(done, 1.0) == "topic:t: 3 messages (30 B) sent and acknowledged"

@@ -33,9 +33,11 @@ def numbers(batch: Any) -> list[int]:
 
 async def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
     """Wait for what announces itself in no other way than by being so."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
+    clock = asyncio.get_running_loop().time
+    limit = clock() + seconds
+    while not condition():
+        assert clock() < limit, f"still not so after {seconds} s"
+        await asyncio.sleep(0.005)
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,7 @@ async def test_a_publisher_that_only_ever_says_later_is_lost_too(catalog: Catalo
 
 
 async def test_a_partition_that_nobody_ever_served_is_said_to_be_lost(catalog: Catalog) -> None:
-    with pytest.raises(PubSubError, match="which was never reached, is lost.*nobody serves it"):
+    with pytest.raises(PubSubError, match=r"which was never reached, is lost.*nobody serves it"):
         await anext(following(catalog, lost_after=0.1))
 
 
@@ -219,7 +219,9 @@ async def test_an_unfinished_epoch_is_read_again_from_its_beginning(catalog: Cat
         assert await frontier_at(topic, 1) == [(0, [1]), (0, [2]), (1,)]
 
 
-@pytest.mark.parametrize("junk", [b"HTTP/1.1 400 Bad Request\r\n\r\n", encode(Data(0, b"")), b"\0\0\0\x07\x92\x07\x90    "])
+@pytest.mark.parametrize(
+    "junk", [b"HTTP/1.1 400 Bad Request\r\n\r\n", encode(Data(0, b"")), b"\0\0\0\x07\x92\x07\x90    "]
+)
 async def test_who_speaks_something_else_is_no_publisher(catalog: Catalog, junk: bytes) -> None:
     async def talk(stream: ByteStream) -> None:
         stream.write(junk)

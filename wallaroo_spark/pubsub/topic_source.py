@@ -60,7 +60,14 @@ class TopicSource:
     replayable = True
 
     def __init__(
-        self, topic: str, *, registry: str | Catalog, value: str = "json", wait: float = 0.0, reopen: bool = True, **settings: Any
+        self,
+        topic: str,
+        *,
+        registry: str | Catalog,
+        value: str = "json",
+        wait: float = 0.0,
+        reopen: bool = True,
+        **settings: Any,
     ) -> None:
         if value not in VALUES:
             raise ConfigurationError(f"option value: {value!r} is not one of {', '.join(VALUES)}", option="value")
