@@ -130,6 +130,28 @@ def test_what_a_batch_publishes_is_seen_once_whatever_happens_to_the_batch(
     assert clients[1].take_all() == [Closed(Why.ENDED, "topic totals has come to its end")]
 
 
+def test_subscribers_of_a_topic_that_is_not_stopped_for_good_go_on_when_it_starts_again(
+    spark: SparkSession, lines: Lines, tmp_path: Path
+) -> None:
+    lines.write(1)
+    with started(spark, tmp_path, partitions=1) as topic:
+        identity = topic.status()["identity"]
+        with connect(topic, 0) as client:
+            assert client.take() == Snapshot((0,), ())
+            topic.stop(for_good=False)
+            (closed,) = client.take_all()
+        assert isinstance(closed, Closed)
+        assert closed.why is Why.LATER
+        with pytest.raises(Exception, match="no topic 'totals' runs in this driver"):
+            lines.run(lambda frame, number: publish(frame, "totals"))
+
+        topic.start()
+        lines.run(lambda frame, number: publish(frame, "totals"))
+        with connect(topic, 0, resume=(0,), identity=identity) as again:
+            assert again.take() == Snapshot((0,), ())
+            assert epoch_of(again) == ([(0, 1)], Update(((0, -1), (1, 1))))
+
+
 def kill_publisher(topic: Topic, partition: int) -> str:
     """Kill the process that serves a partition; where it served it."""
     address: str = topic.status()["partitions"][partition]["address"]

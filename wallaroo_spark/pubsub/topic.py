@@ -116,7 +116,7 @@ class Topic:
             tls_key=tls_key,
             tls_ca=tls_ca,
         )
-        self._embedded: EmbeddedRedis | None = None
+        self._embedded = EmbeddedRedis() if registry == "embedded" else None
         self._leases: Registry | None = None
         self._topics: Topics | None = None
         self._jobs: LongJobs | None = None
@@ -220,8 +220,7 @@ class Topic:
         master = context.master if context is not None else "connect"
         longjobs.registry_reach(self._registry_option, master)
         longjobs.task_slots(self._spark, self._setup.partitions, what="publishers")
-        if self._registry_option == "embedded":
-            self._embedded = EmbeddedRedis()
+        if self._embedded is not None:
             self._embedded.start()
         leases = self._leases = leases_of(self.registry_url, self.name, self._lease_seconds)
         self._topics = Topics(self.registry_url, lease_seconds=self._lease_seconds)
@@ -348,7 +347,7 @@ class Topic:
         if self._rounds is not None:
             self._rounds.join(10.0)
         leases, topics, jobs, embedded = self._leases, self._topics, self._jobs, self._embedded
-        self._leases = self._topics = self._jobs = self._embedded = self._rounds = None
+        self._leases = self._topics = self._jobs = self._rounds = None
         with contextlib.ExitStack() as last:
             if embedded is not None:
                 last.callback(embedded.stop)
