@@ -29,7 +29,7 @@ VERBS = {
     "receive": ("wallaroo_spark.cli.receive", "receive", "Run a receiver and its query as a YAML file says."),
     "send": ("wallaroo_spark.cli.send", "send", "Send the records of files, or of standard input, to a receiver."),
     "sink": ("wallaroo_spark.cli.sink", "sink", "Receive the rows of transactional connector sinks into files."),
-    "status": ("wallaroo_spark.cli.status", "status", "Show the workers of a running receiver."),
+    "status": ("wallaroo_spark.cli.status", "status", "Show the workers of a running receiver, topics and sinks."),
     "subscribe": ("wallaroo_spark.cli.subscribe", "subscribe", "Print the rows of a topic as they are published."),
 }
 """Verb → module, the click command in it, and its line in the help: listing the verbs loads none of them."""
