@@ -120,6 +120,24 @@ def test_a_driver_that_was_overtaken_commits_nothing_again(store: Store) -> None
     assert store.seen() == ["a", "b"]
 
 
+def test_rows_that_redis_loses_on_their_way_are_carried_again(
+    store: Store, client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = store.prepare(0, ["a"], ["b"])
+
+    def lose(_: object) -> None:
+        client.delete(*client.keys(f"{{{key}}}:wallaroo:orders:0:*"))
+
+    monkeypatch.setattr("wallaroo_spark.sinks.redis_sink.passed", lose)
+    with pytest.raises(SinkError, match="GONE rows on their way"):
+        store.make().commit(0, prepared)
+    assert store.seen() == []
+    monkeypatch.undo()
+
+    store.make().commit(0, prepared)
+    assert store.seen() == ["a", "b"]
+
+
 def test_a_new_checkpoint_counts_from_the_start(redis_url: str, store: Store, tmp_path: Path, key: str) -> None:
     store.make().commit(5, store.prepare(5, ["old"]))
     kind = "list" if "list" in repr(store.make()) else "stream"
