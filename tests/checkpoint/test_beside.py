@@ -93,3 +93,18 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match=r"_wallaroo/x/7 cannot be written: .*check that this process"):
         Beside(str(tmp_path), "x").write("7", b"")
+
+
+def test_what_could_not_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = Beside(str(tmp_path), "x")
+    beside.write("7", b"one")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    for act in (beside.write, beside.create):
+        with pytest.raises(CheckpointError, match="No space left on device; check"):
+            act("8", b"two")
+
+    assert (beside.names(), os.listdir(beside.path)) == (["7"], ["7"])

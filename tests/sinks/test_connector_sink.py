@@ -357,6 +357,10 @@ def test_a_writer_is_made_of_settings_alone(tmp_path: Path) -> None:
         (lambda path: connector("a:1", checkpoint=path, name="a/b"), "a sink is named 'a/b'"),
         (lambda path: connector("a:1", checkpoint=path, name="orders-7"), "as a partition of another would be"),
         (lambda path: connector("a", checkpoint=path, name="orders"), "has no port"),
+        (
+            lambda path: connector("a:1", checkpoint=path, name="orders", cooky="x"),
+            "has no cooky; it has cookie, version",
+        ),
         (lambda path: connector("a:1", checkpoint=path, name="orders", encode="xml"), "one of value, json"),
         (lambda path: connector("a:1", checkpoint="", name="orders"), "has no location"),
     ],

@@ -11,7 +11,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -62,6 +62,10 @@ def connector(
     """
     if encode not in ENCODINGS:
         raise ConfigurationError(f"encode is {encode!r}; it is one of {', '.join(ENCODINGS)}", encode=encode)
+    known = [one.name for one in fields(Reach)]
+    for setting in reach:
+        if setting not in known:
+            raise ConfigurationError(f"sinks.connector has no {setting}; it has {', '.join(known)}", setting=setting)
     sink = ConnectorSink(name, tuple(parse_addresses(address)), delimiter, give_up_after, Reach(**reach))
     return transactional(sink, checkpoint=checkpoint, shape=_as_json if encode == "json" else None)
 
