@@ -108,6 +108,22 @@ def test_rows_that_are_gone_leave_no_part_of_a_batch(store: Store, kafka: KafkaS
     assert store.seen() == []
 
 
+def test_a_commit_that_fails_on_its_way_leaves_nothing_open(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("half way")
+
+    prepared, sink = store.prepare(0, ["a"], ["b"]), store.make()
+    monkeypatch.setattr("wallaroo_spark.sinks.kafka_session.passed", fail)
+    with pytest.raises(RuntimeError, match="half way"):
+        sink.commit(0, prepared)
+    # All rows are with the broker, and it takes no other session for consumers to pass over them.
+    assert store.seen() == []
+    monkeypatch.undo()
+
+    sink.commit(0, prepared)
+    assert sorted(store.seen()) == ["a", "b"]
+
+
 def test_a_new_checkpoint_counts_from_the_start(store: Store, make: Make, tmp_path: Path) -> None:
     store.make().commit(5, store.prepare(5, ["old"]))
     new = make(checkpoint=str(tmp_path / "another"))
