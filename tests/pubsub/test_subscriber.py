@@ -317,6 +317,31 @@ async def test_an_application_that_takes_nothing_is_sent_no_more_than_it_may_hol
         await core.close()
 
 
+async def test_frontiers_are_not_read_without_end_either(catalog: Catalog) -> None:
+    publisher = await Publisher(catalog, retain=10_000).start()
+    core = subscriber.Subscriber(
+        catalog, subscriber.Settings(topic="totals", cookie=COOKIE, max_waiting_bytes=20 * subscriber.ITEM_BYTES)
+    )
+    await core.open()
+    try:
+        assert isinstance(await core.next(), Frontier)
+        for batch in range(21):
+            publisher.commit(batch)
+            await until(lambda batch=batch: core.frontier == (batch + 1,))  # type: ignore[misc]
+        for batch in range(21, 200):
+            publisher.commit(batch)
+        (follower,) = publisher.machine._subscribers.values()
+        await until(lambda: follower.batch == 200)
+        assert len(core._items) == 21
+        taken = 0
+        while core.position != Position("history", 200):
+            assert isinstance(await core.next(), Frontier)
+            taken += 1
+        assert taken == 200
+    finally:
+        await core.close()
+
+
 async def test_an_iteration_ends_with_the_topic(two: Catalog) -> None:
     publishers = [await Publisher(two, number).start() for number in range(2)]
     topic = following(two)

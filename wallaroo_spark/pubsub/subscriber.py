@@ -30,7 +30,9 @@ FIND_SECONDS = 0.2
 LOOK_SECONDS = 2.0
 """How often to see whether a partition is served elsewhere by now."""
 MAX_WAITING_BYTES = 16 << 20
-"""Rows that the application has not taken; past it no more are read."""
+"""What the application has not taken; past it no more is read."""
+ITEM_BYTES = 256
+"""What an item counts beside its rows."""
 
 
 class Record(Protocol):
@@ -152,10 +154,10 @@ class Subscriber:
                     raise self._failure
                 return None
             item = self._items.popleft()
-            if isinstance(item, FrontierMoved):
-                return self._moved(item)
-            self._waiting -= len(item.payload)
+            self._waiting -= _weight(item)
             self._changed.notify_all()
+        if isinstance(item, FrontierMoved):
+            return self._moved(item)
         return Epoch(item.time, item.partition, unpack_rows(item.payload))
 
     async def close(self) -> None:
@@ -262,7 +264,7 @@ class Subscriber:
     async def _give(self, items: list[Any]) -> None:
         async with self._changed:
             self._items.extend(items)
-            self._waiting += sum(len(item.payload) for item in items if isinstance(item, Delivered))
+            self._waiting += sum(map(_weight, items))
             self._changed.notify_all()
 
     def _closed(self, line: Line, closed: Closed) -> bool:
@@ -315,6 +317,11 @@ class Subscriber:
     async def _wake(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+def _weight(item: Delivered | FrontierMoved) -> int:
+    """What an item counts: an application that takes nothing is not told of frontiers without end either."""
+    return ITEM_BYTES + (len(item.payload) if isinstance(item, Delivered) else 0)
 
 
 def no_topic(topic: str, wait: float) -> PubSubError:
