@@ -16,11 +16,13 @@ from tests.sinks.memory import partition_rows, pieces
 from tests.sinks.serving import SECONDS, ServingSink, shown
 from wallaroo_spark.errors import ConfigurationError, SinkError, TransportError
 from wallaroo_spark.protocol import V3, Error, FrameBuffer, Hello, Message, Notify, RawFrame
+from wallaroo_spark.protocol.sink_messages import Phase1, Range, Reply
 from wallaroo_spark.sinks import Prepared, Transaction, connector
 from wallaroo_spark.sinks.client import Reach, SinkClient
 from wallaroo_spark.sinks.connector_sink import ConnectorSink
 from wallaroo_spark.sinks.coordinator import Coordinator
 from wallaroo_spark.sinks.decisions import Decisions
+from wallaroo_spark.sinks.store import HIDDEN
 from wallaroo_spark.sinks.task import Vote, vote
 from wallaroo_spark.transport import connect, parse_address, server_context
 
@@ -206,6 +208,29 @@ def test_a_new_session_of_a_worker_ends_the_old_one_and_its_rows(server: Serving
 
     asyncio.run(run())
     assert [one.attempt for one in sink_to(server.address).recover()] == ["a"]
+    assert len(list((server.to / HIDDEN).glob("*.part"))) == 1
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [(), ((1, 0, 4),), ((1, 1, 5),), ((2, 0, 5),), ((1, 0, 5), (1, 0, 5))],
+    ids=lambda ranges: str(list(ranges)),
+)
+def test_a_vote_on_anything_but_what_came_is_a_no(
+    server: ServingSink, ranges: tuple[tuple[int, int, int], ...]
+) -> None:
+    async def run() -> None:
+        async with await SinkClient.open(parse_address(server.address), "orders-0", Reach()) as client:
+            await client.notify(0)
+            await client.notify(1)
+            await client.send([b"four\n"])
+            phase1 = Phase1("t", tuple(Range(*one) for one in ranges))
+            client._stream.write(client._session.control(phase1))
+            assert await client._answer(Reply) == Reply("t", False)
+            assert await client.uncommitted() == ()
+
+    asyncio.run(run())
+    assert list((server.to / HIDDEN).glob("*.part")) == []
 
 
 def test_a_transaction_is_decided_on_another_connection(server: ServingSink) -> None:

@@ -124,6 +124,8 @@ def test_what_is_committed_is_appended_once_wherever_the_server_dies(
         for name in parts(tmp_path):
             (tmp_path / HIDDEN / name).unlink()
     with opened(tmp_path) as store:
+        # At once, whether or not the worker ever comes back.
+        assert shown(tmp_path) == {"w-0.out": b"one\nsecond\n"}
         assert store.uncommitted("w") == []
         assert store.settle("w-0") == 11
 
