@@ -251,6 +251,24 @@ def test_what_is_prepared_outlives_a_crash_of_the_server(own_postgres: PostgresS
         sink.commit(0, [one])
     table.connect(dsn)
     assert sorted(table.values()) == [IDEMPOTENT, TWO_PHASE]
+    # A server that allows fewer prepared transactions could not read of these in its log.
+    table.run("CHECKPOINT")
+    table.connection.close()
+    own_postgres.stop()
+
+
+def test_more_partitions_than_the_server_prepares_are_a_vote_to_abort(own_postgres: PostgresServer) -> None:
+    own_postgres.start(prepared=1)
+    table = Table(own_postgres.dsn)
+    table.create("value text")
+    sink = PostgresSink(own_postgres.dsn, table=table.name, name="many")
+    first = prepared(sink, {"value": ["a"]})
+
+    assert "raise max_prepared_transactions, give batches fewer partitions" in refuses(sink, {"value": ["b"]})
+    sink.abort([first.transaction])
+    assert table.values() == []
+    # A server that allows fewer prepared transactions could not read of these in its log.
+    table.run("CHECKPOINT")
     table.connection.close()
     own_postgres.stop()
 

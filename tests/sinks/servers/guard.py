@@ -13,13 +13,15 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import psutil
+
 # The shell holds one end of a pipe and we the other: `read` returns when we close it and when we die of anything.
 _GUARD = """
 signal=$1
 shift
 "$@" &
 read -r _
-kill -s "$signal" $!
+kill -s "$signal" $! 2>/dev/null
 wait $!
 """
 STOP_SECONDS = 20.0
@@ -75,10 +77,15 @@ class Guarded:
                 start_new_session=True,
             )
         deadline = time.monotonic() + seconds
+        shell, begun = psutil.Process(self._process.pid), False
         while not answers():
-            if time.monotonic() > deadline:
+            running = [child for child in shell.children() if child.status() != psutil.STATUS_ZOMBIE]
+            ended = begun and not running
+            begun = begun or bool(running)
+            if ended or time.monotonic() > deadline:
                 self.stop()
-                raise ServerFailed(f"{command[0]} did not answer in {seconds} s: {self._last_lines()}")
+                why = "ended" if ended else f"did not answer in {seconds} s"
+                raise ServerFailed(f"{command[0]} {why}: {self._last_lines()}")
             time.sleep(POLL_SECONDS)
 
     def stop(self) -> None:
