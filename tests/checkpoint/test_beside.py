@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -108,3 +109,22 @@ def test_what_could_not_be_written_leaves_nothing(tmp_path: Path, monkeypatch: p
             act("8", b"two")
 
     assert (beside.names(), os.listdir(beside.path)) == (["7"], ["7"])
+
+
+def test_a_mounted_object_store_has_neither_links_nor_folders_to_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    def invalid(_: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "fsync", invalid)
+    beside = Beside(str(tmp_path), "x")
+
+    assert beside.create("7", b"one")
+    assert not beside.create("7", b"two")
+    assert beside.read("7") == b"one"
+    assert os.listdir(beside.path) == ["7"]

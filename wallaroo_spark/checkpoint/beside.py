@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import uuid
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from wallaroo_spark.errors import CheckpointError, ConfigurationError
 
 FOLDER = "_wallaroo"
 _TEMPORARY = ".tmp"
+# What a file system without hard links answers: mounted object stores, some shares.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class Beside:
@@ -54,8 +57,9 @@ class Beside:
     def create(self, name: str, data: bytes) -> bool:
         """Put a file there unless one of that name is; whether it is ours.
 
-        On a local file system and on HDFS one of several that try at once succeeds. Object stores have nothing that
-        ``pyarrow.fs`` could do this with: there a look comes first, and who comes at the same moment is not seen.
+        On a local file system and on HDFS one of several that try at once succeeds. Object stores, also those that are
+        mounted as directories, have nothing to do this with: there a look comes first, and who comes at the same moment
+        is not seen.
         """
         with self._explained("created", name):
             target = self._file(_checked(name))
@@ -66,7 +70,7 @@ class Beside:
                 if not self._local:
                     self.filesystem.move(temporary, target)
                     return True
-                os.link(temporary, target)
+                _link(temporary, target)
             except OSError:
                 if self.filesystem.get_file_info(target).type == fs.FileType.NotFound:
                     raise
@@ -170,10 +174,24 @@ def _checked(name: str) -> str:
     return name
 
 
+def _link(temporary: str, target: str) -> None:
+    """Give a file its name; raises FileExistsError when one has it."""
+    try:
+        os.link(temporary, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.rename(temporary, target)
+
+
 def sync(path: str) -> None:
     """Have the disk hold a local file, or a folder's list of names, before this returns. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Mounted object stores have nothing to sync.
+        if error.errno != errno.EINVAL:
+            raise
     finally:
         os.close(descriptor)
