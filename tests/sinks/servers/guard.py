@@ -79,9 +79,10 @@ class Guarded:
         deadline = time.monotonic() + seconds
         shell, begun = psutil.Process(self._process.pid), False
         while not answers():
-            running = [child for child in shell.children() if child.status() != psutil.STATUS_ZOMBIE]
-            ended = begun and not running
-            begun = begun or bool(running)
+            # One that has ended stays the shell's child, as long as that waits for us.
+            children = shell.children()
+            begun = begun or bool(children)
+            ended = begun and all(child.status() == psutil.STATUS_ZOMBIE for child in children)
             if ended or time.monotonic() > deadline:
                 self.stop()
                 why = "ended" if ended else f"did not answer in {seconds} s"
