@@ -24,7 +24,8 @@ settings.load_profile("project")
 
 ROOT = Path(__file__).resolve().parents[1]
 CLUSTER = ROOT / "scripts" / "cluster.py"
-CLUSTER_TESTS = "tests/cluster/"
+TOGETHER = ("tests/cluster/", "tests/sinks/")
+"""Folders whose tests share what is slow to start."""
 JUDGED = ("protocol", "worker", "checkpoint")
 
 # Another Spark's settings would mix its jars with the installed ones.
@@ -70,13 +71,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Side by side, a file's tests stay together, and so do those on the cluster: there is one, and it starts once."""
+    """Side by side, a file's tests stay together, and so do those that share a cluster or servers."""
     from xdist.scheduler import LoadFileScheduling
 
     class Together(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             scope: str = super()._split_scope(nodeid)
-            return CLUSTER_TESTS if scope.startswith(CLUSTER_TESTS) else scope
+            return next((folder for folder in TOGETHER if scope.startswith(folder)), scope)
 
     return Together(config, log) if config.getvalue("dist") == "loadfile" else None
 
