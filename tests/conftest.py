@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # A slow machine is no failure: no test asserts a time, Hypothesis's own deadline included.
-settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile(
+    "project", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+# What pytest's --hypothesis-profile=thorough asks for.
+settings.register_profile("thorough", settings.get_profile("project"), max_examples=1000)
 settings.load_profile("project")
 
 ROOT = Path(__file__).resolve().parents[1]

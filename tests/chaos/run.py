@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,8 +37,13 @@ class Plan:
     """The state directory of a cluster to use; without it, one of its own."""
 
 
-def run(plan: Plan, say: Callable[[str], None], progress: Callable[[str], None]) -> Run:
-    """Carry the plan out and write ``chaos.json`` and ``chaos.png`` into its directory."""
+def run(
+    plan: Plan,
+    say: Callable[[str], None],
+    progress: Callable[[str], None],
+    watch: Callable[[Stage], AbstractContextManager[object]] = nullcontext,
+) -> Run:
+    """Carry the plan out and write ``chaos.json`` and ``chaos.png`` into its directory; ``watch`` may look on."""
     clear(plan.directory)
     connectors = write_files(plan.directory / "files", plan.messages, plan.seed)
     files = [file for _, own in connectors.values() for file in own]
@@ -46,8 +52,9 @@ def run(plan: Plan, say: Callable[[str], None], progress: Callable[[str], None])
         plan.seed, plan.kills, 60 * plan.minutes * FIRST_FAULT, 60 * plan.minutes * LAST_FAULT, LEASE_SECONDS
     )
     say(f"Starting a cluster, a Redis, a driver and {len(connectors)} connectors in {plan.directory} …")
-    with Stage(plan.directory, cluster=plan.cluster) as stage:
+    with Stage(plan.directory, cluster=plan.cluster) as stage, ExitStack() as watching:
         stage.await_ready()
+        watching.enter_context(watch(stage))
         began = time.time()
         for instance, (revision, own) in connectors.items():
             stage.add_connector(instance, revision, began, interval, own)
