@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
@@ -59,8 +60,16 @@ def send_a_round(streams: list[BlockingStream], wanted: dict[str, list[str]], la
 def test_whoever_dies_wherever_nothing_is_lost_or_repeated(drivers: Drivers, feeders: Feeders, tmp_path: Path) -> None:
     port, deaths = free_ports(2), Deaths(tmp_path / "deaths")
     variables = {DIRECTORY: str(tmp_path / "deaths")}
-    driver = drivers.start(port, **variables)
-    deaths.driver_is(driver.pid)
+    # All of them at once, for each takes a while to be ready; they begin one after the other.
+    waiting = [drivers.start(port, **variables) for _ in range(1 + len(OF_THE_DRIVER))]
+
+    def next_driver() -> Popen[bytes]:
+        following = waiting.pop(0)
+        deaths.driver_is(following.pid)
+        drivers.go(following)
+        return following
+
+    driver = next_driver()
     streams = open_streams(feeders, port)
     wanted: dict[str, list[str]] = {stream.name: [] for stream in streams}
 
@@ -75,8 +84,7 @@ def test_whoever_dies_wherever_nothing_is_lost_or_repeated(drivers: Drivers, fee
             driver.wait()
             planned, committed = (newest(tmp_path / "checkpoint" / log) for log in ("offsets", "commits"))
             assert step not in BEFORE_THE_COMMIT or planned == committed + 1, step
-            driver = drivers.start(port, **variables)
-            deaths.driver_is(driver.pid)
+            driver = next_driver()
         sent.result(120)
         eventually(lambda last=last: all(stream.acknowledged == last for stream in streams), 120)
         assert drivers.written() == wanted, step

@@ -3,7 +3,7 @@
     python driver.py DIRECTORY PORT
 
 It runs a receiver with two workers on PORT and PORT + 1 and writes the rows of batch N to ``DIRECTORY/rows/N.json``, in
-place of what was there. The driver ends in good order when its standard input ends.
+place of what was there. It begins when a line comes on its standard input, and ends in good order when that ends.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def main(directory: Path, port: int) -> None:
         builder = builder.config(name, value)
     spark = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    # Starting Java takes longest, and may be done before a driver is needed.
+    sys.stdin.readline()
     rows = directory / "rows"
     rows.mkdir(exist_ok=True)
 

@@ -55,6 +55,12 @@ class Drivers:
         self._started.append(driver)
         return driver
 
+    def go(self, driver: subprocess.Popen[bytes]) -> None:
+        """Have a driver of ``tests/receiver/driver.py`` begin."""
+        assert driver.stdin is not None
+        driver.stdin.write(b"\n")
+        driver.stdin.flush()
+
     def end(self, driver: subprocess.Popen[bytes]) -> None:
         """Have a driver end in good order."""
         assert driver.stdin is not None
