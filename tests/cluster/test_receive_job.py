@@ -34,9 +34,6 @@ receiver: cluster
 registry: env:WALLAROO_REGISTRY
 workers: 2
 cookie: env:WALLAROO_COOKIE
-instances: [shop-draft-be, shop-draft-le, shop-v3]
-quietSeconds: 1
-availableNowTimeout: 120
 maxOffsetsPerTrigger: 2500
 checkpoint: {directory}/checkpoint
 sink: {{format: parquet, path: {directory}/rows}}
@@ -99,28 +96,6 @@ def assert_rows_are_the_files(spark: SparkSession, directory: Path) -> None:
     )
 
 
-@pytest.mark.usefixtures("registry_url")
-def test_an_available_now_job_takes_what_three_connectors_send(
-    submit: Submit, job: Path, tmp_path: Path, spark: SparkSession
-) -> None:
-    with ThreadPoolExecutor(len(REVISIONS)) as threads:
-        sending = [threads.submit(send, tmp_path, revision) for revision in REVISIONS]
-        finished = submit(
-            ROOT / "jobs" / "receive.py",
-            str(job),
-            "--set",
-            "trigger.availableNow=true",
-            properties=ROOT / "conf" / "standalone.conf",
-        )
-        sent = [future.result() for future in sending]
-
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert f"{len(REVISIONS) * LINES:,} rows in" in finished.stdout
-    assert COOKIE not in finished.stdout
-    assert [summary["messages"] for summary in sent] == [LINES] * len(REVISIONS)
-    assert_rows_are_the_files(spark, tmp_path)
-
-
 def in_the_projects_python_on_the_cluster(pid: int) -> bool:
     """Whether a worker's process is of this Python, in a directory of an executor of the standalone cluster."""
     worker = psutil.Process(pid)
@@ -156,6 +131,8 @@ def test_a_job_outlives_a_killed_worker_and_stops_when_terminated(
     assert where == [True, True]
     assert "Stopping (SIGTERM) …" in finished.stdout
     assert "Ended in good order after" in finished.stdout
+    assert f"{len(REVISIONS) * LINES:,} rows in" in finished.stdout
+    assert COOKIE not in finished.stdout
     assert "Traceback" not in finished.stderr
     assert [summary["messages"] for summary in sent] == [LINES] * len(REVISIONS)
     assert_rows_are_the_files(spark, tmp_path)

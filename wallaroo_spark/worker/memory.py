@@ -10,9 +10,7 @@ Source: ``design.md``, rule 6.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -20,8 +18,6 @@ KEEP_BYTES = 32 << 20
 """Free bytes at the top of the heap from which on glibc gives memory back."""
 KEEP_SECONDS = 1.0
 """How long Arrow's allocator keeps what is free: long enough for what the next batch needs."""
-GIVE_BACK_BYTES = 64 << 20
-"""Bytes let go of at once from which on they are given back: about half of them would not fit what comes next."""
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 _GLIBC_LARGEST_MMAP_THRESHOLD = 32 << 20
 
@@ -49,17 +45,3 @@ def keep_memory() -> bool:
     pa.jemalloc_set_decay_ms(int(KEEP_SECONDS * 1000))
     pa.set_memory_pool(pool)
     return all(done)
-
-
-@contextlib.contextmanager
-def giving_back() -> Iterator[None]:
-    """Give memory back where much of it is let go of within.
-
-    Columns that come next are seldom of the sizes of those that went. Measured with 125 MiB committed at once, a worker
-    that kept them grew by 70 MiB until a second was over.
-    """
-    pool = pa.default_memory_pool()
-    before = pool.bytes_allocated()
-    yield
-    if before - pool.bytes_allocated() >= GIVE_BACK_BYTES:
-        pool.release_unused()

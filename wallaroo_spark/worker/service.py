@@ -24,7 +24,6 @@ from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.flight_server import FlightServer
 from wallaroo_spark.worker.leasing import Registry, Tenancy
 from wallaroo_spark.worker.ledger import Origin
-from wallaroo_spark.worker.memory import giving_back
 from wallaroo_spark.worker.reads import Reads
 from wallaroo_spark.worker.state import WorkerState
 
@@ -242,10 +241,6 @@ class WorkerService:
 
     def handle(self, event: e.Event) -> None:
         """Give the state an event and carry out what it asks; on the loop's thread."""
-        with giving_back() if isinstance(event, e.Committed) else contextlib.nullcontext():
-            self._handle(event)
-
-    def _handle(self, event: e.Event) -> None:
         woken = False
         instructions = self._instructions(event)
         if isinstance(event, e.Committed):
