@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.connector.scripted_worker import ScriptedWorker
 from tests.connector.test_connector import connector
 from tests.connector.test_reconnect import lose
 from wallaroo_spark.connector import FeedResult, Lines, Progress, Record, Records, Stdin
+from wallaroo_spark.connector.batches import GROUP_SECONDS
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError, ReplayError
 
 pytestmark = pytest.mark.timeout(30)
@@ -153,6 +156,22 @@ class TestFeeding:
             least = min(worker.named(name).last or 0 for name in "abcd")
             await feeding
         assert least > 250, "one feed was kept from sending"
+
+    async def test_a_feed_that_stops_to_read_goes_on_with_its_turn(self) -> None:
+        def read(name: str) -> Iterator[Record]:
+            for number in range(1, 501):
+                if name == "d" and number in (20, 60, 100):
+                    # Longer than records that were read wait for those behind them.
+                    time.sleep(2 * GROUP_SECONDS)
+                yield Record(number, b"x")
+
+        async with ScriptedWorker(credits=5) as worker, connector(worker) as sender:
+            sources = (Records(name, partial(read, name)) for name in "abcd")
+            feeding = asyncio.gather(*(sender.feed(source) for source in sources))
+            await worker.until(lambda: any(worker.named(name).last == 500 for name in "abcd"))
+            least = min(worker.named(name).last or 0 for name in "abcd")
+            await feeding
+        assert least > 250, "another feed's turn went before what was left of this one's"
 
     async def test_a_stream_may_stay_open_and_be_fed_again(self, revision: str) -> None:
         async with ScriptedWorker() as worker, connector(worker, revision=revision) as sender:

@@ -15,11 +15,12 @@ class Gate:
         self.tickets = 0
         self.passed: list[str] = []
 
-    def enter(self, name: str, also: bool = True) -> asyncio.Task[None]:
-        async def take() -> None:
-            await self.turnstile.wait(lambda: also and self.tickets > 0)
+    def enter(self, name: str, also: bool = True, place: int | None = None) -> asyncio.Task[int]:
+        async def take() -> int:
+            had = await self.turnstile.wait(lambda: also and self.tickets > 0, place)
             self.tickets -= 1
             self.passed.append(name)
+            return had
 
         return asyncio.create_task(take())
 
@@ -86,6 +87,18 @@ class TestTurnstile:
         assert gate.passed == ["first", "second"]
         assert first.done()
         assert second.done()
+
+    async def test_one_whose_turn_is_not_over_goes_before_all_who_came_after_it_however_long_it_was_away(self) -> None:
+        gate = Gate()
+        first, second, _third = (gate.enter(name) for name in ("first", "second", "third"))
+        await gate.hand_out(2)
+        assert gate.passed == ["first", "second"]
+        places = await first, await second
+        gate.enter("second again", place=places[1])
+        gate.enter("first again", place=places[0])
+        await gate.hand_out(0)
+        await gate.hand_out(3)
+        assert gate.passed[2:] == ["first again", "second again", "third"]
 
 
 class TestSignal:

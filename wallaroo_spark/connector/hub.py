@@ -96,13 +96,15 @@ class Hub:
         """What the send that has waited longest waits for; None when none waits."""
         return next((found for obstacle in self._waiting.values() if (found := obstacle())), None)
 
-    async def turn(self, obstacle: Callable[[], Obstacle | None], may_pass: Callable[[], bool], *, first: bool) -> None:
+    async def turn(
+        self, obstacle: Callable[[], Obstacle | None], may_pass: Callable[[], bool], place: int | None
+    ) -> int:
         """Wait for a turn to send, as :meth:`Turnstile.wait`; one that takes long is logged with what it waits for."""
         starving = asyncio.get_running_loop().call_later(STARVED_SECONDS, self._starved)
         me = object()
         self._waiting[me] = obstacle
         try:
-            await self.turnstile.wait(may_pass, first=first)
+            return await self.turnstile.wait(may_pass, place)
         finally:
             starving.cancel()
             del self._waiting[me]

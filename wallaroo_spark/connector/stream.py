@@ -41,6 +41,7 @@ class Stream:
         self.refused_since = 0.0
         self._hub = hub
         self._turn_left = 0
+        self._place: int | None = None
         self._resender: Link | None = None
         self._ephemeral = isinstance(ledger, Fleeting)
 
@@ -270,8 +271,10 @@ class Stream:
                 self._turn_left -= 1
                 return
             unfinished = self._turn_left > 0
-            await hub.turn(
-                obstacle, lambda: hub.over or self.failure is not None or obstacle() is None, first=unfinished
+            self._place = await hub.turn(
+                obstacle,
+                lambda: hub.over or self.failure is not None or obstacle() is None,
+                self._place if unfinished else None,
             )
             if not unfinished:
                 self._turn_left = QUANTUM

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from bisect import insort
 from collections.abc import Callable
 
 
@@ -31,8 +31,9 @@ class Signal:
 
 
 class _Waiter:
-    def __init__(self, may_pass: Callable[[], bool]) -> None:
+    def __init__(self, may_pass: Callable[[], bool], place: int) -> None:
         self.may_pass = may_pass
+        self.place = place
         self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -43,8 +44,9 @@ class Turnstile:
     """
 
     def __init__(self) -> None:
-        self._waiters: deque[_Waiter] = deque()
+        self._waiters: list[_Waiter] = []
         self._woken: _Waiter | None = None
+        self._places = 0
 
     @property
     def crowded(self) -> bool:
@@ -62,16 +64,16 @@ class Turnstile:
                 waiter.woken.set_result(None)
                 return
 
-    async def wait(self, may_pass: Callable[[], bool], *, first: bool = False) -> None:
+    async def wait(self, may_pass: Callable[[], bool], place: int | None = None) -> int:
         """Wait for one's turn; on return ``may_pass()`` holds, until the caller awaits something.
 
-        ``first`` is for one whose turn is not over: it goes to the front.
+        Returns the place that the waiter had. One whose turn is not over hands it in again, however long it was away:
+        it goes before all who came after it.
         """
-        waiter = _Waiter(may_pass)
-        if first:
-            self._waiters.appendleft(waiter)
-        else:
-            self._waiters.append(waiter)
+        if place is None:
+            self._places = place = self._places + 1
+        waiter = _Waiter(may_pass, place)
+        self._queue(waiter)
         # Those ahead may all be unable to pass.
         self.turn()
         while True:
@@ -84,10 +86,13 @@ class Turnstile:
             if may_pass():
                 # The next one looks once this one has taken what it came for.
                 asyncio.get_running_loop().call_soon(self.turn)
-                return
+                return place
             waiter.woken = asyncio.get_running_loop().create_future()
-            self._waiters.appendleft(waiter)
+            self._queue(waiter)
             self.turn()
+
+    def _queue(self, waiter: _Waiter) -> None:
+        insort(self._waiters, waiter, key=lambda other: other.place)
 
     def _leave(self, waiter: _Waiter) -> None:
         if self._woken is waiter:
