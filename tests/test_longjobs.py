@@ -13,7 +13,7 @@ import pytest
 from tests.receiver.support import eventually
 from wallaroo_spark import longjobs
 from wallaroo_spark.errors import ConfigurationError, RegistryError
-from wallaroo_spark.longjobs import LongJobs
+from wallaroo_spark.longjobs import JobRecord, LongJobs, Patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -162,4 +162,44 @@ def test_what_runs_already_counts(spark: SparkSession) -> None:
     assert refused.value.message == (
         "2 publishers, 2 workers and publishers that run already and the query need 5 task slots, and local[4] has 4: "
         "no batch would ever run; use fewer publishers, or local[5] or more"
+    )
+
+
+def test_a_start_asks_a_registry_that_is_away_again() -> None:
+    answers: list[Exception | int] = [RegistryError("away"), RegistryError("still away"), 7]
+
+    def ask() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert Patience("topic 'a'").ask(ask) == 7
+    assert answers == []
+
+
+def test_a_start_that_is_stopped_waits_no_longer() -> None:
+    patience = Patience("topic 'a'")
+    patience.stopping.set()
+    with pytest.raises(ConfigurationError, match="topic 'a' was stopped while it was starting; start it again"):
+        patience.hold(lambda: False, 10.0, lambda: ConfigurationError("in use"))
+
+
+def test_a_lock_is_waited_for_as_long_as_one_who_was_killed_may_hold_it() -> None:
+    tries: list[bool] = [False, True]
+    patience = Patience("topic 'a'")
+    patience.hold(lambda: tries.pop(0), 10.0, lambda: ConfigurationError("in use"))
+    with pytest.raises(ConfigurationError, match="in use"):
+        patience.hold(lambda: False, -1.0, lambda: ConfigurationError("in use"))
+
+
+def test_what_an_earlier_submission_serves_does_not_count() -> None:
+    records = [JobRecord(0, submission=5), JobRecord(1, submission=6, last_error="no such module")]
+    served = [{(0, 3), (1, 6)}, {(0, 5), (1, 6)}]
+    patience = Patience("receiver 'a'")
+    patience.await_served("worker", records, lambda: served.pop(0), 10.0)
+    with pytest.raises(ConfigurationError) as caught:
+        patience.await_served("worker", records, lambda: {(0, 5), (1, 4)}, 0.0)
+    assert (
+        caught.value.message == "receiver 'a': its workers did not come up within 0 seconds: worker 1: no such module"
     )

@@ -14,13 +14,13 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 
-from wallaroo_spark.errors import ConfigurationError, RegistryError
+from wallaroo_spark.errors import ConfigurationError, RegistryError, WallarooError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,13 +32,18 @@ LONGEST_PAUSE = 10.0
 ASK_SECONDS = 1.0
 STEADY_SECONDS = 30.0
 """A job that ran for so long was well, so the next pause is short again."""
+REGISTRY_SECONDS = 60.0
+"""How long a registry that was there may be away while jobs start."""
 EXECUTORS_SECONDS = 60.0
 """How long a cluster's executors may take to register before its task slots are counted."""
 HEARTBEAT_SECONDS = 1.0
 """Spark may take a silent Python task for idle, so an empty frame leaves this often."""
 END_SECONDS = 10.0
 _ERROR_CHARACTERS = 500
+_ASK_AGAIN_SECONDS = 0.2
+_LOOK_AGAIN_SECONDS = 0.05
 
+T = TypeVar("T")
 Work = Callable[[Iterator["pd.DataFrame"]], Iterator["pd.DataFrame"]]
 """What mapInPandas runs in an executor, on one partition of one row that only places the task."""
 
@@ -215,6 +220,59 @@ class LongJobs:
 
 
 _started: weakref.WeakSet[LongJobs] = weakref.WeakSet()
+
+
+class Patience:
+    """What the owner of long jobs waits for as it starts them, until somebody sets ``stopping``.
+
+    ``owner`` names it. Every wait raises :class:`ConfigurationError` once ``stopping`` is set.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self.stopping = threading.Event()
+        self._owner = owner
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """Ask the registry; one that was there and is away now must not end a start that can wait for it."""
+        until = time.monotonic() + REGISTRY_SECONDS
+        while True:
+            try:
+                return question()
+            except RegistryError as error:
+                if time.monotonic() > until:
+                    raise
+                log.warning("%s waits for its registry: %s", self._owner, error)
+            self._pause(_ASK_AGAIN_SECONDS)
+
+    def hold(self, take: Callable[[], bool], lease_seconds: float, refusal: Callable[[], WallarooError]) -> None:
+        """Take a lock. An owner that was killed holds its locks until they run out, so that is waited for."""
+        until = time.monotonic() + lease_seconds + 1
+        while not self.ask(take):
+            if time.monotonic() > until:
+                raise refusal()
+            self._pause(_ASK_AGAIN_SECONDS)
+
+    def await_served(
+        self, what: str, records: Iterable[JobRecord], served: Callable[[], set[tuple[int, int]]], seconds: float
+    ) -> None:
+        """Wait until each job's submission is among the (number, submission) that the registry says are served."""
+        until = time.monotonic() + seconds
+        while True:
+            # Leases of jobs that were killed last a while longer: only these submissions count.
+            now = self.ask(served)
+            missing = [record for record in records if (record.number, record.submission) not in now]
+            if not missing:
+                return
+            if time.monotonic() > until:
+                why = "; ".join(f"{what} {record.number}: {record.last_error or 'no error'}" for record in missing)
+                raise ConfigurationError(
+                    f"{self._owner}: its {what}s did not come up within {seconds:g} seconds: {why}"
+                )
+            self._pause(_LOOK_AGAIN_SECONDS)
+
+    def _pause(self, seconds: float) -> None:
+        if self.stopping.wait(seconds):
+            raise ConfigurationError(f"{self._owner} was stopped while it was starting; start it again")
 
 
 def in_short(error: Exception) -> str:

@@ -124,15 +124,16 @@ def test_a_start_waits_for_a_redis_that_goes_away_meanwhile(
         starting = thread.submit(receiver.start)
         eventually(lambda: registry.fleet().get("token"))
         proxy.refuse()
-        eventually(lambda: "receiver orders waits for its workers" in caplog.text)
+        eventually(lambda: "receiver 'orders' waits for its registry" in caplog.text)
         proxy.accept()
         starting.result()
         with receiver:
             assert addresses(receiver) == registry.leases()[0].connect
+            caplog.clear()
             proxy.refuse()
             writer = receiver.stream().writeStream.format("noop")
             beginning = thread.submit(receiver.start, writer, checkpoint=str(tmp_path))
-            eventually(lambda: "receiver orders waits for its registry" in caplog.text)
+            eventually(lambda: "receiver 'orders' waits for its registry" in caplog.text)
             proxy.accept()
             assert beginning.result().isActive
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import socket
@@ -42,9 +41,6 @@ POLL_SECONDS = 0.5
 """How often to look at it where it is not."""
 COARSE_NS = 50_000_000
 RENEW_SECONDS = 1.0
-BIND_SECONDS = 15.0
-"""How long a port may still be held by a predecessor: a cancelled task's process lives on for some seconds."""
-BIND_PAUSE_SECONDS = 0.2
 STOP_SECONDS = 8.0
 """How long subscribers may take over what is left for them when the publisher ends."""
 SHARED_BYTES = 4 << 20
@@ -188,19 +184,7 @@ class PublisherService:
         tls = None
         if setup.tls_certificate:
             tls = transport.server_context(setup.tls_certificate, setup.tls_key, setup.tls_ca)
-        until = time.monotonic() + BIND_SECONDS
-        while not self._stopped.is_set():
-            try:
-                return await transport.serve(self._serve, setup.host, port, tls=tls)
-            except TransportError as error:
-                if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE or time.monotonic() > until:
-                    raise
-                await self._pause(BIND_PAUSE_SECONDS)
-        return None
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopped.wait(), seconds)
+        return await transport.serve_once_free(self._serve, setup.host, port, tls=tls, stopped=self._stopped)
 
     async def _renew(self) -> None:
         period = min(RENEW_SECONDS, self.setup.lease_seconds / 3)

@@ -10,18 +10,17 @@ import logging
 import os
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from pyspark.sql import DataFrame
 
 from wallaroo_spark import longjobs
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError
-from wallaroo_spark.longjobs import JobRecord, LongJobs, Work
+from wallaroo_spark.longjobs import JobRecord, LongJobs, Patience, Work
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.pubsub.leasing import ENDED
 from wallaroo_spark.pubsub.outbox import RETAIN, Outbox
@@ -33,12 +32,8 @@ from wallaroo_spark.registry import EmbeddedRedis, Registry
 
 log = logging.getLogger("wallaroo_spark.pubsub")
 
-T = TypeVar("T")
-
 PUBLISHERS_SECONDS = 120.0
 """How long the publishers may take to come up: a cluster may first have to start their executors."""
-REGISTRY_SECONDS = 60.0
-"""How long a registry that was there may be away while a topic starts."""
 STOP_SECONDS = 20.0
 _LOCK = "topic"
 
@@ -125,7 +120,7 @@ class Topic:
         self._published: dict[int, str] = {}
         self._error = ""
         self._lifecycle = threading.RLock()
-        self._stopping = threading.Event()
+        self._patience = Patience(f"topic {name!r}")
         self._rounds: threading.Thread | None = None
 
     def __repr__(self) -> str:
@@ -154,7 +149,7 @@ class Topic:
         with self._lifecycle:
             if self._jobs is not None:
                 return
-            self._stopping.clear()
+            self._patience.stopping.clear()
             try:
                 self._start()
             except BaseException:
@@ -168,7 +163,7 @@ class Topic:
         Subscribers get all that is committed. Then they are told that the topic has ended, or, when it is not
         ``for_good``, wait for a driver that starts it again on the same checkpoint.
         """
-        self._stopping.set()
+        self._patience.stopping.set()
         with self._lifecycle:
             if _running.get(self.name) is self:
                 del _running[self.name]
@@ -225,10 +220,12 @@ class Topic:
         leases = self._leases = leases_of(self.registry_url, self.name, self._lease_seconds)
         self._topics = Topics(self.registry_url, lease_seconds=self._lease_seconds)
         leases.ping()
-        self._hold(leases)
+        self._patience.hold(
+            lambda: leases.lock(_LOCK, self.owner, self._lease_seconds), self._lease_seconds, self._name_in_use
+        )
         self._identity = self._outbox.identity(self._setup.partitions, self.pairs)
-        self._patiently(lambda: leases.publish_fleet({ENDED: ""}))
-        self._patiently(lambda: leases.forget_slots_from(self._setup.partitions))
+        self._patience.ask(lambda: leases.publish_fleet({ENDED: ""}))
+        self._patience.ask(lambda: leases.forget_slots_from(self._setup.partitions))
         host = self._setup.host or ("127.0.0.1" if longjobs.on_one_machine(master) else "0.0.0.0")
         jobs = LongJobs(
             self._spark,
@@ -239,11 +236,16 @@ class Topic:
             self._work(host),
         )
         self._jobs = jobs
-        self._patiently(self._round)
+        self._patience.ask(self._round)
         jobs.start()
         self._rounds = threading.Thread(target=self._keep_going, name=f"wallaroo-topic-{self.name}", daemon=True)
         self._rounds.start()
-        self._await_publishers(leases, jobs)
+        self._patience.await_served(
+            "publisher",
+            jobs.records,
+            lambda: {(number, lease.submission) for number, lease in leases.leases().items() if lease.connect},
+            PUBLISHERS_SECONDS,
+        )
 
     def _work(self, host: str) -> Callable[[int, int], Work]:
         # Executors may have neither the driver's environment nor its files, so secrets are resolved here.
@@ -266,14 +268,6 @@ class Topic:
 
         return work
 
-    def _hold(self, leases: Registry) -> None:
-        """Take the name. A driver that was killed holds it until its lease runs out, so that is waited for."""
-        until = time.monotonic() + self._lease_seconds + 1
-        while not self._patiently(lambda: leases.lock(_LOCK, self.owner, self._lease_seconds)):
-            if time.monotonic() > until:
-                raise self._name_in_use()
-            self._pause(0.2)
-
     def _name_in_use(self) -> ConfigurationError:
         assert self._leases is not None
         assert self._topics is not None
@@ -286,22 +280,8 @@ class Topic:
             topic=self.name,
         )
 
-    def _await_publishers(self, leases: Registry, jobs: LongJobs) -> None:
-        until = time.monotonic() + PUBLISHERS_SECONDS
-        while True:
-            found = self._patiently(leases.leases)
-            # Leases of publishers that were killed last a while longer: only these submissions count.
-            serving = {(part, lease.submission) for part, lease in found.items() if lease.connect}
-            missing = [record for record in jobs.records if (record.number, record.submission) not in serving]
-            if not missing:
-                return
-            if time.monotonic() > until:
-                why = "; ".join(f"partition {record.number}: {record.last_error or 'no error'}" for record in missing)
-                raise ConfigurationError(f"publishers did not come up within {PUBLISHERS_SECONDS:g} seconds: {why}")
-            self._pause(0.05)
-
     def _keep_going(self) -> None:
-        while not self._stopping.wait(min(1.0, self._lease_seconds / 3)):
+        while not self._patience.stopping.wait(min(1.0, self._lease_seconds / 3)):
             said = ""
             try:
                 self._round()
@@ -343,7 +323,7 @@ class Topic:
 
     def _shut_down(self, for_good: bool) -> None:
         """Free all that there is, whatever goes wrong with the rest of it."""
-        self._stopping.set()
+        self._patience.stopping.set()
         if self._rounds is not None:
             self._rounds.join(10.0)
         leases, topics, jobs, embedded = self._leases, self._topics, self._jobs, self._embedded
@@ -369,22 +349,6 @@ class Topic:
             if leases.locked_by(_LOCK) in (self.owner, None):
                 leases.publish_fleet({ENDED: "yes" if for_good else ""})
                 leases.forget_slots_from(0)
-
-    def _patiently(self, ask: Callable[[], T]) -> T:
-        """Ask the registry; one that was there and is away now must not end a start that can wait for it."""
-        until = time.monotonic() + REGISTRY_SECONDS
-        while True:
-            try:
-                return ask()
-            except RegistryError as error:
-                if time.monotonic() > until:
-                    raise
-                log.warning("topic %s waits for its registry: %s", self.name, error)
-            self._pause(0.2)
-
-    def _pause(self, seconds: float) -> None:
-        if self._stopping.wait(seconds):
-            raise ConfigurationError(f"topic {self.name!r} was stopped while it was starting; start it again")
 
 
 _running: dict[str, Topic] = {}

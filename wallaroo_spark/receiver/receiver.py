@@ -14,11 +14,9 @@ import re
 import secrets
 import socket
 import threading
-import time
 import uuid
-from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -26,24 +24,20 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from wallaroo_spark import longjobs
 from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, Progress
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryError, TransportError, WallarooError
-from wallaroo_spark.longjobs import JobRecord
+from wallaroo_spark.longjobs import JobRecord, Patience
 from wallaroo_spark.options import Options, public_name, resolve_secret
 from wallaroo_spark.receiver import checks
 from wallaroo_spark.receiver.announcer import Announcer, Standing
 from wallaroo_spark.receiver.fleet import Fleet
-from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
+from wallaroo_spark.registry import EmbeddedRedis, Registry
 from wallaroo_spark.source import WallarooDataSource, register
 from wallaroo_spark.worker.flight_client import Trust, WorkerClient
 from wallaroo_spark.worker.service import WorkerSetup
 
 log = logging.getLogger("wallaroo_spark.receiver")
 
-T = TypeVar("T")
-
 WORKERS_SECONDS = 120.0
 """How long the workers may take to come up: a cluster may first have to start their executors."""
-REGISTRY_SECONDS = 60.0
-"""How long a registry that was there may be away while something starts."""
 STOP_SECONDS = 15.0
 
 
@@ -79,7 +73,7 @@ class Receiver:
         self._listener: _Waker | None = None
         self._token = ""
         self._lifecycle = threading.RLock()
-        self._stopping = threading.Event()
+        self._patience = Patience(f"receiver {name!r}")
 
     def __enter__(self) -> Self:
         self.start()
@@ -105,7 +99,7 @@ class Receiver:
             if writer is not None:
                 return self._start_query(writer, checkpoint)
             if self._fleet is None:
-                self._stopping.clear()
+                self._patience.stopping.clear()
                 register(self._spark)
                 try:
                     self._start_fleet()
@@ -144,13 +138,13 @@ class Receiver:
 
     def stop(self) -> None:
         """Stop the query, acknowledge what it has committed, and let the workers go. May be called again."""
-        self._stopping.set()
+        self._patience.stopping.set()
         with self._lifecycle:
             self._shut_down()
 
     def _shut_down(self) -> None:
         """Free all that there is, whatever goes wrong with the rest of it."""
-        self._stopping.set()
+        self._patience.stopping.set()
         for step in (self._stop_query, self._stop_workers, self._let_go_of_registry):
             try:
                 step()
@@ -205,15 +199,21 @@ class Receiver:
         shipped = dataclasses.replace(
             self.options, host=host, registry=self.registry_url, cookie=resolve_secret(self.options.cookie)
         )
-        self._hold(lambda: registry.lock("receiver", self.owner, self.options.lease_seconds), self._name_in_use)
-        self._patiently(lambda: registry.forget_slots_from(self.options.workers))
+        seconds = self.options.lease_seconds
+        self._patience.hold(lambda: registry.lock("receiver", self.owner, seconds), seconds, self._name_in_use)
+        self._patience.ask(lambda: registry.forget_slots_from(self.options.workers))
         self._fleet = Fleet(self._spark, registry, WorkerSetup(shipped, 0, 0, self._token))
         connect = functools.partial(WorkerClient, trust=trust)
         self._announcer = Announcer(registry, self._token, self._renew, connect)
-        self._patiently(self._renew)
+        self._patience.ask(self._renew)
         self._fleet.start()
         self._announcer.start()
-        self._await_workers(registry)
+        self._patience.await_served(
+            "worker",
+            self._fleet.records,
+            lambda: {(slot, lease.submission) for slot, lease in registry.leases().items() if lease.flight},
+            WORKERS_SECONDS,
+        )
         self._announcer.round()
         if trust is not None:
             self._verify_workers(self._announcer)
@@ -238,30 +238,6 @@ class Receiver:
         self._registry.ping()
         return self._registry
 
-    def _hold(self, take: Callable[[], bool], refusal: Callable[[], WallarooError]) -> None:
-        """Take a lock. A driver that was killed holds its locks until they run out, so that is waited for."""
-        until = time.monotonic() + self.options.lease_seconds + 1
-        while not self._patiently(take):
-            if time.monotonic() > until:
-                raise refusal()
-            self._pause(0.2)
-
-    def _patiently(self, ask: Callable[[], T]) -> T:
-        """Ask the registry; one that was there and is away now must not end a start that can wait for it."""
-        until = time.monotonic() + REGISTRY_SECONDS
-        while True:
-            try:
-                return ask()
-            except RegistryError as error:
-                if time.monotonic() > until:
-                    raise
-                log.warning("receiver %s waits for its registry: %s", self.name, error)
-            self._pause(0.2)
-
-    def _pause(self, seconds: float) -> None:
-        if self._stopping.wait(seconds):
-            raise ConfigurationError(f"receiver {self.name!r} was stopped while it was starting; start it again")
-
     def _name_in_use(self) -> WallarooError:
         assert self._registry is not None
         other = self._registry.locked_by("receiver")
@@ -269,32 +245,10 @@ class Receiver:
             f"receiver {self.name!r} is run by another driver ({other}); stop it, or give this one another name"
         )
 
-    def _await_workers(self, registry: Registry) -> None:
-        assert self._fleet is not None
-        until = time.monotonic() + WORKERS_SECONDS
-        while True:
-            # Leases of a fleet that was killed last a while longer: only this fleet's submissions count.
-            serving = {(slot, lease.submission) for slot, lease in self._leases(registry).items() if lease.flight}
-            missing = [record for record in self._fleet.records if (record.number, record.submission) not in serving]
-            if not missing:
-                return
-            if time.monotonic() > until:
-                why = "; ".join(f"slot {record.number}: {record.last_error or 'no error'}" for record in missing)
-                raise ConfigurationError(f"workers did not come up within {WORKERS_SECONDS:g} seconds: {why}")
-            self._pause(0.05)
-
-    def _leases(self, registry: Registry) -> dict[int, Lease]:
-        """The live leases; none while the registry is away, which must not end a start that can wait for it."""
-        try:
-            return registry.leases()
-        except RegistryError as error:
-            log.warning("receiver %s waits for its workers: %s", self.name, error)
-            return {}
-
     def _renew(self) -> None:
         """What the driver holds in the registry, written again each round: Redis may have been emptied."""
         registry, checkpoints, files = self._registry, self._checkpoints, self._files
-        if registry is None or self._stopping.is_set():
+        if registry is None or self._patience.stopping.is_set():
             return
         if self._embedded is not None and not self._embedded.running:
             self._embedded.start()
@@ -334,7 +288,7 @@ class Receiver:
         assert self._registry is not None
         committed = files.progress(self.name).committed
         references = committed.references if committed else (self.options.starting_offsets or {})
-        epoch = self._announcer.next_epoch(self._patiently(self._registry.next_submission))
+        epoch = self._announcer.next_epoch(self._patience.ask(self._registry.next_submission))
         self._announcer.begin(Standing(epoch, committed.batch if committed else -1, references))
         self._watcher = CheckpointWatcher(files, self.name, functools.partial(self._progressed, epoch))
         if files.stamp() is None:
@@ -354,7 +308,8 @@ class Receiver:
                 checkpoint=files.identity,
             )
 
-        self._hold(lambda: checkpoints.lock(files.identity, self.owner, self.options.lease_seconds), in_use)
+        seconds = self.options.lease_seconds
+        self._patience.hold(lambda: checkpoints.lock(files.identity, self.owner, seconds), seconds, in_use)
         self._files = files
 
     def _progressed(self, epoch: int, progress: Progress) -> None:

@@ -10,6 +10,7 @@ from wallaroo_spark.transport.address import format_address, parse_address, pars
 from wallaroo_spark.transport.base import ByteStream, Handler, Listener
 from wallaroo_spark.transport.memory import pair
 from wallaroo_spark.transport.reach import reachable_host, refuses
+from wallaroo_spark.transport.succession import serve_once_free
 from wallaroo_spark.transport.tcp import connect, serve
 from wallaroo_spark.transport.tls import client_context, read_authority, read_pair, server_context
 
@@ -28,5 +29,6 @@ __all__ = [
     "read_pair",
     "refuses",
     "serve",
+    "serve_once_free",
     "server_context",
 ]

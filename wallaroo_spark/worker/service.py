@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import time
@@ -36,9 +35,6 @@ TICK_SECONDS = 0.25
 LOT_SECONDS = 0.01
 LOT_BYTES = 2 << 20
 """What peers send within this time is taken in together, or sooner when it is so many bytes: a pass has its price."""
-BIND_SECONDS = 15.0
-"""How long a port may still be held by a predecessor: a cancelled task's process lives on for some seconds."""
-BIND_PAUSE_SECONDS = 0.2
 STOP_SECONDS = 3.0
 
 
@@ -157,15 +153,7 @@ class WorkerService:
         tls = None
         if options.tls_certificate:
             tls = transport.server_context(options.tls_certificate, options.tls_key, options.tls_ca)
-        until = time.monotonic() + BIND_SECONDS
-        while not self._stopped.is_set():
-            try:
-                return await transport.serve(self._serve, options.host, port, tls=tls)
-            except TransportError as error:
-                if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE or time.monotonic() > until:
-                    raise
-                await self._pause(BIND_PAUSE_SECONDS)
-        return None
+        return await transport.serve_once_free(self._serve, options.host, port, tls=tls, stopped=self._stopped)
 
     def _inner_pair(self) -> tuple[bytes, bytes] | None:
         """What the inner port presents: the certificate that connectors see, or nothing when they see none."""

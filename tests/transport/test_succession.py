@@ -1,0 +1,48 @@
+"""Listening on a port that somebody else still holds."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from wallaroo_spark.errors import TransportError
+from wallaroo_spark.transport import ByteStream, connect, serve, serve_once_free
+
+
+async def echo(stream: ByteStream) -> None:
+    while data := await stream.read():
+        stream.write(data)
+        await stream.drain()
+
+
+async def test_a_port_is_waited_for_until_its_holder_lets_it_go() -> None:
+    holder = await serve(echo, "127.0.0.1", 0)
+    port = holder.address[1]
+    waiting = asyncio.create_task(serve_once_free(echo, "127.0.0.1", port, stopped=asyncio.Event()))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await holder.close()
+    listener = await waiting
+    assert listener is not None
+    assert listener.address == ("127.0.0.1", port)
+    stream = await connect("127.0.0.1", port, timeout=5.0)
+    stream.write(b"hello")
+    assert await stream.read() == b"hello"
+    await stream.close()
+    await listener.close()
+
+
+async def test_whoever_is_told_to_stop_waits_no_longer() -> None:
+    holder = await serve(echo, "127.0.0.1", 0)
+    stopped = asyncio.Event()
+    waiting = asyncio.create_task(serve_once_free(echo, "127.0.0.1", holder.address[1], stopped=stopped))
+    await asyncio.sleep(0.05)
+    stopped.set()
+    assert await waiting is None
+    await holder.close()
+
+
+async def test_what_time_does_not_mend_is_raised_at_once() -> None:
+    with pytest.raises(TransportError, match="65536"):
+        await serve_once_free(echo, "127.0.0.1", 65536, stopped=asyncio.Event())

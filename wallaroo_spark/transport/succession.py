@@ -1,0 +1,36 @@
+"""Listening on a port that a predecessor still holds for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ssl
+import time
+
+from wallaroo_spark.errors import TransportError
+from wallaroo_spark.transport.base import Handler, Listener
+from wallaroo_spark.transport.tcp import serve
+
+FREE_SECONDS = 15.0
+"""How long a port may still be held by a predecessor: a cancelled task's process lives on for some seconds."""
+_PAUSE_SECONDS = 0.2
+
+
+async def serve_once_free(
+    handler: Handler, host: str, port: int, *, tls: ssl.SSLContext | None = None, stopped: asyncio.Event
+) -> Listener | None:
+    """Listen as :func:`serve` does, waiting for a port that is in use; None when ``stopped`` is set meanwhile.
+
+    Raises :class:`TransportError` when the port does not come free, and at once for whatever else is wrong with it.
+    """
+    until = time.monotonic() + FREE_SECONDS
+    while not stopped.is_set():
+        try:
+            return await serve(handler, host, port, tls=tls)
+        except TransportError as error:
+            if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE or time.monotonic() > until:
+                raise
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), _PAUSE_SECONDS)
+    return None
