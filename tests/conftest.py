@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.class_archive import SHORT_LIVED, java_options
 from tests.pems import Pems, make_pems
 
 if TYPE_CHECKING:
@@ -37,9 +38,8 @@ for _name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYTHONPATH", "PYSPARK_SUBMIT_ARGS
     os.environ.pop(_name, None)
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-# A test's Java lives for seconds: what it compiles well it never runs.
-for _name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
-    os.environ[_name] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ["SPARK_SUBMIT_OPTS"] = java_options()
+os.environ["SPARK_DAEMON_JAVA_OPTS"] = SHORT_LIVED
 
 LOCAL_SPARK = {
     "spark.ui.enabled": "false",

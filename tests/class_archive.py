@@ -1,0 +1,79 @@
+"""Spark's classes in a form that Java maps in, where it would read and verify thousands of files of a jar.
+
+A test's Spark lives for seconds, and spends most of them on that. ``python -m tests.class_archive`` makes the archive
+out of what a receiver, a query and a connector on one machine have Java load; :func:`java_options` has Java use it.
+Java itself judges whether an archive is of its own version and of these jars, and goes without it where it is not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ARCHIVE = Path(sys.prefix) / "spark.jsa"
+DUMP_SECONDS = 180.0
+
+# What lives for seconds never runs what would take long to compile well.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def java_options() -> str:
+    """What a test's Java is started with."""
+    if not ARCHIVE.exists():
+        return SHORT_LIVED
+    # It complains on stdout about an archive that does not fit, which nobody could do anything about.
+    return f"{SHORT_LIVED} -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable"
+
+
+def main() -> None:
+    """Make the archive."""
+    made = ARCHIVE.with_suffix(f".{os.getpid()}")
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={made} -Xlog:disable"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    try:
+        java = _run()
+        # Java writes the archive as it ends, and it ends once its standard input does.
+        java.stdin.close()
+        java.wait(timeout=DUMP_SECONDS)
+        made.replace(ARCHIVE)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def _run() -> Any:
+    """Receive some messages and write them down; Spark's own process, which has stopped all that it ran."""
+    from pyspark.sql import SparkSession
+
+    from wallaroo_spark import BlockingConnector, Receiver
+
+    builder = SparkSession.builder.master("local[4]").appName("class archive")
+    for name, value in {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    with tempfile.TemporaryDirectory() as folder, Receiver(spark, "archive", workers=1) as receiver:
+
+        def write(batch: DataFrame, _: int) -> None:
+            batch.groupBy("stream").count().collect()
+            batch.write.mode("append").parquet(f"{folder}/rows")
+
+        receiver.start(receiver.stream().writeStream.foreachBatch(write), checkpoint=f"{folder}/checkpoint")
+        workers = receiver.status()["workers"][0]["worker"]["connect"]
+        with BlockingConnector("archive", instance="archive", workers=workers) as connector:
+            connector.open("archive").send_many(b"%d" % number for number in range(1000))
+            connector.drain(60.0)
+        assert spark.read.parquet(f"{folder}/rows").count() == 1000
+    java = spark.sparkContext._gateway.proc
+    spark.stop()
+    return java
+
+
+if __name__ == "__main__":
+    main()
