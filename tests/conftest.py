@@ -58,7 +58,7 @@ LOCAL_SPARK = {
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what starts Spark by the fixtures it uses and the folder it is in, so that nobody has to remember to.
 
     Coverage is counted by the tests of the rooms whose coverage is judged, for counting makes pure code four times as
@@ -73,6 +73,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
         if "standalone_cluster" in fixtures or item.path.is_relative_to(ROOT / "tests" / "cluster"):
             item.add_marker(pytest.mark.cluster)
+    if hasattr(config, "workerinput"):
+        # What takes minutes begins first, or one process would end with it while the others have nothing left to do.
+        slow = {item.path for item in items if item.get_closest_marker("spark") or item.get_closest_marker("cluster")}
+        items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -211,6 +211,7 @@ def is_cut_off(client: Client) -> bool:
     return bool(poll.poll(0))
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_whole_epochs_to_whoever_comes_and_goes_while_everything_is_killed(play: Play) -> None:
     feeds = [play.feed(name) for name in ("shop-a", "shop-b", "shop-c", "shop-d")]
