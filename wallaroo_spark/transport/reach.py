@@ -6,7 +6,9 @@ import asyncio
 import socket
 from urllib.parse import urlsplit
 
+from wallaroo_spark.errors import TransportError
 from wallaroo_spark.transport.address import parse_address
+from wallaroo_spark.transport.tcp import connect
 
 _PROBE_PAUSE = 0.5
 _PROBE_SECONDS = 2.0
@@ -17,14 +19,13 @@ async def refuses(address: str) -> bool:
     host, port = parse_address(address)
     for pause in (_PROBE_PAUSE, 0.0):
         try:
-            async with asyncio.timeout(_PROBE_SECONDS):
-                _, writer = await asyncio.open_connection(host, port)
-        except ConnectionRefusedError:
+            stream = await connect(host, port, timeout=_PROBE_SECONDS)
+        except TransportError as error:
+            if error.fields["reason"] != "refused":
+                return False
             await asyncio.sleep(pause)
-        except (OSError, TimeoutError):
-            return False
         else:
-            writer.close()
+            await stream.close()
             return False
     return True
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import ssl
@@ -64,6 +65,10 @@ async def connect(
             _, stream = await loop.create_connection(
                 lambda: _TcpStream(peer), host, port, ssl=tls, happy_eyeballs_delay=0.25
             )
+        if stream.talks_to_itself:
+            stream.abort()
+            await stream.close()
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "connected to itself")
     except (OSError, OverflowError, ssl.CertificateError) as error:
         raise not_connected(peer, error, timeout) from error
     return stream
@@ -219,6 +224,15 @@ class _TcpStream(asyncio.Protocol):
             finally:
                 self._end(reset=not sent)
         await self._lost.wait()
+
+    @property
+    def talks_to_itself(self) -> bool:
+        """Whether both ends are this one: nobody listens there, and the system connected from that very port.
+
+        It happens on one machine, with a port of those that it gives to whoever connects, once in some 30,000 attempts.
+        As long as it lasts, nobody else can listen there.
+        """
+        return bool(self._transport.get_extra_info("sockname") == self._transport.get_extra_info("peername"))
 
     def abort(self) -> None:
         self._failure = self._failure or cut(self.peer, "aborted by this side")

@@ -1,0 +1,57 @@
+"""What is found out about an address before, or by, connecting to it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from wallaroo_spark.errors import TransportError
+from wallaroo_spark.transport import connect, refuses
+
+from .conftest import SECONDS, Accepting, serving
+
+
+@asynccontextmanager
+async def connections_from(port: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Connections that this process makes come from that port, as the system may choose for one in 30,000."""
+    loop = asyncio.get_running_loop()
+    from_port = functools.partial(loop.create_connection, local_addr=("127.0.0.1", port))
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "create_connection", from_port)
+        yield
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+    return port
+
+
+async def test_a_connection_to_itself_is_refused_and_leaves_the_port_to_a_listener(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port = free_port()
+    async with connections_from(port, monkeypatch):
+        with pytest.raises(TransportError, match=f"127.0.0.1:{port}: refused") as caught:
+            await connect("127.0.0.1", port, timeout=SECONDS)
+    assert caught.value.fields["reason"] == "refused"
+    assert caught.value.retryable
+    socket.create_server(("127.0.0.1", port)).close()
+
+
+async def test_an_address_that_only_answers_itself_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    async with connections_from(port, monkeypatch):
+        assert await refuses(f"127.0.0.1:{port}")
+
+
+async def test_an_address_refuses_when_nobody_listens_and_only_then() -> None:
+    assert await refuses(f"127.0.0.1:{free_port()}")
+    async with serving(Accepting()) as listener:
+        host, port = listener.address
+        assert not await refuses(f"{host}:{port}")
