@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -143,6 +144,26 @@ def test_a_worker_that_does_not_answer_is_no_error(fleet: LiveFleet, make_reader
     assert reader.latestOffset(end, EVERYTHING) == end
     assert reader.latestOffset(start, EVERYTHING) == start
     assert reader.reportLatestOffset() in (None, {**end, "lag": {"rows": 0, "bytes": 0}})
+
+
+def test_a_run_does_not_end_before_what_it_has_committed_is_acknowledged(
+    fleet: LiveFleet, make_reader: MakeReader
+) -> None:
+    fleet.start(0)
+    fleet.begin()
+    stream = send(fleet, "a", 1, 2)
+    reader = make_reader(quiet_seconds=0.2, available_now_timeout=30.0)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(start, EVERYTHING)
+    with ThreadPoolExecutor(1) as pool:
+        client = fleet.client(0)
+        # Spark asks for more once it has committed; telling the worker of that may take longer than being quiet does.
+        more = pool.submit(reader.latestOffset, end, EVERYTHING)
+        with pytest.raises(TimeoutError):
+            more.result(1.5)
+        client.committed(1, 0, {"shop-a": {stream: 2}})
+        assert more.result(30) == end
 
 
 def test_the_lag_is_what_lies_behind_the_last_plan(fleet: LiveFleet, make_reader: MakeReader) -> None:

@@ -122,6 +122,20 @@ def test_a_batch_takes_all_streams(buffer: Buffer) -> None:
     assert buffer.extents({A: 2, C: 7}) == {}
 
 
+def test_what_is_committed_is_owed_an_acknowledgement_until_the_buffer_is_told(buffer: Buffer) -> None:
+    fill(buffer, A, 1, 2, 3)
+    fill(buffer, B, 1, ephemeral=True)
+    fill(buffer, C, 7)
+
+    assert not buffer.owes({})
+    assert not buffer.owes({A: 0})
+    assert buffer.owes({A: 2})
+    assert buffer.owes({B: "e:3:7:4"})
+    buffer.commit({A: 2, B: "e:3:7:4"})
+    assert not buffer.owes({A: 2, B: "e:3:7:4"})
+    assert buffer.owes({A: 3})
+
+
 def test_limits_are_shared_out_by_what_each_stream_has(buffer: Buffer) -> None:
     fill(buffer, A, *range(1, 31))
     fill(buffer, B, *range(1, 11))

@@ -160,7 +160,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = Limits(limits.max_rows, limits.max_bytes)
         while True:
             assert self._waiting_until is not None
-            over = self._quiet() or time.monotonic() > self._waiting_until
+            over = time.monotonic() > self._waiting_until or (self._quiet() and not self._owes(start))
             if over and self._target is None:
                 everything = self._plan(start, Limits())
                 if everything is not None:
@@ -221,6 +221,18 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not ended and min(idle, waited) < options.quiet_seconds:
                 return False
         return True
+
+    def _owes(self, start: dict[str, Any]) -> bool:
+        """Whether some connector may wait to be told of what is committed before it goes on; it is not quiet then."""
+        references = references_of(start)
+        try:
+            owes = any(view.client.owes(references) for view in self._fleet.slots().values())
+        except TransportError as error:
+            log.warning("whether a connector waits for a worker is not known: %s", error)
+            owes = True
+        if owes:
+            self._idle_since = None
+        return owes
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The end of what is buffered, with how much that lies behind what was planned last, as ``lag``."""

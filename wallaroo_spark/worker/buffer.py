@@ -225,6 +225,10 @@ class Buffer:
         }
         return self._extents(start, shares)
 
+    def owes(self, start: Mapping[StreamKey, Reference]) -> bool:
+        """Whether the sender of a stream waits for an ACK of what Spark has committed: all up to ``start``."""
+        return any(key in start and ledger.owes(start[key]) for key, ledger in self.ledgers.items())
+
     def _extents(
         self, start: Mapping[StreamKey, Reference], shares: Mapping[StreamKey, tuple[int | None, int | None]]
     ) -> dict[StreamKey, Extent]:

@@ -82,6 +82,10 @@ class WorkerClient:
         """How far a batch that starts at ``start`` may go on this worker: ``ends``, ``rows``, ``bytes``, ``epoch``."""
         return self._act("plan", {"start": start, "rows": rows, "bytes": bytes})
 
+    def owes(self, start: References) -> bool:
+        """Whether a connector waits for an ACK of messages up to ``start``, all of which Spark has committed."""
+        return bool(self._act("owes", {"start": start})["owes"])
+
     def rewind(self, epoch: int, batch: int, references: References) -> None:
         """The query goes on from exactly these references."""
         self._act("rewind", {"epoch": epoch, "batch": batch, "references": references})

@@ -3,8 +3,9 @@
 Actions take and give JSON. Every call must carry the fleet's token. Where connectors speak TLS, so does this port, with
 the same certificate; it asks its callers for the token alone, also where connectors must show certificates: a token is
 what the driver and a reading task have, wherever Spark runs them. ``available`` waits until something changes,
-``plan`` says how far a batch may go, ``rewind`` and ``committed`` tell where the query stands, ``status`` and ``stop``
-are what they say; ``do_get`` streams planned ranges. Source: ``design.md``, The picture.
+``plan`` says how far a batch may go, ``owes`` whether something is to be acknowledged still, ``rewind`` and
+``committed`` tell where the query stands, ``status`` and ``stop`` are what they say; ``do_get`` streams planned ranges.
+Source: ``design.md``, The picture.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         self._actions: dict[str, Callable[[Any], Any]] = {
             "available": self._available,
             "plan": self._plan,
+            "owes": self._owes,
             "committed": self._committed,
             "rewind": self._rewind,
             "status": lambda _: self._ask(lambda state: service.status()),
@@ -144,6 +146,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             }
 
         return self._ask(plan)
+
+    def _owes(self, body: dict[str, Any]) -> Any:
+        start: dict[StreamKey, Reference] = flatten(body["start"])
+        return self._ask(lambda state: {"owes": state.buffer.owes(start)})
 
     def _committed(self, body: dict[str, Any]) -> Any:
         return self._tell(e.Committed(body["epoch"], body["batch"], flatten(body["references"]), time.monotonic()))

@@ -244,6 +244,11 @@ class Ledger:
             return None
         return Extent(reference, end - begin, self._size(begin, end))
 
+    def owes(self, start: Reference) -> bool:
+        """Whether rows up to ``start``, which Spark has committed, are held: its sender was not told yet."""
+        begin = self.position_after(start)
+        return begin is not None and begin > self.start
+
     def _cut(self, begin: int, end: int, max_rows: int | None, max_bytes: int | None) -> int:
         if max_rows is not None:
             end = min(end, begin + max(1, max_rows))
