@@ -21,14 +21,16 @@ DUMP_SECONDS = 180.0
 
 # What lives for seconds never runs what would take long to compile well.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+READY_WORKERS = "-Dspark.python.daemon.module=tests.preloaded"
+"""Spark's Python workers are forked with all that they need; see there."""
 
 
 def java_options() -> str:
-    """What a test's Java is started with."""
+    """What a test's Spark is started with."""
     if not ARCHIVE.exists():
-        return SHORT_LIVED
+        return f"{SHORT_LIVED} {READY_WORKERS}"
     # It complains on stdout about an archive that does not fit, which nobody could do anything about.
-    return f"{SHORT_LIVED} -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable"
+    return f"{SHORT_LIVED} {READY_WORKERS} -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable"
 
 
 def main() -> None:

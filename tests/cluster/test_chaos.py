@@ -35,7 +35,8 @@ def test_nothing_is_lost_or_repeated_when_parts_die(tmp_path: Path, standalone_c
     assert passed(outcome, plan.kills), figures
     assert (tmp_path / "chaos.png").stat().st_size > 0
 
-    watched = {one.role for one in samplers[0].series.values() if one.sizes and one.sizes[-1] > 0}
+    # A connector that has sent all ends, and may be looked at while it does.
+    watched = {one.role for one in samplers[0].series.values() if max(one.sizes, default=0) > 0}
     assert watched >= {"driver", "Redis", "worker of slot 0", "worker of slot 1"}
     assert len([role for role in watched if role.startswith("connector ")]) == CONNECTORS
     judged = growths(samplers[0].series, 0.0, 1.0)

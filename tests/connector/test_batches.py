@@ -26,7 +26,9 @@ pairs = st.tuples(st.integers(0, 9), st.binary(max_size=3))
 
 @pytest.fixture
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of three, however long reading them takes."""
     monkeypatch.setattr(batches, "GROUP_MESSAGES", 3)
+    monkeypatch.setattr(batches, "GROUP_SECONDS", 60.0)
 
 
 @given(st.lists(records | pairs, max_size=12) | st.lists(records, max_size=12) | st.lists(pairs, max_size=12))

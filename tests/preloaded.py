@@ -1,0 +1,22 @@
+"""PySpark's daemon with what its workers import already imported, so that each fork is ready at once.
+
+A test's Spark forks many workers, and each would spend a second on importing the same. ``java_options`` in
+``tests/class_archive.py`` has Spark start this one. Nothing imported here starts a thread that a fork would need.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Before numpy is imported, or it starts a thread for each core.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import pandas  # noqa: F401
+import pyspark.worker  # noqa: F401
+from pyspark.daemon import manager
+
+import wallaroo_spark.source.reader
+import wallaroo_spark.worker.run  # noqa: F401
+
+if __name__ == "__main__":
+    manager()
