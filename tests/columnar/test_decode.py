@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from tests.columnar.oracle import EARLIEST, LATEST, batch_rows, check, stored_rows
 from tests.protocol.strategies import DRAFT_FLAGS, frame, message_tag, messages, run_of, steady
 from wallaroo_spark.columnar import ROW_OVERHEAD, STORED_SCHEMA, RunRows, StreamRows, by_stream, decode_run, decode_runs
+from wallaroo_spark.columnar.decode import LARGE
 from wallaroo_spark.protocol import (
     DRAFT_BE,
     DRAFT_LE,
@@ -228,6 +230,24 @@ def test_nothing_of_what_is_kept_holds_a_runs_buffer(revision: Revision, streams
     whole = np.frombuffer(run.data, dtype=np.uint8)
     for array in (lot.message_ids, lot.flags, lot.sizes):
         assert not np.shares_memory(array, whole)
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("least", [0, 100], ids=["of any size", "of one size"])
+def test_many_payloads_come_out_as_they_went_in(least: int, streams: int) -> None:
+    chance = random.Random(least)
+    sent = [
+        Message(number % streams + 1, number, chance.randbytes(chance.randint(least, 100)))
+        for number in range(3 * LARGE // 100)
+    ]
+    (rows,) = by_stream(decode_run(encoded(DRAFT_BE, *sent), event_time_unit="ns"))
+
+    found = {part.stream_id: part.stored.column("value").to_pylist() for part in rows.parts}
+    assert found == {
+        stream_id: [message.payload for message in sent if message.stream_id == stream_id]
+        for stream_id in range(1, streams + 1)
+    }
+    assert sum(len(message.payload) for message in sent) > LARGE
 
 
 def test_a_run_beyond_32_bit_offsets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,8 @@
 """How a worker's process deals with memory: what it lets go of it will need again at once.
 
-A worker takes in as much as it hands out, for as long as it lives. By default both glibc and Arrow's allocator soon
-give back what is free, and the kernel clears every page that is taken anew: measured, that was half of all that a
-worker does. So what is free is kept, up to a limit. A worker's memory is bounded by its budget, not by how little it
-happens to hold.
+A worker takes in as much as it hands out, for as long as it lives. By default glibc soon gives back what is free, and
+the kernel clears every page that is taken anew: measured, that was half of all that a worker does. So what is free is
+kept, up to a limit. A worker's memory is bounded by its budget, not by how little it happens to hold.
 
 Source: ``design.md``, rule 6.
 """
@@ -16,8 +15,6 @@ import pyarrow as pa
 
 KEEP_BYTES = 32 << 20
 """Free bytes at the top of the heap from which on glibc gives memory back."""
-KEEP_SECONDS = 1.0
-"""How long Arrow's allocator keeps what is free: long enough for what the next batch needs."""
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 _GLIBC_LARGEST_MMAP_THRESHOLD = 32 << 20
 
@@ -42,6 +39,5 @@ def keep_memory() -> bool:
         pool = pa.jemalloc_memory_pool()
     except NotImplementedError:
         return False
-    pa.jemalloc_set_decay_ms(int(KEEP_SECONDS * 1000))
     pa.set_memory_pool(pool)
     return all(done)
