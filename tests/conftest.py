@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 settings.register_profile(
     "project", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
-# What pytest's --hypothesis-profile=thorough asks for.
+# What --long asks for.
 settings.register_profile("thorough", settings.get_profile("project"), max_examples=1000)
 settings.load_profile("project")
 
@@ -57,6 +57,17 @@ LOCAL_SPARK = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What ``./scripts/test --long`` asks for."""
+    parser.addoption("--long", action="store_true", help="run those marked long too, and 1,000 examples of a property")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """More examples, where all is to be tried."""
+    if config.getoption("--long"):
+        settings.load_profile("thorough")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what starts Spark by the fixtures it uses and the folder it is in, so that nobody has to remember to.
@@ -64,6 +75,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Coverage is counted by the tests of the rooms whose coverage is judged, for counting makes pure code four times as
     slow; those that run for long to begin with are marked ``no_cover``.
     """
+    if not config.getoption("--long"):
+        left_out = [item for item in items if item.get_closest_marker("long")]
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=left_out)
     for item in items:
         judged = any(item.path.is_relative_to(ROOT / "tests" / room) for room in JUDGED)
         if judged and item.get_closest_marker("no_cover") is None:

@@ -9,6 +9,16 @@ from tests.bench import decode, sdk
 from tests.bench.figures import amount, goals_table, table
 from tests.bench.usage import ROLES
 
+PARTS = {
+    "latestOffset": "what is there",
+    "queryPlanning": "planning",
+    "walCommit": "offsets/N",
+    "addBatch": "reading and writing",
+    "commitOffsets": "commits/N",
+    "triggerExecution": "all of it",
+}
+"""Spark's names for the parts of a micro-batch, and what each does."""
+
 Results = dict[str, Any]
 
 
@@ -129,6 +139,10 @@ def _latency(found: Any) -> Iterator[str]:
         for one, ratio in zip(found["loads"], found["p50_of_bare"], strict=True)
     ]
     yield table(("load", "msg/s", "p50", "p99", "p99.9", "micro-batch", "p50/bare"), body)
+    yield "Where a micro-batch's time goes, medians in ms:"
+    batches = {**found["bare_ms"], **{f"{one['load']:.0%} of the load": one for one in found["loads"]}}
+    body = [(name, *(amount(one["parts_ms"].get(part)) for part in PARTS)) for name, one in batches.items()]
+    yield table(("micro-batch", *PARTS.values()), body)
 
 
 def _fan_in(found: Any) -> Iterator[str]:

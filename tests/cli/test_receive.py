@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 
 from tests.cli.conftest import COOKIE, PROGRAM, Run
+from tests.conftest import ROOT
 from wallaroo_spark.cli import receiving
 from wallaroo_spark.cli.receive_config import ReceiveConfig, parse
 from wallaroo_spark.cli.receive_view import PlainView
@@ -86,6 +88,32 @@ def test_the_parquet_files_hold_what_was_sent(run: Run, tmp_path: Path) -> None:
     for stream, value in zip(table["stream"].to_pylist(), table["value"].to_pylist(), strict=True):
         found.setdefault(stream, []).append(value)
     assert found == contents
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_spark_submit_that_is_terminated_stops_the_query_first(tmp_path: Path) -> None:
+    (tmp_path / "receive.yaml").write_text(YAML, encoding="utf-8")
+    spark_submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+    job = [str(ROOT / "jobs" / "receive.py"), "receive.yaml"]
+    command = [spark_submit, "--properties-file", str(ROOT / "conf" / "local.conf"), *job]
+    variables = os.environ | {"THE_COOKIE": COOKIE, "PYTHONPATH": str(ROOT)}
+    with (
+        (tmp_path / "errors").open("w") as errors,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=tmp_path, env=variables
+        ) as process,
+    ):
+        assert process.stdout is not None
+        listening = next(line for line in process.stdout if "listens on" in line)
+        # The script has become the Java process, so the signal reaches that alone.
+        process.send_signal(signal.SIGTERM)
+        rest = process.stdout.read()
+
+    assert "rows go to parquet at rows" in listening
+    assert "Stopping (SIGTERM) …" in rest
+    assert "Ended in good order after" in rest
+    assert "Traceback" not in (tmp_path / "errors").read_text(encoding="utf-8")
 
 
 class Recorder:

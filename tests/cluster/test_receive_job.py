@@ -96,6 +96,30 @@ def assert_rows_are_the_files(spark: SparkSession, directory: Path) -> None:
     )
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("registry_url")
+def test_an_available_now_job_takes_what_three_connectors_send(
+    submit: Submit, job: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    ends = ["trigger.availableNow=true", f"instances=[{', '.join(f'shop-{revision}' for revision in REVISIONS)}]"]
+    ends += ["quietSeconds=1", "availableNowTimeout=120"]
+    with ThreadPoolExecutor(len(REVISIONS)) as threads:
+        sending = [threads.submit(send, tmp_path, revision) for revision in REVISIONS]
+        finished = submit(
+            ROOT / "jobs" / "receive.py",
+            str(job),
+            *(argument for one in ends for argument in ("--set", one)),
+            properties=ROOT / "conf" / "standalone.conf",
+        )
+        sent = [future.result() for future in sending]
+
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert f"{len(REVISIONS) * LINES:,} rows in" in finished.stdout
+    assert COOKIE not in finished.stdout
+    assert [summary["messages"] for summary in sent] == [LINES] * len(REVISIONS)
+    assert_rows_are_the_files(spark, tmp_path)
+
+
 def in_the_projects_python_on_the_cluster(pid: int) -> bool:
     """Whether a worker's process is of this Python, in a directory of an executor of the standalone cluster."""
     worker = psutil.Process(pid)

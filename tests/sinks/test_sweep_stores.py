@@ -24,10 +24,18 @@ from wallaroo_spark.sinks.redis_sink import RedisSink
 from wallaroo_spark.steps import SinkStep
 
 ME = "tests.sinks.test_sweep_stores"
-FEWER = [one for one in CASES if one.values[0].then in (None, SinkStep.HALF_COMMITTED)]
-"""Without two deaths of which the second concerns no store: the full number of those is gone through by the others."""
+
+
+def marks(case: Case) -> list[pytest.MarkDecorator]:
+    """Two deaths of which the second concerns no store are gone through with some stores; with the others too if there
+    is time.
+    """
+    return [] if case.then in (None, SinkStep.HALF_COMMITTED) else [pytest.mark.long]
+
+
+IN_PART = [pytest.param(*one.values, id=one.id, marks=marks(one.values[0])) for one in CASES]
 PER_MODE = [pytest.param(*one.values, TWO_PHASE, id=f"{one.id}-{TWO_PHASE}") for one in CASES]
-PER_MODE += [pytest.param(*one.values, IDEMPOTENT, id=f"{one.id}-{IDEMPOTENT}") for one in FEWER]
+PER_MODE += [pytest.param(*one.values, IDEMPOTENT, id=f"{one.id}-{IDEMPOTENT}", marks=one.marks) for one in IN_PART]
 
 
 class KafkaRows(KafkaSink):
@@ -107,7 +115,7 @@ def test_redis(lives: Lives, case: Case, redis_url: str, target: str, tmp_path: 
         sweep(lives, subject_of(redis_sink, seen, **settings), case, tmp_path)
 
 
-@pytest.mark.parametrize("case", FEWER)
+@pytest.mark.parametrize("case", IN_PART)
 def test_kafka(lives: Lives, case: Case, kafka: KafkaServer, target: str, tmp_path: Path) -> None:
     kafka.create(target, partitions=2)
 
