@@ -1,16 +1,23 @@
-"""Spark's classes in a form that Java maps in, where it would read and verify thousands of files of a jar.
+"""What a test's Spark loads, in a form that is loaded faster: it lives for seconds, and spends most of them on that.
 
-A test's Spark lives for seconds, and spends most of them on that. ``python -m tests.class_archive`` makes the archive
-out of what a receiver, a query and a connector on one machine have Java load; :func:`java_options` has Java use it.
-Java itself judges whether an archive is of its own version and of these jars, and goes without it where it is not.
+``python -m tests.class_archive`` makes both. Java maps Spark's classes in, where it would read and verify thousands of
+files of a jar: the archive is made out of what a receiver, a query and a connector on one machine have Java load, and
+:func:`java_options` has Java use it. Java itself judges whether an archive is of its own version and of these jars, and
+goes without it where it is not. And each Python process of Spark's imports pyspark from a zip of sources, which it
+would compile anew every time; bytecode lies beside them then, which Python takes where it is of its own version.
 """
 
 from __future__ import annotations
 
+import compileall
+import importlib.util
 import os
+import re
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,8 +40,36 @@ def java_options() -> str:
     return f"{SHORT_LIVED} {READY_WORKERS} -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable"
 
 
+def add_bytecode(file: Path) -> None:
+    """Put bytecode beside the sources in a zip; nothing is done where it is there."""
+    with zipfile.ZipFile(file) as sources, tempfile.TemporaryDirectory() as folder:
+        if any(name.endswith(".pyc") for name in sources.namelist()):
+            return
+        sources.extractall(folder)
+        compileall.compile_dir(
+            folder,
+            quiet=2,
+            legacy=True,
+            stripdir=folder,
+            prependdir=str(file),
+            rx=re.compile("/tests/"),
+            # A zip does not tell whether a source has changed since, and nobody changes these.
+            invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
+        )
+        made = file.with_suffix(f".{os.getpid()}")
+        with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as both:
+            for path in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
+                both.write(path, path.relative_to(folder))
+        made.replace(file)
+
+
 def main() -> None:
-    """Make the archive."""
+    """Make the archive, and the bytecode."""
+    pyspark = importlib.util.find_spec("pyspark")
+    assert pyspark is not None
+    assert pyspark.origin is not None
+    for file in (Path(pyspark.origin).parent / "python" / "lib").glob("*.zip"):
+        add_bytecode(file)
     made = ARCHIVE.with_suffix(f".{os.getpid()}")
     os.environ["SPARK_SUBMIT_OPTS"] = f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={made} -Xlog:disable"
     os.environ["PYSPARK_PYTHON"] = sys.executable
