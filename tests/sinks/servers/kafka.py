@@ -1,4 +1,7 @@
-"""A Kafka broker of the test run's own, from Maven's artifacts, fetched by the Ivy among Spark's jars."""
+"""A Kafka broker of the test run's own, from Maven's artifacts, fetched by the Ivy among Spark's jars.
+
+``python -m tests.sinks.servers.kafka`` fetches them ahead.
+"""
 
 from __future__ import annotations
 
@@ -123,3 +126,7 @@ def _fetch(folder: Path) -> None:
         pytest.skip(f"Kafka {VERSION} cannot be fetched from Maven: {done.stdout[-500:]}{done.stderr[-500:]}")
     part.rename(folder)
     shutil.rmtree(folder.parent / "ivy", ignore_errors=True)
+
+
+if __name__ == "__main__":
+    fetched()
