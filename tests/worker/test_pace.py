@@ -25,8 +25,8 @@ class Driven:
         self.waiting = 0
 
     def fill(self, size: int | None = None) -> None:
-        """Let bytes in, as many as may be or so many."""
-        free = self.pace.limit - self.taken - self.waiting
+        """Let bytes in, as many as may be or so many; what is there stays where less may be than there is."""
+        free = max(0, self.pace.limit - self.taken - self.waiting)
         self.waiting += free if size is None else size
         self.pace.arrived(self.taken + self.waiting)
 
