@@ -10,7 +10,6 @@ would compile anew every time; bytecode lies beside them then, which Python take
 from __future__ import annotations
 
 import compileall
-import importlib.util
 import os
 import re
 import sys
@@ -65,10 +64,9 @@ def add_bytecode(file: Path) -> None:
 
 def main() -> None:
     """Make the archive, and the bytecode."""
-    pyspark = importlib.util.find_spec("pyspark")
-    assert pyspark is not None
-    assert pyspark.origin is not None
-    for file in (Path(pyspark.origin).parent / "python" / "lib").glob("*.zip"):
+    import pyspark
+
+    for file in (Path(pyspark.__file__).parent / "python" / "lib").glob("*.zip"):
         add_bytecode(file)
     made = ARCHIVE.with_suffix(f".{os.getpid()}")
     os.environ["SPARK_SUBMIT_OPTS"] = f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={made} -Xlog:disable"

@@ -6,17 +6,16 @@ A test's Spark forks many workers, and each would spend a second on importing th
 
 from __future__ import annotations
 
+import importlib
 import os
+
+from pyspark.daemon import manager
 
 # Before numpy is imported, or it starts a thread for each core.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import pandas  # noqa: F401
-import pyspark.worker  # noqa: F401
-from pyspark.daemon import manager
-
-import wallaroo_spark.source.reader
-import wallaroo_spark.worker.run  # noqa: F401
+for _name in ("pandas", "pyspark.worker", "wallaroo_spark.source.reader", "wallaroo_spark.worker.run"):
+    importlib.import_module(_name)
 
 if __name__ == "__main__":
     manager()

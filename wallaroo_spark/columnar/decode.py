@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from wallaroo_spark.columnar.locate import Fields, Positions, Present, Unsound, locate
+from wallaroo_spark.columnar.locate import Fields, Positions, Present, Unsound, locate, stride_of
 from wallaroo_spark.columnar.schema import STORED_SCHEMA
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Message, MessageRun
@@ -206,11 +206,10 @@ def _binary(
 
 def _evenly_spaced(data: bytes, starts: Positions, ends: Positions) -> NDArray[np.uint8] | None:
     """A row for each piece of ``data``, not copied, where all are of one size and equally far apart; else None."""
-    count, size = len(starts), int(ends[0] - starts[0])
-    stride = int(starts[-1] - starts[0]) // max(1, count - 1)
-    if not (ends - starts == size).all() or not (np.diff(starts) == stride).all():
+    size, stride = int(ends[0] - starts[0]), stride_of(starts)
+    if stride is None or not (ends - starts == size).all():
         return None
-    return np.ndarray((count, size), np.uint8, buffer=data, offset=int(starts[0]), strides=(stride, 1))
+    return np.ndarray((len(starts), size), np.uint8, buffer=data, offset=int(starts[0]), strides=(stride, 1))
 
 
 def _equal_pieces(rows: NDArray[np.uint8], order: NDArray[np.intp] | None) -> pa.Array:

@@ -102,6 +102,16 @@ def any_flag(flags: Any, bits: int) -> Any:
     return (flags & np.uint16(bits)) != 0
 
 
+def stride_of(positions: Positions) -> int | None:
+    """How far apart positions are, None where that varies; 0 where there is one."""
+    if len(positions) < 2:
+        return 0
+    stride = int(positions[1] - positions[0])
+    # The ends tell most of those that vary, at no cost.
+    even = positions[-1] - positions[0] == (len(positions) - 1) * stride and (np.diff(positions) == stride).all()
+    return stride if even else None
+
+
 def _refuse(unsound: NDArray[np.bool_]) -> None:
     if unsound.any():
         raise Unsound(int(unsound.argmax()))
@@ -114,11 +124,7 @@ class _Reader:
         self._data = data
         self._starts = starts
         self._byte_order = byte_order
-        self._stride = 0
-        if len(starts) > 1:
-            stride = int(starts[1] - starts[0])
-            if starts[-1] - starts[0] == (len(starts) - 1) * stride and (np.diff(starts) == stride).all():
-                self._stride = stride
+        self._stride = stride_of(starts) or 0
 
     def integers(self, shift: Any, code: str, rows: Present | None = None) -> NDArray[Any]:
         """Those ``shift`` bytes into each body, or into those of some rows, in the machine's own order."""

@@ -160,8 +160,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = Limits(limits.max_rows, limits.max_bytes)
         while True:
             assert self._waiting_until is not None
-            over = time.monotonic() > self._waiting_until or (self._quiet() and not self._owes(start))
-            if over and self._target is None:
+            late = time.monotonic() > self._waiting_until
+            if self._target is None and (late or (self._quiet() and not self._owes(start))):
                 everything = self._plan(start, Limits())
                 if everything is not None:
                     self._target = offset(self.options.receiver, merge(references_of(start), everything.ends))
