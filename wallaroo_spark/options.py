@@ -96,6 +96,9 @@ class Options:
     )
     cookie: str = _option("", Kind.TEXT, "Shared cookie; a connector must present the same.", secret=True)
     version: str = _option("0.0.1", Kind.TEXT, "Protocol version; compared whole with what HELLO says.")
+    programs: tuple[str, ...] = _option(
+        (), Kind.NAMES, "Program names that HELLO may carry; a connector of another is refused. Empty: any."
+    )
     max_frame_bytes: int = _option(
         4 << 20, Kind.BYTES, "Longest frame accepted, tag and body together.", minimum=1 << 10
     )

@@ -155,6 +155,16 @@ def test_a_followed_file_is_sent_until_a_signal_comes(
     assert f"{orders}: 501 messages" in shown
 
 
+def test_what_is_not_committed_in_time_is_an_error(desk: Desk, run: Run, orders: Path) -> None:
+    desk.open.clear()
+
+    ended = run("send", str(orders), "--workers", desk.address, "--cookie", COOKIE, "--drain-timeout", "0.1", "--json")
+
+    assert ended.returncode == 1
+    assert f"Error: stream '{orders}' was sent to its end and nothing of it was acknowledged for 0.1 s" in ended.stderr
+    assert last_line(ended.stdout)["complete"] is False
+
+
 def test_what_is_not_committed_is_waited_for(desk: Desk, orders: Path) -> None:
     desk.open.clear()
     command = [*PROGRAM, "send", str(orders), "--workers", desk.address, "--cookie", COOKIE, "--every", "0.1"]

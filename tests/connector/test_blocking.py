@@ -53,6 +53,15 @@ with BlockingConnector("orders", instance="shop-1", workers=sys.argv[1]) as conn
 """
 
 
+LEFT = """
+import sys
+from wallaroo_spark.connector import BlockingConnector
+
+with BlockingConnector("orders", instance="shop-1", workers=sys.argv[1], drain_timeout=float(sys.argv[2])) as connector:
+    connector.open("a").send_many([b"x"] * 3)
+"""
+
+
 async def start(script: str, *arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
@@ -83,6 +92,21 @@ class TestScripts:
             assert worker.named("a").payloads == [b"%d" % number for number in range(100)]
             assert all(session.ended_in_order for session in worker.sessions)
 
+    async def test_a_script_ends_with_0_only_once_everything_is_acknowledged(self) -> None:
+        async with ScriptedWorker(auto_commit=False) as worker:
+            process = await start(LEFT, worker.address, str(SECONDS))
+            await worker.until(lambda: len(worker.only.accepted) == 3)
+            assert process.returncode is None
+            worker.commit()
+            assert await outcome(process) == (0, "", "")
+
+    async def test_a_script_whose_messages_are_not_acknowledged_in_time_fails_and_says_which(self) -> None:
+        async with ScriptedWorker(auto_commit=False) as worker:
+            status, _, err = await outcome(await start(LEFT, worker.address, "0.05"))
+            assert status == 1
+            assert "TransportError: not everything that connector 'shop-1' sent was acknowledged" in err
+            assert "'a' (3 messages unacknowledged" in err
+
     async def test_an_interrupt_ends_a_send_that_waits_and_closes_the_connection_in_order(self) -> None:
         async with ScriptedWorker(credits=10, regrant=False) as worker:
             process = await start(STARVED, worker.address)
@@ -106,8 +130,9 @@ class TestCalls:
             stream.send(b"x", id=5)
             with pytest.raises(LocalProtocolError, match="5 is not above 5"):
                 stream.send(b"x", id=5)
-            with pytest.raises(TransportError, match="not everything was acknowledged"):
+            with pytest.raises(TransportError, match="not everything that connector 'shop-1' sent was"):
                 sender.drain(timeout=0.01)
+            sender.close()
         with pytest.raises(LocalProtocolError, match="the connector is closed"):
             stream.send(b"x")
         sender.close()

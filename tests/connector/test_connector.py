@@ -12,7 +12,7 @@ import pytest
 from tests.connector.conftest import QUICK
 from tests.connector.scripted_worker import ScriptedWorker, spin
 from wallaroo_spark.connector import Connector, Stream, stream_id_of
-from wallaroo_spark.errors import LocalProtocolError, TransportError
+from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError, TransportError
 from wallaroo_spark.protocol import Flags
 
 pytestmark = pytest.mark.timeout(30)
@@ -146,6 +146,7 @@ class TestSending:
                 "<Stream 'a' id=7: 1 messages unacknowledged, sent up to 1, acknowledged up to nothing>"
             )
             assert repr(sender) == "<Connector 'shop-1' to 'orders', 1 streams>"
+            await sender.close()
 
 
 async def starved(sender: Connector) -> str:
@@ -317,11 +318,63 @@ class TestDrainingAndClosing:
             worker.commit()
             await sender.drain()
 
+    async def test_leaving_the_block_waits_until_everything_is_acknowledged(self, revision: str) -> None:
+        async with ScriptedWorker(auto_commit=False) as worker:
+
+            async def use() -> Stream:
+                async with connector(worker, revision=revision) as sender:
+                    stream = await sender.open("a")
+                    await send_all(stream, 3)
+                return stream
+
+            leaving = asyncio.create_task(use())
+            await worker.until(lambda: len(worker.only.accepted) == 3)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not leaving.done()
+            worker.commit()
+            stream = await leaving
+            assert (stream.acknowledged, stream.unacknowledged) == (3, 0)
+
+    async def test_a_block_left_with_messages_unacknowledged_raises_with_streams_and_counts(self) -> None:
+        async with ScriptedWorker(auto_commit=False) as worker:
+            with pytest.raises(TransportError) as caught:
+                async with connector(worker, drain_timeout=0.05) as sender:
+                    await send_all(await sender.open("a"), 3)
+            assert "connector 'shop-1' sent was acknowledged within 0.05 seconds: 3 messages" in caught.value.message
+            assert "'a' (3 messages unacknowledged" in caught.value.message
+            assert "drain_timeout" in caught.value.message
+            await worker.until(lambda: worker.session.ended_in_order)
+
+    async def test_a_block_that_an_exception_ends_waits_for_nothing(self) -> None:
+        async with ScriptedWorker(auto_commit=False) as worker:
+
+            async def use() -> None:
+                async with connector(worker, drain_timeout=None) as sender:
+                    await send_all(await sender.open("a"), 3)
+                    raise KeyError("broken")
+
+            with pytest.raises(KeyError, match="broken"):
+                await use()
+            await worker.until(lambda: worker.session.ended_in_order)
+
+    async def test_a_block_left_after_what_ended_the_connector_raises_that(self) -> None:
+        async with ScriptedWorker(auto_commit=False) as worker:
+
+            async def use() -> None:
+                async with connector(worker, drain_timeout=None) as sender:
+                    await send_all(await sender.open("a"), 3)
+                    worker.session.write(worker.session.session.error("the cookie has changed"))
+
+            with pytest.raises(RemoteProtocolError, match="the cookie has changed"):
+                await use()
+
     async def test_closing_with_messages_unacknowledged_warns_with_counts(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         async with ScriptedWorker(auto_commit=False) as worker, connector(worker) as sender:
             await send_all(await sender.open("a"), 3)
+            await sender.close()
         assert "'shop-1' closes with 3 messages unacknowledged: 'a' (3 messages" in caplog.text
 
     async def test_closing_sends_what_was_written_and_ends_the_connection_in_order(self, revision: str) -> None:
@@ -330,6 +383,7 @@ class TestDrainingAndClosing:
             connector(worker, revision=revision) as sender,
         ):
             await send_all(await sender.open("a"), 4000)
+            await sender.close()
         ended = worker.session
         await worker.until(lambda: ended.over)
         # An orderly end is one that the reader meets as an end, behind every byte; a reset would raise.

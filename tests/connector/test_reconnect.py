@@ -196,6 +196,7 @@ class TestNacks:
             worker.session.nack(stream.id, 1)
             await worker.until(lambda: worker.only.ended == 2)
             assert worker.only.ids == [1, 2, 3]
+            worker.commit()
 
     async def test_a_nack_of_a_stream_that_is_sent_no_longer_is_only_logged(
         self, caplog: pytest.LogCaptureFixture
@@ -214,6 +215,7 @@ class TestNacks:
             assert (stream.reference, await stream.send(b"y")) == (1, 2)
             await worker.until(lambda: worker.only.last == 2)
             assert len(worker.only.notified) == 3
+            worker.commit()
 
     async def test_a_nack_before_what_is_kept_ends_the_session_with_a_reason(self) -> None:
         async with ScriptedWorker() as worker, connector(worker, revision="draft-le") as sender:

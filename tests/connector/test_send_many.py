@@ -104,6 +104,7 @@ class TestSending:
             await stream.send_many(numbered(10), ids=range(1, 11))
             assert stream.unacknowledged == 4
             await worker.until(lambda: worker.only.last == 10)
+            worker.commit()
 
     async def test_a_generator_that_takes_its_time_holds_nothing_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("wallaroo_spark.connector.pieces.PULL_SECONDS", -1.0)
@@ -406,6 +407,7 @@ class TestCuts:
             worker.session.stream.abort()
             with pytest.raises(ReplayError, match=r"behind reference 2.*send_many"):
                 await stream.send_many([b"x"] * 100_000)
+            await sender.close()
 
 
 class TestBlocking:

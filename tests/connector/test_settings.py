@@ -113,6 +113,7 @@ class TestRefusals:
             await starved(sender)
             worker.session.write(worker.session.session.error("superseded: instance 'shop-1' connected again"))
             outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+            await sender.close()
         assert all(isinstance(outcome, RemoteProtocolError) for outcome in outcomes), outcomes
         assert "no other connector runs under it" in str(outcomes[0])
 

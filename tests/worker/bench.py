@@ -54,8 +54,8 @@ class Connector:
         """Send a frame whether the session's state allows it or not."""
         return self.send(self.revision.encode(frame))
 
-    def hello(self, version: str = "0.0.1", cookie: str = COOKIE) -> list[Frame]:
-        hello = self.session.hello(version=version, cookie=cookie.encode(), program="a test", instance=self.instance)
+    def hello(self, version: str = "0.0.1", cookie: str = COOKIE, program: str = "a test") -> list[Frame]:
+        hello = self.session.hello(version=version, cookie=cookie.encode(), program=program, instance=self.instance)
         return self.send(hello)
 
     def open(self, stream_id: int, ref: int = 0, name: str = "a stream") -> list[Frame]:

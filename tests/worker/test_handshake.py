@@ -85,6 +85,21 @@ def test_another_version_or_cookie_is_sent_away(
     assert all(COOKIE not in line and "guess" not in line for line in bench.warnings())
 
 
+@revisions
+def test_another_program_is_sent_away_and_told_which_are_let_in(
+    make_bench: Callable[..., Bench], revision: Revision
+) -> None:
+    bench = make_bench(programs=("orders", "returns"))
+    stranger = bench.connect(revision)
+    (error,) = stranger.hello(program="invoices")
+
+    assert isinstance(error, Error)
+    assert error.reason == "program 'invoices' is not let in; option programs lists orders, returns"
+    assert stranger.closed == e.Close(0)
+    assert bench.counts["fault:wrong-program"] == 1
+    assert names(bench.connect(revision).hello(program="returns")) == ["OK"]
+
+
 def test_a_peer_that_says_nothing_is_sent_away(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(handshake_timeout=3.0)
     silent, greeted = bench.connect(now=10.0), bench.join()

@@ -77,10 +77,22 @@ class _Readable(click.Path):
 @click.option(
     "--give-up-after", default=300.0, show_default=True, metavar="SECONDS", help="Longest time without a session."
 )
+@click.option(
+    "--drain-timeout", default=300.0, show_default=True, metavar="SECONDS", type=click.FloatRange(min=0, min_open=True),
+    help="Longest time without an acknowledgement once everything is sent.",
+)  # fmt: skip
 @click.option("--every", default=5.0, show_default=True, help="Seconds between lines where there is no terminal.")
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on standard output.")
 @debug_option
-def send(files: tuple[str, ...], every: float, as_json: bool, follow: bool, framed: bool, **settings: Any) -> None:
+def send(
+    files: tuple[str, ...],
+    every: float,
+    as_json: bool,
+    follow: bool,
+    framed: bool,
+    drain_timeout: float,
+    **settings: Any,
+) -> None:
     """Send the lines of each FILE as a stream of its own, the rows of a topic, or the lines of standard input (-).
 
     A line is sent byte for byte without its newline. What was acknowledged in an earlier run is not sent again: a file
@@ -97,7 +109,7 @@ def send(files: tuple[str, ...], every: float, as_json: bool, follow: bool, fram
     connector = _connector(settings)
     with make_view(deliveries, every, as_json) as view:
         try:
-            asyncio.run(_send(connector, deliveries, view))
+            asyncio.run(_send(connector, deliveries, view, drain_timeout))
         except asyncio.CancelledError:
             raise click.exceptions.Exit(TERMINATED) from None
 
@@ -163,7 +175,7 @@ def _connector(settings: dict[str, Any]) -> Connector:
     )
 
 
-async def _send(connector: Connector, deliveries: Sequence[Delivery], view: SendView) -> None:
+async def _send(connector: Connector, deliveries: Sequence[Delivery], view: SendView, drain_timeout: float) -> None:
     """Feed all of them at once. One that fails leaves the others to their end; its error is raised then.
 
     SIGTERM cancels it, so that the connection is closed in good order.
@@ -176,7 +188,7 @@ async def _send(connector: Connector, deliveries: Sequence[Delivery], view: Send
         watching = asyncio.create_task(view.watch(connector))
         try:
             outcomes = await asyncio.gather(
-                *(_feed(connector, delivery, view) for delivery in deliveries), return_exceptions=True
+                *(_feed(connector, delivery, view, drain_timeout) for delivery in deliveries), return_exceptions=True
             )
         finally:
             watching.cancel()
@@ -186,10 +198,10 @@ async def _send(connector: Connector, deliveries: Sequence[Delivery], view: Send
         raise _joined(errors)
 
 
-async def _feed(connector: Connector, delivery: Delivery, view: SendView) -> None:
+async def _feed(connector: Connector, delivery: Delivery, view: SendView, drain_timeout: float) -> None:
     name = delivery.source.name
     try:
-        result = await connector.feed(delivery.source, progress=view.progressed)
+        result = await connector.feed(delivery.source, progress=view.progressed, drain_timeout=drain_timeout)
     except Exception:
         view.failed(name)
         raise

@@ -3,7 +3,7 @@
     with BlockingConnector("orders", instance="shop-1", workers="host:7100") as connector:
         stream = connector.open("orders-2026.jsonl")
         stream.send(b"…", id=17)
-        connector.drain()
+    # Leaving the block waits until everything is acknowledged.
 
 An event loop runs in a thread of its own; every call is carried out there while the caller waits. That costs a change
 of threads each time, so large amounts are better given to :meth:`BlockingStream.send_many` or
@@ -62,6 +62,11 @@ class _LoopThread:
             if future.cancel():
                 ended.wait(_FINISH_SECONDS)
             raise
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the thread has ended."""
+        return self._loop.is_closed()
 
     def stop(self) -> None:
         """End the thread; the loop has nothing left to do."""
@@ -182,7 +187,11 @@ class BlockingConnector:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            if not self._thread.stopped:
+                self._thread.call(lambda: self._connector.__aexit__(kind, error, trace))
+        finally:
+            self.close()
 
     @property
     def waiting_for(self) -> str | None:
@@ -209,9 +218,14 @@ class BlockingConnector:
         id: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         end: bool = True,
+        drain_timeout: float | None = None,
     ) -> FeedResult:
         """As :meth:`Connector.feed`; ``progress`` is called in the connector's thread."""
-        return self._thread.call(lambda: self._connector.feed(source, name=name, id=id, progress=progress, end=end))
+        return self._thread.call(
+            lambda: self._connector.feed(
+                source, name=name, id=id, progress=progress, end=end, drain_timeout=drain_timeout
+            )
+        )
 
     def drain(self, timeout: float | None = None) -> None:
         """As :meth:`Connector.drain`."""

@@ -3,7 +3,7 @@
 async with Connector("orders", instance="shop-1", workers="host:7100,host:7101", cookie="…") as connector:
     stream = await connector.open("orders-2026.jsonl")
     await stream.send(b"…", id=17)
-    await connector.drain()
+# Leaving the block waits until everything is acknowledged; ``connector.drain()`` waits for it earlier.
 """
 
 from __future__ import annotations
@@ -39,16 +39,21 @@ _REGISTRY_ATTEMPTS = 2
 
 
 class Connector:
-    """Pushes streams of messages to the receiver ``program``, as the connector ``instance``.
+    """Pushes streams of messages to the receiver, as the connector ``instance`` of the program ``program``.
 
-    The instance name is what the receiver knows the streams by: keep it the same from run to run, and use it in one
-    program at a time. ``workers`` are the addresses of one or more workers (``host:port``, a list or comma-separated);
-    or ``registry`` is the Redis URL where they are looked up, each time anew when a session is lost. ``cookie`` may be
-    ``env:NAME`` or ``file:PATH``.
+    ``program`` is the receiver's name where ``registry`` is given, and else any name, unless the receiver's option
+    ``programs`` lists those that it lets in. The instance name is what the receiver knows the streams by: keep it the
+    same from run to run, and use it in one program at a time. ``workers`` are the addresses of one or more workers
+    (``host:port``, a list or comma-separated); or ``registry`` is the Redis URL where they are looked up, each time
+    anew when a session is lost. ``cookie`` may be ``env:NAME`` or ``file:PATH``.
 
     ``max_unacknowledged`` bounds, in bytes, what is kept for sending again; sending waits beyond it. A worker may hold
     its answer to HELLO until its query has started, so ``handshake_timeout`` (seconds) is long. ``message_ids`` is
     ``"increasing"`` or, in the drafts and where the receiver has the same setting, ``"opaque"``.
+
+    An ``async with`` block ends when everything is acknowledged: it waits for ``drain_timeout`` seconds at most (None:
+    without a limit) and then raises :class:`TransportError`, which names the streams and how many of their messages are
+    not acknowledged. A block that an exception ends is left at once.
 
     TLS: give ``tls`` a context, or ``ca`` (and ``certificate`` with ``key``) as paths of PEM files.
 
@@ -76,6 +81,7 @@ class Connector:
         handshake_timeout: float = 60.0,
         retry: Backoff | None = None,
         message_ids: str = "increasing",
+        drain_timeout: float | None = 60.0,
     ) -> None:
         if not 0 < len(instance.encode()) <= MAX_INSTANCE_BYTES:
             raise ConfigurationError(
@@ -86,6 +92,10 @@ class Connector:
             raise ConfigurationError("program is empty; give the receiver's name", option="program")
         if max_unacknowledged < 1:
             raise ConfigurationError(f"max_unacknowledged is {max_unacknowledged} bytes; it must be above 0")
+        if drain_timeout is not None and not drain_timeout >= 0:
+            raise ConfigurationError(
+                f"drain_timeout is {drain_timeout} seconds; it must be 0 or more, or None for no limit"
+            )
         if tls is None and (ca or certificate or key):
             tls = client_context(ca, certificate, key)
         settings = Settings(
@@ -103,6 +113,7 @@ class Connector:
         self.instance = instance
         self._fixed = _addresses(workers, registry)
         self._registry_url = registry or ""
+        self._drain_timeout = drain_timeout
         self._registry: Registry | None = None
         chosen = _revision(revision)
         self._hub = Hub(chosen, Budget(max_unacknowledged), settings.retry, increasing=_increasing(message_ids, chosen))
@@ -119,7 +130,11 @@ class Connector:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        try:
+            if kind is None and not self._hub.closed:
+                await self.drain(self._drain_timeout)
+        finally:
+            await self.close()
 
     @property
     def waiting_for(self) -> str | None:
@@ -166,21 +181,23 @@ class Connector:
         id: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         end: bool = True,
+        drain_timeout: float | None = None,
     ) -> FeedResult:
         """Send what a source has behind the committed reference; return when all of it is acknowledged.
 
         Nothing is kept: after a reconnection the source is read again from the committed reference. Many feeds may
         run at once, each gets its turn. ``progress`` is called now and then, and at the end; ``end=False`` leaves the
-        stream open. A source that is not replayable goes into an ephemeral stream.
+        stream open. A source that is not replayable goes into an ephemeral stream. ``drain_timeout`` is how many
+        seconds may pass behind the last record without anything being acknowledged; None: any number.
 
-        Raises what the source raises, and what :meth:`open` raises.
+        Raises :class:`TransportError` when more have passed, what the source raises, and what :meth:`open` raises.
         """
         if source.replayable:
             stream = self._add(name or source.name, id, Trail(name or source.name, increasing=self._hub.increasing))
         else:
             stream = await self.open(name or source.name, id=id, ephemeral=True)
         try:
-            return await Feed(self._hub, stream, source, progress, end=end).run()
+            return await Feed(self._hub, stream, source, progress, end=end, drain_timeout=drain_timeout).run()
         finally:
             self._hub.forget(stream)
 
@@ -198,7 +215,10 @@ class Connector:
             raise TransportError(self._undrained(timeout or 0.0), seconds=timeout) from None
 
     async def close(self) -> None:
-        """Send what is on its way and close the connection. What is not acknowledged is logged; see :meth:`drain`."""
+        """Send what is on its way and close the connection. What is not acknowledged is logged, and not waited for.
+
+        The end of an ``async with`` block waits for it; so does :meth:`drain`.
+        """
         hub = self._hub
         if hub.closed:
             return
@@ -253,8 +273,10 @@ class Connector:
         link = self._hub.link
         where = "there is no session with a worker" if link is None else f"the session with {link.peer} is up"
         return (
-            f"not everything was acknowledged within {seconds:g} seconds; {where}; waiting: {_listed(waiting)}; "
-            "acknowledgements come when Spark commits a batch, so check that the query runs"
+            f"not everything that connector {self.instance!r} sent was acknowledged within {seconds:g} seconds: "
+            f"{self.unacknowledged} messages were not; {where}; waiting: {_listed(waiting)}; acknowledgements come "
+            "when Spark commits a batch, so check that the query runs, or allow more time (drain_timeout, where a with "
+            "block ends)"
         )
 
 

@@ -14,6 +14,7 @@ from wallaroo_spark.connector.outbox import Trail
 from wallaroo_spark.connector.pieces import Piece
 from wallaroo_spark.connector.sources import Source
 from wallaroo_spark.connector.stream import Stream
+from wallaroo_spark.errors import TransportError
 
 _REPORT_EVERY = 256
 _CLOSABLE = (Generator, Batches)
@@ -46,13 +47,21 @@ class Feed:
     """One source being pumped into one stream."""
 
     def __init__(
-        self, hub: Hub, stream: Stream, source: Source, progress: Callable[[Progress], None] | None, *, end: bool
+        self,
+        hub: Hub,
+        stream: Stream,
+        source: Source,
+        progress: Callable[[Progress], None] | None,
+        *,
+        end: bool,
+        drain_timeout: float | None,
     ) -> None:
         self._hub = hub
         self._stream = stream
         self._source = source
         self._progress = progress
         self._end = end
+        self._drain_timeout = drain_timeout
         self._messages = 0
         self._bytes = 0
         self._counted: int | None = None
@@ -106,7 +115,26 @@ class Feed:
         self._report()
         if self._end:
             await self._stream.end()
-        await self._stream.flushed()
+        await self._flushed()
+
+    async def _flushed(self) -> None:
+        """Until everything is acknowledged. Raises :class:`TransportError` when nothing more is, for too long."""
+        acknowledged = self._stream.acknowledged
+        while True:
+            try:
+                async with asyncio.timeout(self._drain_timeout):
+                    await self._stream.flushed()
+                return
+            except TimeoutError:
+                before, acknowledged = acknowledged, self._stream.acknowledged
+                if before == acknowledged:
+                    raise TransportError(
+                        f"stream {self._stream.name!r} was sent to its end and nothing of it was acknowledged for "
+                        f"{self._drain_timeout:g} seconds ({self._stream.ledger.state()}); acknowledgements come when "
+                        "Spark commits a batch, so check that the query runs, or allow more time",
+                        stream=self._stream.name,
+                        seconds=self._drain_timeout,
+                    ) from None
 
     async def _send_awaited(self, records: AsyncIterator[Record]) -> None:
         if isinstance(records, AsyncBatches):

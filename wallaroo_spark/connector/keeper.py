@@ -34,6 +34,7 @@ Addresses = Callable[[], Awaitable[Sequence[Address]]]
 _HINTS = {
     "cookie": "check that the connector's cookie is the receiver's",
     "version": "check that connector and receiver are given the same protocol version",
+    "program": "give the connector one of these program names, or add its own to the receiver's option programs",
     "instance": "check the instance name, and that no other connector runs under it",
 }
 

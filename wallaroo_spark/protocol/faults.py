@@ -23,6 +23,7 @@ class Fault(StrEnum):
     INVALID_TEXT = "invalid-text"
     WRONG_VERSION = "wrong-version"
     WRONG_COOKIE = "wrong-cookie"
+    WRONG_PROGRAM = "wrong-program"
     BAD_INSTANCE = "bad-instance"
     WRONG_CERTIFICATE = "wrong-certificate"
     WRONG_STATE = "wrong-state"

@@ -29,6 +29,12 @@ class Handshake:
             why = f"instance {client.instance!r} is not among the names in its certificate: {', '.join(client.names)}"
             sessions.fault(client, broken(Fault.WRONG_CERTIFICATE, why))
             return
+        assert client.protocol.hello is not None
+        program = client.protocol.hello.program
+        if options.programs and program not in options.programs:
+            why = f"program {program[:64]!r} is not let in; option programs lists {', '.join(options.programs)}"
+            sessions.fault(client, broken(Fault.WRONG_PROGRAM, why))
+            return
         serving = len(sessions.serving)
         if sessions.stopping:
             sessions.refuse(client, reasons.later(sessions.stopping))
