@@ -7,14 +7,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.pems import Pems
 from tests.pubsub.running import TOPIC, Client, Stage, rows_of
 from tests.receiver.support import eventually
 from wallaroo_spark.errors import PubSubError
+from wallaroo_spark.pubsub.arrow import unpack_rows
 from wallaroo_spark.pubsub.leasing import ENDED
 from wallaroo_spark.pubsub.messages import Closed, Data, Snapshot, Update, Why, encode
+from wallaroo_spark.pubsub.outbox import Outbox, StagedFile
+from wallaroo_spark.pubsub.times import Time
 from wallaroo_spark.pubsub.topics import Standing
 from wallaroo_spark.registry import EmbeddedRedis
 
@@ -228,6 +233,35 @@ def test_a_slow_subscriber_is_cut_off_with_a_reason_while_another_goes_on(stage:
     assert isinstance(ends[-1], Closed)
     assert ends[-1].why is Why.SLOW
     assert "is too slow" in ends[-1].reason
+
+
+@pytest.mark.parametrize("rows", [10, 700_000], ids=["one message", "two messages"])
+def test_two_hundred_subscribers_that_a_batch_wakes_read_it_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    opened: list[int] = []
+    messages = Outbox.messages
+
+    def counted(outbox: Outbox, batch: int, file: StagedFile) -> Iterator[tuple[Time, pa.RecordBatch]]:
+        opened.append(batch)
+        return messages(outbox, batch, file)
+
+    monkeypatch.setattr(Outbox, "messages", counted)
+    with stage.publisher(max_subscribers=200) as address, ExitStack() as ending:
+        clients = [ending.enter_context(Client(address)) for _ in range(200 if rows == 10 else 20)]
+        for client in clients:
+            client.hello()
+            assert client.take() == Snapshot((0,), ())
+        stage.publish(0, list(range(rows)))
+        stage.commit(0)
+
+        for client in clients:
+            found = []
+            while isinstance(message := client.take(), Data):
+                found.append(unpack_rows(message.payload)["n"].to_numpy())
+            assert np.array_equal(np.concatenate(found), np.arange(rows))
+            assert message == Update(((0, -1), (1, 1)))
+    assert opened == [0]
 
 
 def test_the_end_of_a_topic_comes_behind_all_that_is_committed(stage: Stage) -> None:

@@ -29,6 +29,7 @@ from wallaroo_spark.pubsub.leasing import Tenancy
 from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, Hello, Why, encode, encode_parts
 from wallaroo_spark.pubsub.outbox import Outbox, StagedFile
 from wallaroo_spark.pubsub.publication import Part, Publication
+from wallaroo_spark.pubsub.readings import Readings
 from wallaroo_spark.pubsub.topics import Standing, Topics, leases_of
 from wallaroo_spark.transport import ByteStream, Listener
 from wallaroo_spark.transport.base import HIGH_WATER
@@ -43,9 +44,6 @@ COARSE_NS = 50_000_000
 RENEW_SECONDS = 1.0
 STOP_SECONDS = 8.0
 """How long subscribers may take over what is left for them when the publisher ends."""
-SHARED_BYTES = 4 << 20
-"""Parts up to this size are kept for the next subscriber to send them to, so many of them."""
-SHARED_PARTS = 8
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ class PublisherService:
         self._peers: dict[int, _Peer] = {}
         self._next_session = 0
         self._alone = asyncio.Event()
-        self._shared: dict[tuple[int, str], list[Data]] = {}
+        self._readings = Readings()
         self._stamp = 0
 
     async def run(self) -> None:
@@ -342,23 +340,10 @@ class PublisherService:
             return True
         return False
 
-    async def _messages(self, part: Part) -> AsyncIterator[Data]:
-        """The messages of a part; small ones are read once for all who are sent them at about the same time."""
+    def _messages(self, part: Part) -> AsyncIterator[Data]:
+        """The messages of a part, read once for all who are sent them at about the same time."""
         batch, file = cast("tuple[int, StagedFile]", part.source)
-        key = (batch, file.name)
-        shared = self._shared.get(key)
-        if shared is None and part.size <= SHARED_BYTES:
-            shared = await asyncio.to_thread(lambda: list(self._read(batch, file)))
-            self._shared[key] = shared
-            while len(self._shared) > SHARED_PARTS:
-                del self._shared[next(iter(self._shared))]
-        if shared is not None:
-            for message in shared:
-                yield message
-            return
-        reading = self._read(batch, file)
-        while (following := await asyncio.to_thread(lambda: next(reading, None))) is not None:
-            yield following
+        return self._readings.messages((batch, file.name), lambda: self._read(batch, file))
 
     def _read(self, batch: int, file: StagedFile) -> Iterator[Data]:
         for moment, rows in self._outbox.messages(batch, file):
