@@ -17,13 +17,17 @@ from wallaroo_spark.checkpoint import Reference
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.steps import Step, passed
-from wallaroo_spark.worker.flight_client import Trust, WorkerClient
+from wallaroo_spark.worker.flight_client import SILENCE_SECONDS, Trust, WorkerClient
 
 log = logging.getLogger("wallaroo_spark.source")
 
 PATIENCE_SECONDS = 0.5
 """How long one worker is waited for before the others are asked again."""
 REFRESH_SECONDS = 1.0
+LEAST_SILENCE_SECONDS = 5.0
+"""However short ``replayTimeout`` is, a worker may take so long over its next word."""
+SHUN_SECONDS = 10.0
+"""How long a worker that fell silent is left alone while there are others to ask."""
 _SHOWN = 5
 
 Planned = tuple[str, str, Reference | None, Reference]
@@ -58,12 +62,20 @@ class Workers:
         self._token = partition.token
         self._addresses = dict(partition.addresses)
         self._clients: dict[str, WorkerClient] = {}
+        self._silent: dict[str, float] = {}
         self._refreshed = time.monotonic()
 
-    def in_turn(self) -> list[tuple[int, WorkerClient]]:
-        """The likeliest worker first."""
+    def in_turn(self) -> list[WorkerClient]:
+        """The likeliest worker first, without those that fell silent just now, unless all did."""
         slots = sorted(self._addresses, key=lambda slot: (slot != self._partition.slot, slot))
-        return [(slot, self._client(self._addresses[slot])) for slot in slots]
+        addresses = [self._addresses[slot] for slot in slots]
+        lately = time.monotonic() - SHUN_SECONDS
+        speaking = [address for address in addresses if self._silent.get(address, lately) <= lately]
+        return [self._client(address) for address in speaking or addresses]
+
+    def fell_silent(self, client: WorkerClient) -> None:
+        """Ask the others first for a while: each attempt takes as long as the silence did."""
+        self._silent[client.address] = time.monotonic()
 
     def _client(self, address: str) -> WorkerClient:
         if address not in self._clients:
@@ -106,9 +118,18 @@ def read_ranges(partition: RangePartition, registry: Callable[[], Registry]) -> 
         while missing:
             before = dict(missing)
             turn = workers.in_turn()
-            for number, (_, client) in enumerate(turn):
+            for number, client in enumerate(turn):
                 if missing:
-                    yield from _read_from(client, missing, partition, PATIENCE_SECONDS if number == 0 else 0.0)
+                    wait = PATIENCE_SECONDS if number == 0 else 0.0
+                    silence = min(SILENCE_SECONDS, max(LEAST_SILENCE_SECONDS, until - time.monotonic()))
+                    try:
+                        yield from _read_from(client, missing, partition, wait, silence)
+                    except TransportError as error:
+                        log.warning("%s; looking for the rest elsewhere", error)
+                        if error.fields.get("reason") == "timeout":
+                            workers.fell_silent(client)
+                        else:
+                            time.sleep(min(PATIENCE_SECONDS, partition.replay_timeout))
             if missing != before:
                 until = time.monotonic() + partition.replay_timeout
             elif time.monotonic() > until:
@@ -123,27 +144,23 @@ def read_ranges(partition: RangePartition, registry: Callable[[], Registry]) -> 
 
 
 def _read_from(
-    client: WorkerClient, missing: dict[int, Planned], partition: RangePartition, wait: float
+    client: WorkerClient, missing: dict[int, Planned], partition: RangePartition, wait: float, silence: float
 ) -> Iterator[pa.RecordBatch]:
     """What one worker has of the missing ranges; ``missing`` is brought up to date as rows are handed on."""
     indexes = list(missing)
     asked = [missing[index] for index in indexes]
-    try:
-        for batch, marks in client.read(asked, boundaries=partition.include_boundaries, wait=wait):
-            for number, reference, done in marks:
-                index = indexes[number]
-                if done:
-                    missing.pop(index, None)
-                elif reference is not None:
-                    scope, stream_id, _, to = missing[index]
-                    missing[index] = (scope, stream_id, reference, to)
-            if batch.num_rows:
-                yield batch
-            if missing:
-                passed(Step.RANGE_HALF_READ)
-    except TransportError as error:
-        log.warning("%s; looking for the rest elsewhere", error)
-        time.sleep(min(PATIENCE_SECONDS, partition.replay_timeout))
+    for batch, marks in client.read(asked, boundaries=partition.include_boundaries, wait=wait, silence=silence):
+        for number, reference, done in marks:
+            index = indexes[number]
+            if done:
+                missing.pop(index, None)
+            elif reference is not None:
+                scope, stream_id, _, to = missing[index]
+                missing[index] = (scope, stream_id, reference, to)
+        if batch.num_rows:
+            yield batch
+        if missing:
+            passed(Step.RANGE_HALF_READ)
 
 
 def _give_up(partition: RangePartition, missing: list[Planned]) -> None:

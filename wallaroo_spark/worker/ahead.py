@@ -9,18 +9,22 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.1
+_END_SECONDS = 1.0
+"""How long a reader that was cancelled may take to end; one that hangs is left behind, for its call has a deadline."""
 
 
 class Ahead(Generic[T]):
     """An iterator over ``items`` that a thread reads, up to ``depth`` of them before they are asked for.
 
     What ``items`` raises is raised in its place. ``cancel`` is called when the iterator is closed before its end, from
-    the closing thread, and has to make ``items`` end.
+    the closing thread, and has to make ``items`` end. Raises :class:`TimeoutError` when nothing has come within
+    ``silence`` seconds of being asked for.
     """
 
-    def __init__(self, items: Iterator[T], cancel: Callable[[], None], depth: int = 3) -> None:
+    def __init__(self, items: Iterator[T], cancel: Callable[[], None], silence: float, depth: int = 3) -> None:
         self._items = items
         self._cancel = cancel
+        self._silence = silence
         self._found: queue.Queue[T | _End] = queue.Queue(depth)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._read, name="wallaroo-read-ahead", daemon=True)
@@ -28,7 +32,7 @@ class Ahead(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         self._thread.start()
         try:
-            while not isinstance(found := self._found.get(), _End):
+            while not isinstance(found := self._next(), _End):
                 yield found
             if found.error is not None:
                 raise found.error
@@ -36,7 +40,13 @@ class Ahead(Generic[T]):
             self._closed.set()
             if self._thread.is_alive():
                 self._cancel()
-                self._thread.join()
+                self._thread.join(_END_SECONDS)
+
+    def _next(self) -> T | _End:
+        try:
+            return self._found.get(timeout=self._silence)
+        except queue.Empty:
+            raise TimeoutError(f"nothing came within {self._silence:g} s") from None
 
     def _read(self) -> None:
         error: Exception | None = None

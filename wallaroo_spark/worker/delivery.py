@@ -79,6 +79,10 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema=schema)
 
 
+NOTHING_YET = (_empty(STORED_SCHEMA), _text([], {}, {}))
+"""The word of a read that waits: neither rows nor marks."""
+
+
 def _columns(batch: list[_Part]) -> pa.RecordBatch:
     stored = list(_stored([part.piece for part in batch]))
     if not stored:

@@ -22,6 +22,11 @@ Range = tuple[str, str, Reference | None, Reference]
 """Scope, stream id as decimal text, and the references (from, to]."""
 References = Mapping[str, Mapping[str, Reference]]
 
+SILENCE_SECONDS = 20.0
+"""How long a read waits for the next rows, or for the word that there are none yet, which comes every second."""
+READ_SECONDS = 120.0
+"""How long one request for rows may last. What is left then is asked for anew, so nothing is lost by it."""
+
 
 _NOT_VERIFIED = ("handshake failed", "peer certificate", "hostname verification")
 """What gRPC says, in whatever case, when TLS fails; it has no code for it."""
@@ -57,18 +62,24 @@ class WorkerClient:
     """Calls to one worker's inner port. Every method raises :class:`TransportError` when the worker does not answer.
 
     With ``trust`` it speaks TLS, and only to a worker whose certificate comes from there and names the host in
-    ``address``; there is no way around that. A worker that cannot be verified raises an error with the reason ``tls``.
+    ``address``; there is no way around that. A worker that cannot be verified raises an error with the reason ``tls``,
+    one that is silent for too long an error with the reason ``timeout``; the next call then goes over a new connection,
+    for the old one may be half open.
     """
 
     def __init__(self, address: str, token: str, timeout: float = 10.0, trust: Trust | None = None) -> None:
         self.address = address
         self._timeout = timeout
         self._secured = trust is not None
+        self._trust = trust
         self._headers = [(b"authorization", f"Bearer {token}".encode())]
-        if trust is None:
-            self._client = flight.connect(f"grpc://{address}")
-        else:
-            self._client = flight.connect(f"grpc+tls://{address}", tls_root_certs=trust.roots or None)
+        self._client = self._connect()
+
+    def _connect(self) -> flight.FlightClient:
+        """A client of its own connection, which is made with the first call."""
+        if self._trust is None:
+            return flight.connect(f"grpc://{self.address}")
+        return flight.connect(f"grpc+tls://{self.address}", tls_root_certs=self._trust.roots or None)
 
     def close(self) -> None:
         """Give the connection up."""
@@ -103,17 +114,26 @@ class WorkerClient:
         self._act("stop", {"reason": reason})
 
     def read(
-        self, ranges: Sequence[Range], *, boundaries: bool, wait: float
+        self, ranges: Sequence[Range], *, boundaries: bool, wait: float, silence: float = SILENCE_SECONDS
     ) -> Iterator[tuple[pa.RecordBatch, list[Mark]]]:
         """The ranges' rows as they become complete, for up to ``wait`` seconds without any.
 
-        With each batch come marks. A range without a final mark is not there.
+        With each batch come marks. A range without a final mark is not there, or was left out because the request has
+        lasted long enough: ask for the rest. A worker from which nothing comes for ``silence`` seconds raises
+        :class:`TransportError`.
         """
-        ticket = flight.Ticket(json.dumps({"ranges": ranges, "wait": wait}).encode())
+        reading = _Reading(self._client, json.dumps({"ranges": ranges, "wait": wait}).encode(), self._headers)
+        rows = (unpack(data, text, boundaries=boundaries) for data, text in reading.chunks())
+        came = False
         try:
-            reader = self._client.do_get(ticket, flight.FlightCallOptions(headers=self._headers))
-            rows = (unpack(chunk.data, chunk.app_metadata.to_pybytes(), boundaries=boundaries) for chunk in reader)
-            yield from Ahead(rows, reader.cancel)
+            for batch, marks in Ahead(rows, reading.cancel, silence):
+                came = True
+                # A worker that has nothing yet says so in a batch without anything.
+                if marks or batch.num_rows:
+                    yield batch, marks
+        except flight.FlightTimedOutError as error:
+            if not came:
+                raise self._failed("read", error) from None
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._failed("read", error) from None
 
@@ -129,6 +149,11 @@ class WorkerClient:
     def _failed(self, what: str, error: Exception) -> TransportError:
         detail = str(error).split(". gRPC client debug context")[0]
         message = f"worker at {self.address} did not answer {what!r}: {detail}"
+        if isinstance(error, flight.FlightTimedOutError | TimeoutError):
+            # Not closed, since another thread may be in a call; the last one that uses it lets it go.
+            self._client = self._connect()
+            way_out = "its process may be stopped, or the network between be cut"
+            return TransportError(f"{message}; {way_out}", address=self.address, reason="timeout")
         if self._secured and any(sign in detail.lower() for sign in _NOT_VERIFIED):
             way_out = (
                 "check the authority that is trusted here (tls.workersCa, or --tls-ca), that the worker's certificate "
@@ -138,3 +163,32 @@ class WorkerClient:
         if not self._secured and _CLOSED_AT_ONCE.search(detail):
             message += "; check that both sides use TLS, or neither (tls.workersCa)"
         return TransportError(message, address=self.address)
+
+
+class _Reading:
+    """One request for rows, made by the thread that reads its answer; another may cancel it at any moment."""
+
+    def __init__(self, client: flight.FlightClient, ticket: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        self._client = client
+        self._ticket = flight.Ticket(ticket)
+        self._options = flight.FlightCallOptions(timeout=READ_SECONDS, headers=headers)
+        self._reader: Any = None
+        self._cancelled = False
+
+    def chunks(self) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        """What comes, with the marks' text. A worker that says nothing at all holds even the first call up."""
+        reader = self._reader = self._client.do_get(self._ticket, self._options)
+        try:
+            # Who cancels sets this first, so that one of both ends the call.
+            if not self._cancelled:
+                for chunk in reader:
+                    yield chunk.data, chunk.app_metadata.to_pybytes()
+        finally:
+            if self._cancelled:
+                reader.cancel()
+
+    def cancel(self) -> None:
+        """End it, as soon as it has begun."""
+        self._cancelled = True
+        if self._reader is not None:
+            self._reader.cancel()

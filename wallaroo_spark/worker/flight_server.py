@@ -26,7 +26,7 @@ from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import format_address
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.buffer import PlannedRange, flatten, nest
-from wallaroo_spark.worker.delivery import gather
+from wallaroo_spark.worker.delivery import NOTHING_YET, gather
 from wallaroo_spark.worker.ledger import Reference, StreamKey
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ log = logging.getLogger("wallaroo_spark.worker.flight")
 
 _CALL_SECONDS = 30.0
 _PATIENCE = 1.0
+"""How often a read that waits says that it does; its client takes a longer silence for the end of the connection."""
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no type information
@@ -106,6 +107,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             found = self._service.call(self._reads.find(ranges, patience), _CALL_SECONDS)
             if not found and time.monotonic() >= until:
                 return
+            if not found:
+                yield NOTHING_YET
             ranges = {index: planned for index, planned in ranges.items() if index not in found}
             for number, batch in enumerate(gather(found)):
                 if number:

@@ -1,0 +1,157 @@
+"""The way to a worker's inner port fails: every wait of a reading task or the driver ends, and the rest is read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from tests.network.proxy import Proxy, Trouble
+from tests.worker.peer import good
+from tests.worker.running import SECONDS, TOKEN, Fleet, Running, eventually
+from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
+from wallaroo_spark.protocol import Message
+from wallaroo_spark.registry import Registry
+from wallaroo_spark.source import ranges
+from wallaroo_spark.source.ranges import RangePartition, read_ranges
+from wallaroo_spark.transport import parse_address
+from wallaroo_spark.worker import delivery, flight_client
+from wallaroo_spark.worker.flight_client import WorkerClient
+
+pytestmark = pytest.mark.timeout(60)
+
+MESSAGES = 1000
+PAYLOAD = bytes(1000)
+
+
+@pytest.fixture
+def inner(worker: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """Between whoever reads and the worker's inner port; what is read comes in many small batches."""
+    monkeypatch.setattr(delivery, "ROWS_A_BATCH", 50)
+    monkeypatch.setattr(ranges, "SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(ranges, "LEAST_SILENCE_SECONDS", 0.5)
+    with Proxy(parse_address(worker.lease.flight)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def full(worker: Running) -> Running:
+    """A worker with messages, of which a planned range has all."""
+    peer = good(worker)
+    for number in range(1, MESSAGES + 1):
+        peer.send(peer.session.message(Message(1, number, PAYLOAD)))
+        if number % 100 == 0:
+            eventually(lambda number=number: worker.count("messages") >= number)
+    return worker
+
+
+def away() -> Registry:
+    """No registry: the addresses that were planned are all there is."""
+    raise RegistryError("Redis is away")
+
+
+def partition(fleet: Fleet, address: str, **options: float | bool) -> RangePartition:
+    planned = [("good", "1", None, MESSAGES)]
+    settings = {"replay_timeout": SECONDS, **options}
+    return RangePartition(0, planned, {0: address}, fleet.receiver, fleet.url, TOKEN, **settings)  # type: ignore[arg-type]
+
+
+def ids(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [number for batch in batches for number in batch["message_id"].to_pylist()]
+
+
+def everything() -> list[int]:
+    return list(range(1, MESSAGES + 1))
+
+
+def mend_at_the_next_connection(proxy: Proxy) -> threading.Thread:
+    """What was connected stays half open; somebody who comes anew finds a way that is whole."""
+    before = proxy.connections
+
+    def mend() -> None:
+        eventually(lambda: proxy.connections > before)
+        proxy.become(Trouble.NONE)
+
+    thread = threading.Thread(target=mend, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_read_over_a_half_open_connection_ends_and_the_rest_is_read_anew(
+    full: Running, workers: Fleet, inner: Proxy
+) -> None:
+    inner.become(Trouble.SLOW)
+    batches = read_ranges(partition(workers, inner.address), away)
+    found = ids(iter([next(batches)]))
+    assert 0 < len(found) < MESSAGES
+    inner.become(Trouble.SWALLOW)
+    mending = mend_at_the_next_connection(inner)
+    found += ids(batches)
+    mending.join(SECONDS)
+    assert found == everything()
+    assert inner.connections > 1
+
+
+def test_what_a_half_open_connection_withholds_is_read_elsewhere(full: Running, workers: Fleet, inner: Proxy) -> None:
+    inner.become(Trouble.SLOW)
+    batches = read_ranges(partition(workers, inner.address), lambda: workers.registry)
+    found = ids(iter([next(batches)]))
+    inner.become(Trouble.SWALLOW)
+    found += ids(batches)
+    assert found == everything()
+
+
+def test_a_worker_that_accepts_and_says_nothing_at_all_fails_the_read_within_the_replay_timeout(
+    full: Running, workers: Fleet, inner: Proxy
+) -> None:
+    inner.become(Trouble.SWALLOW)
+    with pytest.raises(ReplayError, match="were not sent again within 1 seconds"):
+        ids(read_ranges(partition(workers, inner.address, replay_timeout=1.0), away))
+
+
+@pytest.mark.parametrize("end", [Proxy.cut, Proxy.reset], ids=["cut", "reset"])
+def test_a_read_that_is_ended_again_and_again_loses_and_repeats_nothing(
+    full: Running, workers: Fleet, inner: Proxy, end: Callable[[Proxy], None]
+) -> None:
+    found: list[int] = []
+    for number, batch in enumerate(read_ranges(partition(workers, inner.address), away)):
+        found += ids(iter([batch]))
+        if number % 10 == 0 and number < 40:
+            end(inner)
+    assert found == everything()
+
+
+def test_a_slow_network_is_slow_and_nothing_else(full: Running, workers: Fleet, inner: Proxy) -> None:
+    inner.become(Trouble.SLOW)
+    assert ids(read_ranges(partition(workers, inner.address), away)) == everything()
+    assert inner.connections == 1
+
+
+def test_one_request_has_an_end_that_is_no_error(full: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight_client, "READ_SECONDS", 1.5)
+    here, to_come = ("good", "1", None, MESSAGES), ("good", "2", None, 1)
+    found = list(full.client.read([here, to_come], boundaries=False, wait=SECONDS))
+    assert sum(batch.num_rows for batch, _ in found) == MESSAGES
+    assert {index for _, marks in found for index, _, done in marks if done} == {0}
+
+
+def test_a_call_over_a_half_open_connection_ends_and_the_next_one_takes_another(worker: Running, inner: Proxy) -> None:
+    client = WorkerClient(inner.address, TOKEN, timeout=0.5)
+    assert client.status()["epoch"] == worker.epoch
+    inner.become(Trouble.SWALLOW)
+    for call in (client.status, lambda: client.plan({}), lambda: client.owes({})):
+        with pytest.raises(TransportError, match="its process may be stopped, or the network between be cut") as caught:
+            call()
+        assert caught.value.fields["reason"] == "timeout"
+    inner.become(Trouble.NONE)
+
+    def answers() -> bool:
+        try:
+            return bool(client.status()["epoch"] == worker.epoch)
+        except TransportError:
+            return False
+
+    eventually(answers)
+    client.close()
