@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,29 @@ class TestScripts:
 
 
 class TestCalls:
+    @pytest.mark.parametrize("begun", [True, False])
+    async def test_an_interrupt_while_a_call_is_handed_over_leaves_no_send_behind(self, begun: bool) -> None:
+        def use(address: str) -> str | None:
+            with BlockingConnector("orders", instance="shop-1", workers=address) as sender:
+                stream = sender.open("a")
+                loop = sender._thread._loop
+                hand_over = loop.call_soon_threadsafe
+
+                def interrupted(*call: Any, **options: Any) -> None:
+                    loop.call_soon_threadsafe = hand_over
+                    if begun:
+                        hand_over(*call, **options)
+                    raise KeyboardInterrupt
+
+                loop.call_soon_threadsafe = interrupted
+                with pytest.raises(KeyboardInterrupt):
+                    stream.send(b"x")
+                return sender.waiting_for
+
+        async with ScriptedWorker(credits=1, regrant=False) as worker:
+            assert await asyncio.to_thread(use, worker.address) is None
+            assert worker.only.accepted == []
+
     async def test_errors_come_through(self) -> None:
         async with ScriptedWorker(auto_commit=False) as worker:
             await asyncio.to_thread(self._fail, worker.address)

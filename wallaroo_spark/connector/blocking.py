@@ -13,12 +13,13 @@ of threads each time, so large amounts are better given to :meth:`BlockingStream
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from wallaroo_spark.connector.connector import Connector
 from wallaroo_spark.connector.feed import FeedResult, Progress
@@ -31,6 +32,39 @@ T = TypeVar("T")
 
 _FINISH_SECONDS = 15.0
 """Longest that closing waits for the thread; a connection is closed in less."""
+
+
+class _Call(Generic[T]):
+    """A coroutine that another thread waits for; ``start`` and ``cancel`` run on the loop, in their order."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self.outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(self._work())
+        self._task.add_done_callback(self._ended)
+
+    def cancel(self) -> None:
+        """End it, also when it was never begun."""
+        if self._task is None:
+            self._abandon()
+        else:
+            self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self._abandon()
+        elif (error := task.exception()) is not None:
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(task.result())
+
+    def _abandon(self) -> None:
+        self.outcome.cancel()
+        self.outcome.set_running_or_notify_cancel()
 
 
 class _LoopThread:
@@ -46,21 +80,16 @@ class _LoopThread:
         if self._loop.is_closed() or threading.current_thread() is self._thread:
             why = "the connector is closed" if self._loop.is_closed() else "this is called from the connector's thread"
             raise LocalProtocolError(f"{why}; a BlockingConnector serves other threads while it is open")
-        ended = threading.Event()
-
-        async def run() -> T:
-            try:
-                return await work()
-            finally:
-                ended.set()
-
-        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        call = _Call(work)
         try:
-            return future.result()
+            self._loop.call_soon_threadsafe(call.start)
+            return call.outcome.result()
         except BaseException:
-            # KeyboardInterrupt, most of all: nobody waits for the outcome any more, but what is cancelled has to end.
-            if future.cancel():
-                ended.wait(_FINISH_SECONDS)
+            # KeyboardInterrupt, most of all, which may come at any point above: nobody waits for the outcome any more,
+            # but what was begun has to end.
+            if not call.outcome.done():
+                self._loop.call_soon_threadsafe(call.cancel)
+                concurrent.futures.wait([call.outcome], _FINISH_SECONDS)
             raise
 
     @property
