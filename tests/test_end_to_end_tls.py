@@ -41,9 +41,13 @@ def test_rows_arrive_over_tls_with_secrets_kept_elsewhere(
     batches = Batches()
     with EmbeddedRedis() as redis, Registry(redis.url, "orders") as registry:
         assert ":@" not in redis.url
-        # The source's reader is a process whose environment was fixed when the session began, so a file it is.
         (tmp_path / "registry").write_text(redis.url)
-        options = {"registry": f"file:{tmp_path}/registry", "cookie": f"file:{tmp_path}/cookie"}
+        (tmp_path / "token").write_text("the fleet's own")
+        options = {
+            "token": f"file:{tmp_path}/token",
+            "registry": f"file:{tmp_path}/registry",
+            "cookie": f"file:{tmp_path}/cookie",
+        }
         tls = {"tls.certificate": pems.server, "tls.key": pems.server_key, authority: pems.ca}
         # tls.ca asks connectors for a certificate each; the inner port is content with the token.
         own = {"certificate": pems.client, "key": pems.client_key} if authority == "tls.ca" else {}
@@ -51,7 +55,7 @@ def test_rows_arrive_over_tls_with_secrets_kept_elsewhere(
             query = receiver.start(
                 receiver.stream().writeStream.foreachBatch(batches), checkpoint=str(tmp_path / "checkpoint")
             )
-            workers, inner, token = addresses(receiver), registry.leases()[0].flight, registry.fleet()["token"]
+            workers, inner, token = addresses(receiver), registry.leases()[0].flight, "the fleet's own"
             connector = feeders.connect("shop-1", workers, cookie="a secret", ca=pems.ca, **own)
             feeders.feed(connector, numbered("sealed", 1, 50)).result(60)
             with pytest.raises(RemoteProtocolError, match="cookie") as refused:

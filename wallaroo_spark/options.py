@@ -184,7 +184,13 @@ class Options:
     fail_on_data_loss: bool = _option(
         True, Kind.FLAG, "Fail the query when a planned range cannot be had again; false logs it and goes on."
     )
-    token: str = _option("", Kind.TEXT, "Secret of the fleet's inner port. Empty: made by the receiver.", secret=True)
+    token: str = _option(
+        "",
+        Kind.TEXT,
+        "Secret of the fleet's inner port, known to the driver and to what Spark ships: who has it can have messages "
+        "acknowledged. Empty: made by the receiver.",
+        secret=True,
+    )
 
     def __post_init__(self) -> None:
         for row in table():
@@ -205,12 +211,15 @@ class Options:
             values[row.attribute] = read_value(row, text)
         return cls(**values)
 
-    def to_texts(self) -> dict[str, str]:
-        """The options that differ from their defaults, as texts that :meth:`parse` reads back."""
+    def to_texts(self, *, secrets: bool = True) -> dict[str, str]:
+        """The options that differ from their defaults, as texts that :meth:`parse` reads back.
+
+        Without ``secrets``, what is secret is left out, and the texts may be shown.
+        """
         texts = {}
         for row in table():
             value = getattr(self, row.attribute)
-            if value != row.default:
+            if value != row.default and (secrets or not row.secret):
                 texts[row.name] = _write_value(value)
         return texts
 
@@ -241,6 +250,11 @@ def read_value(row: Row, text: Any) -> Any:
         raise ConfigurationError(
             f"option {row.name}: {shown} cannot be read; expected {row.kind.value}", option=row.name
         ) from error
+
+
+def is_reference(value: str) -> bool:
+    """Whether a secret is named by ``env:NAME`` or ``file:PATH``, so that the text may be shown."""
+    return value.startswith(("env:", "file:"))
 
 
 def resolve_secret(value: str) -> str:

@@ -18,7 +18,7 @@ import pytest
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.options import Options
 from wallaroo_spark.registry import EmbeddedRedis, Registry
-from wallaroo_spark.worker.flight_client import WorkerClient
+from wallaroo_spark.worker.flight_client import WorkerClient, status_token
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup
 
@@ -108,7 +108,7 @@ def desk(redis_url: str, request: pytest.FixtureRequest) -> Iterator[Desk]:
     options = Options(receiver=name, registry=redis_url, cookie=COOKIE, host="127.0.0.1", workers=1)
     with Registry(redis_url, name) as registry:
         submission = registry.next_submission()
-        registry.publish_fleet({"token": TOKEN, "workers": "1"})
+        registry.publish_fleet({"status_token": status_token(TOKEN), "workers": "1"})
         registry.lock("receiver", "driver-of-the-tests", 60)
         with WorkerThread(WorkerSetup(options, 0, submission, TOKEN), registry):
             eventually(lambda: any(lease.flight for lease in registry.leases().values()))

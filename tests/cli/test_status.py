@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from tests.cli.conftest import TOKEN, Desk
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.pubsub.topics import Standing, TopicRecord, Topics, leases_of
+from wallaroo_spark.worker.flight_client import status_token
 
 
 def status(desk: Desk, *arguments: str, receiver: str = "") -> Result:
@@ -50,7 +51,7 @@ def test_a_receiver_that_does_not_run_is_said_to_be_so(desk: Desk) -> None:
 
 
 def test_a_slot_that_nobody_serves_is_vacant(desk: Desk) -> None:
-    desk.registry.publish_fleet({"token": TOKEN, "workers": "2"})
+    desk.registry.publish_fleet({"status_token": status_token(TOKEN), "workers": "2"})
 
     shown = status(desk, "--json")
 

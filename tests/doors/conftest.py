@@ -12,6 +12,7 @@ from tests.doors.keys import secrets_of
 from tests.pems import Pems
 from tests.worker.running import TOKEN, Fleet, Running, fleet
 from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.worker.flight_client import status_token
 
 
 class Ear(logging.Handler):
@@ -80,7 +81,7 @@ def plain(plain_fleet: Fleet) -> Running:
 def sealed_fleet(redis_server: EmbeddedRedis, ear: Ear, pems: Pems) -> Iterator[Fleet]:
     tls = {"tls_certificate": pems.server, "tls_key": pems.server_key, "tls_workers_ca": pems.ca}
     with fleet(redis_server.url, **tls) as made:
-        made.registry.publish_fleet({"token": TOKEN, "workers": "1"})
+        made.registry.publish_fleet({"status_token": status_token(TOKEN), "workers": "1"})
         yield made
 
 

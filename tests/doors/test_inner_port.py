@@ -28,7 +28,7 @@ from wallaroo_spark.receiver.announcer import Announcer
 from wallaroo_spark.registry import EmbeddedRedis
 from wallaroo_spark.source.fleet_view import FleetView
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
-from wallaroo_spark.worker.flight_client import Trust, WorkerClient
+from wallaroo_spark.worker.flight_client import Trust, WorkerClient, status_token
 
 
 class NoHandshake(flight.ClientAuthHandler):  # type: ignore[misc]  # pyarrow has no type information
@@ -116,6 +116,20 @@ class TestInnerPortWithoutTheToken:
         assert len(CALLS["status"](stranger, headers(f"Bearer {TOKEN}"))) == 1
 
 
+class TestInnerPortWithTheTokenForTheStatus:
+    """It lies in Redis, so it is everybody's who may read there."""
+
+    def test_it_shows_the_status_and_does_not_tell_the_fleet_s_token(self, stranger: Any) -> None:
+        assert TOKEN not in status_token(TOKEN)
+        assert len(CALLS["status"](stranger, headers(f"Bearer {status_token(TOKEN)}"))) == 1
+
+    @pytest.mark.parametrize("name", [name for name in CALLS if name != "status"])
+    def test_it_does_nothing_else(self, stranger: Any, name: str) -> None:
+        with pytest.raises((flight.FlightUnauthorizedError, flight.FlightUnauthenticatedError, OSError)) as caught:
+            CALLS[name](stranger, headers(f"Bearer {status_token(TOKEN)}"))
+        assert "for the status alone" in str(caught.value) or "missing or wrong" in str(caught.value)
+
+
 class TestInnerPortOverTls:
     @pytest.mark.parametrize("kind", ["sealed", "mutual"])
     def test_plain_text_is_not_answered(self, kind: str, request: pytest.FixtureRequest) -> None:
@@ -191,7 +205,7 @@ class TestInnerPortOverTls:
         self, sealed: Running, sealed_fleet: Fleet, pems: Pems, ear: Ear
     ) -> None:
         right, wrong = Trust.of(sealing(pems)), Trust.of(Options(tls_ca=pems.other_ca))
-        trustful, careful = FleetView(sealed_fleet.registry, right), FleetView(sealed_fleet.registry, wrong)
+        trustful, careful = (FleetView(sealed_fleet.registry, TOKEN, trust) for trust in (right, wrong))
         for view in (trustful, careful):
             view.start()
         eventually(trustful.slots)

@@ -212,5 +212,4 @@ def listeners(port: int, among: Iterable[int]) -> list[int]:
 
 def rows_of(spark: SparkSession, receiver: Receiver, **options: Any) -> DataFrame:
     """The receiver's stream read by format name, with options of its own for this one query."""
-    reader = spark.readStream.format("wallaroo").option("receiver", receiver.name)
-    return reader.option("registry", receiver.registry_url).options(**options).load()
+    return spark.readStream.format("wallaroo").option("receiver", receiver.name).options(**options).load()

@@ -122,7 +122,7 @@ def test_a_start_waits_for_a_redis_that_goes_away_meanwhile(
         url = redis.url.replace(redis.url.rpartition("@")[2], f"{proxy.address}/0")
         receiver = Receiver(spark, "orders", workers=1, registry=url)
         starting = thread.submit(receiver.start)
-        eventually(lambda: registry.fleet().get("token"))
+        eventually(registry.fleet)
         proxy.refuse()
         eventually(lambda: "receiver 'orders' waits for its registry" in caplog.text)
         proxy.accept()
@@ -149,9 +149,9 @@ def test_a_driver_that_was_away_too_long_gives_in_to_the_one_that_has_its_name(s
                 return registry.lock("receiver", "another", 60)
 
             eventually(take_over)
-            registry.publish_fleet({"token": "another's"})
+            registry.publish_fleet({"workers": "another's"})
             eventually(lambda: "is run by another driver (another)" in announcer.error)
-            assert registry.fleet() == {"token": "another's"}
+            assert registry.fleet() == {"workers": "another's"}
             # Its worker ends, and is not submitted against the other driver's.
             registry.acquire(0, registry.next_submission(), "another's", "127.0.0.1:1", "127.0.0.1:2")
             eventually(lambda: receiver.status()["workers"][0]["state"] == "down")
@@ -167,6 +167,6 @@ def test_an_embedded_registry_that_dies_is_started_again_and_filled(spark: Spark
         os.kill(first, signal.SIGKILL)
         eventually(lambda: embedded.running and embedded.pid != first)
         with Registry(receiver.registry_url, "orders") as registry:
-            eventually(lambda: 0 in registry.leases() and registry.fleet().get("token"))
+            eventually(lambda: 0 in registry.leases() and registry.fleet())
             assert addresses(receiver) == registry.leases()[0].connect
         assert receiver.status()["workers"][0]["submissions"] == 1

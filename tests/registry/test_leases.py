@@ -206,7 +206,7 @@ def test_a_holder_needs_a_name(registry: Registry) -> None:
 
 
 def test_the_fleet_is_overwritten_whole(registry: Registry, empty_redis: Callable[[], None]) -> None:
-    registry.publish_fleet({"token": "t", "workers": "2"})
+    registry.publish_fleet({"status_token": "t", "workers": "2"})
     registry.publish_fleet({"workers": "3"})
     assert registry.fleet() == {"workers": "3"}
     empty_redis()

@@ -71,7 +71,7 @@ class Driver(Part):
         return Client(self.world.inner, address, token)
 
     def _each_round(self) -> None:
-        self.world.registry.at_once(lambda r: r.publish_fleet({"token": self.token, "workers": str(self.workers)}))
+        self.world.registry.at_once(lambda r: r.publish_fleet({"workers": str(self.workers)}))
 
     def _run(self) -> Steps:
         yield from self._until_answered(lambda r: r.forget_slots_from(self.workers))

@@ -13,7 +13,7 @@ from typing import Any, Self
 from wallaroo_spark.connector import Backoff, BlockingConnector
 from wallaroo_spark.options import Options
 from wallaroo_spark.registry import Lease, Registry
-from wallaroo_spark.worker.flight_client import References, WorkerClient
+from wallaroo_spark.worker.flight_client import References, WorkerClient, status_token
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup
 
@@ -56,7 +56,7 @@ class LiveFleet:
 
     def publish(self) -> None:
         """What the driver says of the fleet."""
-        self.registry.publish_fleet({"token": TOKEN, "workers": str(self.options.workers)})
+        self.registry.publish_fleet({"status_token": status_token(TOKEN), "workers": str(self.options.workers)})
 
     def start(self, slot: int, *, own_process: bool = False) -> Lease:
         """A worker for the slot, once it serves; its lease. In a process of its own it can be killed."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from redis import Redis
 
-from tests.source.fleet import LiveFleet, eventually
+from tests.source.fleet import TOKEN, LiveFleet, eventually
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.source.fleet_view import FleetView
 
@@ -18,7 +18,7 @@ def view_of() -> Iterator[Callable[[LiveFleet], FleetView]]:
 
     def make(fleet: LiveFleet) -> FleetView:
         registry = Registry(fleet.options.registry, fleet.options.receiver, attempts=1)
-        view = FleetView(registry)
+        view = FleetView(registry, TOKEN)
         opened.append((view, registry))
         view.start()
         return view
@@ -124,23 +124,4 @@ def test_known_workers_go_on_being_asked_while_redis_is_away(view_of: Callable[[
         # An empty Redis knows of no fleet until driver and workers have written it again; the view forgets nothing.
         redis.start()
         fleet.start(1)
-        assert view.token
         eventually(lambda: set(view.slots()) == {0, 1})
-
-
-def test_nobody_is_asked_before_the_driver_has_published_the_token(
-    server: EmbeddedRedis, view_of: Callable[[LiveFleet], FleetView]
-) -> None:
-    fleet = LiveFleet(server.url, "silent")
-    try:
-        fleet.start(0)
-        view = view_of(fleet)
-        stamp = view.wait(view.stamp, 1.0)
-        assert view.addresses() == {}
-
-        fleet.publish()
-
-        assert view.wait(stamp, 30) > stamp
-        eventually(lambda: set(view.slots()) == {0})
-    finally:
-        fleet.__exit__(None, None, None)

@@ -128,7 +128,7 @@ def test_a_read_that_is_cut_off_half_way_goes_on_with_the_successor_of_the_worke
 
 
 def test_workers_are_found_by_the_task_itself_when_none_was_known_at_planning(fleet: LiveFleet) -> None:
-    part = partition(fleet, ("shop-1", STREAM, None, 3), token="")
+    part = partition(fleet, ("shop-1", STREAM, None, 3))
     assert part.addresses == {}
     found: list[int] = []
     reading = threading.Thread(target=lambda: found.extend(ids(read(part))))

@@ -9,16 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import StructType
 
-from tests.source.fleet import LiveFleet, eventually
+from tests.source.fleet import TOKEN, LiveFleet, eventually
 from wallaroo_spark.columnar import ROW_SCHEMA
 from wallaroo_spark.connector import stream_id_of
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import Options
-from wallaroo_spark.source import WallarooDataSource
+from wallaroo_spark.source import Secrets, WallarooDataSource
+from wallaroo_spark.source.datasource import _source_with
 from wallaroo_spark.source.ranges import RangePartition
 from wallaroo_spark.source.reader import WallarooStreamReader
 
@@ -32,7 +34,7 @@ def make_reader(fleet: LiveFleet) -> Iterator[MakeReader]:
     made: list[WallarooStreamReader] = []
 
     def make(**options: Any) -> WallarooStreamReader:
-        settings = {"receiver": fleet.options.receiver, "registry": fleet.options.registry, **options}
+        settings = {"receiver": fleet.options.receiver, "registry": fleet.options.registry, "token": TOKEN, **options}
         made.append(WallarooStreamReader(Options(**settings)))
         return made[-1]
 
@@ -223,17 +225,55 @@ def test_an_ephemeral_range_of_a_slot_that_is_no_more_is_left_out(fleet: LiveFle
         assert len(reader.partitions(start, end)) == count
 
 
-@pytest.mark.parametrize("missing", ["receiver", "registry"])
-def test_the_source_names_an_option_that_it_needs(missing: str) -> None:
-    given = {"receiver": "orders", "registry": "redis://127.0.0.1:1"}
-    source = WallarooDataSource({name: value for name, value in given.items() if name != missing})
+def source_of(receiver: str) -> WallarooDataSource:
+    """The source of a receiver that this driver runs, as a query reads it by format name."""
+    return _source_with({"orders": Secrets("redis://127.0.0.1:1", TOKEN)})({"receiver": receiver})
 
-    with pytest.raises(ConfigurationError, match=rf"needs the option {missing}; Receiver\.stream\(\) sets it"):
-        source.streamReader(SCHEMA)
+
+@pytest.mark.parametrize(
+    ("receiver", "said"),
+    [("", r"needs the option receiver; Receiver\.stream\(\) sets it"), ("others", "'others' was not started by this")],
+)
+def test_the_source_says_of_which_receiver_it_must_be(receiver: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        source_of(receiver).streamReader(SCHEMA)
+
+
+def test_a_source_carries_its_secrets_to_where_spark_unpickles_it_and_shows_none() -> None:
+    shipped = cloudpickle.loads(cloudpickle.dumps(source_of("orders")))
+    reader = shipped.streamReader(SCHEMA)
+
+    assert (reader.options.registry, reader.options.token) == ("redis://127.0.0.1:1", TOKEN)
+    shown = f"{shipped.options} {shipped.secrets} {vars(shipped)} {reader.options}"
+    assert [secret for secret in (TOKEN, "127.0.0.1:1") if secret in shown] == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"registry": "redis://:open-sesame@127.0.0.1:1"},
+        {"registry": "unix:///run/redis?password=open-sesame"},
+        {"token": "open-sesame"},
+        {"COOKIE": "open-sesame"},
+    ],
+)
+def test_a_secret_in_clear_is_refused_before_a_plan_can_show_it(given: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match=rf"option {min(given).lower()} is given in clear") as caught:
+        WallarooDataSource({"receiver": "orders", **given})
+    assert "open-sesame" not in str(caught.value)
+
+
+def test_a_query_of_another_driver_names_where_its_secrets_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEET_TOKEN", TOKEN)
+    given = {"receiver": "orders", "registry": "redis://127.0.0.1:1", "token": "env:FLEET_TOKEN"}
+    reader = WallarooDataSource(given).streamReader(SCHEMA)
+
+    assert isinstance(reader, WallarooStreamReader)
+    assert reader._partition(0, []).token == TOKEN
 
 
 def test_the_source_has_one_schema() -> None:
-    source = WallarooDataSource({"receiver": "orders", "registry": "redis://127.0.0.1:1"})
+    source = source_of("orders")
 
     assert isinstance(source.streamReader(SCHEMA), WallarooStreamReader)
     with pytest.raises(ConfigurationError, match=r"leave \.schema"):

@@ -112,7 +112,7 @@ def look(registry: Registry, receiver: str, trust: Trust | None = None) -> dict[
     if not leases and driver is None:
         return {"receiver": receiver, "running": False, "driver": None, "workers": []}
     slots = range(max([int(fleet.get("workers", 0)), *(slot + 1 for slot in leases)]))
-    workers = [_slot(slot, leases.get(slot), fleet.get("token", ""), trust) for slot in slots]
+    workers = [_slot(slot, leases.get(slot), fleet.get("status_token", ""), trust) for slot in slots]
     return {"receiver": receiver, "running": True, "driver": driver, "workers": workers}
 
 

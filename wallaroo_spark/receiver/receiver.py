@@ -30,8 +30,8 @@ from wallaroo_spark.receiver import checks
 from wallaroo_spark.receiver.announcer import Announcer, Standing
 from wallaroo_spark.receiver.fleet import Fleet
 from wallaroo_spark.registry import EmbeddedRedis, Registry
-from wallaroo_spark.source import WallarooDataSource, register
-from wallaroo_spark.worker.flight_client import Trust, WorkerClient
+from wallaroo_spark.source import Secrets, load, register
+from wallaroo_spark.worker.flight_client import Trust, WorkerClient, status_token
 from wallaroo_spark.worker.service import WorkerSetup
 
 log = logging.getLogger("wallaroo_spark.receiver")
@@ -100,7 +100,6 @@ class Receiver:
                 return self._start_query(writer, checkpoint)
             if self._fleet is None:
                 self._patience.stopping.clear()
-                register(self._spark)
                 try:
                     self._start_fleet()
                 except BaseException:
@@ -113,11 +112,11 @@ class Receiver:
         if self._fleet is None:
             raise ConfigurationError("the receiver is not started; call start(), or use it in a with statement")
         if self._stream is None:
-            shown = dataclasses.replace(self.options, cookie="", token="")
-            registry = self.registry_url if self._embedded else self.options.registry
-            texts = {**shown.to_texts(), "receiver": self.name, "registry": registry}
-            self._stream = self._spark.readStream.format(WallarooDataSource.name()).options(**texts).load()
+            self._stream = load(self._spark, self.name, self._secrets(), self.options.to_texts(secrets=False))
         return self._stream
+
+    def _secrets(self) -> Secrets:
+        return Secrets(self.registry_url, self._token)
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to know, as JSON-ready values."""
@@ -193,7 +192,8 @@ class Receiver:
         longjobs.registry_reach(self.options.registry, master)
         longjobs.task_slots(self._spark, self.options.workers)
         registry = self._open_registry()
-        self._token = resolve_secret(self.options.token) or secrets.token_urlsafe(32)
+        self._token = resolve_secret(self.options.token) or self._token or secrets.token_urlsafe(32)
+        register(self._spark, self.name, self._secrets())
         host = self.options.host or ("127.0.0.1" if longjobs.on_one_machine(master) else "0.0.0.0")
         # Executors may have neither the driver's environment nor its files, so secrets are resolved here.
         shipped = dataclasses.replace(
@@ -257,7 +257,7 @@ class Receiver:
             if self._fleet is not None:
                 self._fleet.expect_end()
             raise self._name_in_use()
-        registry.publish_fleet({"token": self._token, "workers": str(self.options.workers)})
+        registry.publish_fleet({"status_token": status_token(self._token), "workers": str(self.options.workers)})
         if files is not None and checkpoints is not None:
             checkpoints.lock(files.identity, self.owner, self.options.lease_seconds)
 

@@ -151,7 +151,10 @@ class Registry:
         self._run(f"unclaim streams of slot {lease.slot}", scripts.UNCLAIM, ["claims"], own, *map(str, streams))
 
     def publish_fleet(self, fleet: Mapping[str, str]) -> None:
-        """Say what holds for the whole fleet (its token, the number of workers), in place of what was said before."""
+        """Say what holds for the whole fleet, such as the number of workers, in place of what was said before.
+
+        Whoever may look at a receiver reads it, so it is nothing that lets anybody do more than that.
+        """
         text = json.dumps(dict(fleet))
         self._connection.call("publish the fleet", lambda: self._connection.client.set(self._key("fleet"), text))
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -10,18 +14,44 @@ from pyspark.sql.types import StructType
 
 from wallaroo_spark.columnar import ROW_DDL, ROW_SCHEMA
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.options import Options
+from wallaroo_spark.options import Options, is_reference, table
 from wallaroo_spark.source.reader import WallarooStreamReader
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What the source of one receiver must know and nobody may read: the registry's URL and the fleet's token."""
+
+    registry: str = field(repr=False)
+    token: str = field(repr=False)
 
 
 class WallarooDataSource(DataSource):
-    """A streaming source fed by connectors. It needs the options ``receiver`` and ``registry``.
+    """A streaming source fed by connectors. It needs the option ``receiver``: the name of one that this driver runs.
 
-    ``Receiver.stream()`` sets both; a query that reads by format name must name the receiver that runs the workers.
+    Spark shows a source's options in plans, in its UI and in errors, so no secret may be among them: ``secrets`` has
+    them, by receiver, in the class that :func:`register` makes. Spark pickles that class by value, and carries it to
+    where the source plans and reads. A query of another driver names the options ``registry`` and ``token``, each as
+    ``env:NAME`` or ``file:PATH``. Raises :class:`ConfigurationError` for a secret that is given in clear.
     """
+
+    secrets: ClassVar[Mapping[str, Secrets]] = {}
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        given = {name.lower(): value for name, value in dict(options).items()}
+        for row in table():
+            value = given.get(row.name.lower(), "")
+            if row.secret and value and not (is_reference(value) or _is_open(row.name, value)):
+                raise ConfigurationError(
+                    f"format('wallaroo'): option {row.name} is given in clear, and Spark shows options in plans and in "
+                    "its UI; use Receiver.stream(), leave it out in the driver that runs the receiver, or give "
+                    "env:NAME or file:PATH",
+                    option=row.name,
+                )
 
     @classmethod
     def name(cls) -> str:
@@ -40,12 +70,54 @@ class WallarooDataSource(DataSource):
                 f"format('wallaroo') has the schema {ROW_DDL}; leave .schema(…) out and select() what you need"
             )
         options = Options.parse(dict(self.options))
-        for name in ("receiver", "registry"):
-            if name not in {key.lower() for key in self.options}:
-                raise ConfigurationError(f"format('wallaroo') needs the option {name}; Receiver.stream() sets it")
+        if not options.receiver:
+            raise ConfigurationError("format('wallaroo') needs the option receiver; Receiver.stream() sets it")
+        secrets = self.secrets.get(options.receiver)
+        if secrets is not None:
+            names = {key.lower() for key in self.options}
+            known = {name: value for name, value in vars(secrets).items() if name not in names}
+            options = dataclasses.replace(options, **known)
+        if not options.token or options.registry == "embedded":
+            raise ConfigurationError(
+                f"format('wallaroo'): receiver {options.receiver!r} was not started by this driver; start it with "
+                "Receiver(…), or give the options registry and token, each as env:NAME or file:PATH",
+                receiver=options.receiver,
+            )
         return WallarooStreamReader(options)
 
 
-def register(spark: SparkSession) -> None:
-    """Make ``format("wallaroo")`` known to a session; does no harm when it is known."""
-    spark.dataSource.register(WallarooDataSource)
+def _is_open(name: str, value: str) -> bool:
+    """Whether an option that may hold a secret holds none: the URL of a Redis without a password."""
+    return name == "registry" and "@" not in value and "password=" not in value
+
+
+_registering = threading.Lock()
+_secrets: dict[str, Secrets] = {}
+"""Those of all receivers of this process; the one that was started last counts where two have a name."""
+
+
+def register(spark: SparkSession, receiver: str, secrets: Secrets) -> None:
+    """Make ``format("wallaroo")`` known to a session, with what the source must know of a receiver."""
+    with _registering:
+        _register(spark, receiver, secrets)
+
+
+def load(spark: SparkSession, receiver: str, secrets: Secrets, options: Mapping[str, str]) -> DataFrame:
+    """The stream of exactly this receiver, also when another of its name was started since."""
+    with _registering:
+        _register(spark, receiver, secrets)
+        return spark.readStream.format(WallarooDataSource.name()).options(**options).load()
+
+
+def _register(spark: SparkSession, receiver: str, secrets: Secrets) -> None:
+    _secrets[receiver] = secrets
+    spark.dataSource.register(_source_with(dict(_secrets)))
+
+
+def _source_with(known: Mapping[str, Secrets]) -> type[WallarooDataSource]:
+    """A class that no module has, for only such a one is pickled with what it holds."""
+
+    class Source(WallarooDataSource):
+        secrets = known
+
+    return Source

@@ -39,11 +39,12 @@ class SlotView:
 class FleetView:
     """The workers of one receiver. ``stamp`` grows whenever anything may have changed.
 
-    ``trust`` is how the workers are verified, None when they speak plain text.
+    ``token`` is the fleet's, and ``trust`` how the workers are verified, None when they speak plain text.
     """
 
-    def __init__(self, registry: Registry, trust: Trust | None = None) -> None:
+    def __init__(self, registry: Registry, token: str, trust: Trust | None = None) -> None:
         self._registry = registry
+        self._token = token
         self._trust = trust
         self._slots: dict[int, SlotView] = {}
         self._changed = threading.Condition()
@@ -51,7 +52,6 @@ class FleetView:
         self._stopping = threading.Event()
         self._started = False
         self._away = False
-        self.token = ""
         self.workers = 0
         self.seen: dict[str, dict[str, Any]] = {}
 
@@ -114,16 +114,13 @@ class FleetView:
             self._stopping.wait(POLL_SECONDS if self._slots else RETRY_SECONDS)
 
     def _take(self, fleet: dict[str, str], leases: dict[int, Lease]) -> None:
-        self.token = fleet.get("token", self.token)
         self.workers = int(fleet.get("workers", self.workers))
-        if not self.token:
-            return
         for slot, lease in leases.items():
             known = self._slots.get(slot)
             # Another lease than the last one is a newer one, though a Redis with another clock may number it lower.
             if not lease.flight or (known and known.lease == lease):
                 continue
-            view = SlotView(lease, WorkerClient(lease.flight, self.token, trust=self._trust))
+            view = SlotView(lease, WorkerClient(lease.flight, self._token, trust=self._trust))
             with self._changed:
                 if known:
                     known.closed = True

@@ -59,7 +59,6 @@ class Workers:
         self._partition = partition
         self._open_registry = registry
         self._registry: Registry | None = None
-        self._token = partition.token
         self._addresses = dict(partition.addresses)
         self._clients: dict[str, WorkerClient] = {}
         self._silent: dict[str, float] = {}
@@ -79,7 +78,7 @@ class Workers:
 
     def _client(self, address: str) -> WorkerClient:
         if address not in self._clients:
-            self._clients[address] = WorkerClient(address, self._token, trust=self._partition.trust)
+            self._clients[address] = WorkerClient(address, self._partition.token, trust=self._partition.trust)
         return self._clients[address]
 
     def refresh(self) -> None:
@@ -89,15 +88,11 @@ class Workers:
         self._refreshed = time.monotonic()
         try:
             registry = self._registry = self._registry or self._open_registry()
-            # A partition that was planned before any worker was found knows no token either.
-            token = self._token or registry.fleet().get("token", "")
             leases = registry.leases()
         except RegistryError as error:
             log.warning("reading goes on with the workers that are known: %s", error)
             return
-        self._token = token
-        if token:
-            self._addresses.update({slot: lease.flight for slot, lease in leases.items() if lease.flight})
+        self._addresses.update({slot: lease.flight for slot, lease in leases.items() if lease.flight})
 
     def close(self) -> None:
         """Give the connections up."""

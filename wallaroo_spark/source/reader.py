@@ -68,7 +68,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _fleet(self) -> FleetView:
-        fleet = FleetView(self._registry, self._trust)
+        fleet = FleetView(self._registry, resolve_secret(self.options.token), self._trust)
         fleet.start()
         return fleet
 
@@ -284,9 +284,9 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranges=planned,
             addresses=self._fleet.addresses(),
             receiver=options.receiver,
-            # An executor may have neither the environment nor the files in which the secret is kept.
+            # An executor may have neither the environment nor the files in which the secrets are kept.
             registry=resolve_secret(options.registry),
-            token=self._fleet.token,
+            token=resolve_secret(options.token),
             replay_timeout=options.replay_timeout,
             fail_on_data_loss=options.fail_on_data_loss,
             include_boundaries=options.include_boundaries,

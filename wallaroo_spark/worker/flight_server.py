@@ -1,6 +1,7 @@
 """The worker's inner port: an Arrow Flight server for the reading tasks and the driver.
 
-Actions take and give JSON. Every call must carry the fleet's token. Where connectors speak TLS, so does this port, with
+Actions take and give JSON. Every call must carry the fleet's token; ``status`` also answers to the token for the status
+alone, which is in the registry for whoever may look. Where connectors speak TLS, so does this port, with
 the same certificate; it asks its callers for the token alone, also where connectors must show certificates: a token is
 what the driver and a reading task have, wherever Spark runs them. ``available`` waits until something changes,
 ``plan`` says how far a batch may go, ``owes`` whether something is to be acknowledged still, ``rewind`` and
@@ -27,6 +28,7 @@ from wallaroo_spark.transport import format_address
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.buffer import PlannedRange, flatten, nest
 from wallaroo_spark.worker.delivery import NOTHING_YET, gather
+from wallaroo_spark.worker.flight_client import status_token
 from wallaroo_spark.worker.ledger import Reference, StreamKey
 
 if TYPE_CHECKING:
@@ -39,16 +41,24 @@ _PATIENCE = 1.0
 """How often a read that waits says that it does; its client takes a longer silence for the end of the connection."""
 
 
+class _Onlooker(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no type information
+    """The mark of a call by somebody who may see the status, and do nothing."""
+
+
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no type information
     def __init__(self, token: str) -> None:
         super().__init__()
         self._expected = f"Bearer {token}".encode()
+        self._looking = f"Bearer {status_token(token)}".encode()
 
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
-        """Refuse a call without the token."""
-        given = headers.get("authorization", [""])[0]
-        if not hmac.compare_digest(given.encode("utf-8", "replace"), self._expected):
-            raise flight.FlightUnauthenticatedError("the fleet's token is missing or wrong")
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Onlooker | None:
+        """Refuse a call without the token; the one for the status alone leaves its mark on the call."""
+        given = headers.get("authorization", [""])[0].encode("utf-8", "replace")
+        if hmac.compare_digest(given, self._expected):
+            return None
+        if hmac.compare_digest(given, self._looking) and info.method == flight.FlightMethod.DO_ACTION:
+            return _Onlooker()
+        raise flight.FlightUnauthenticatedError("the fleet's token is missing or wrong")
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no type information
@@ -83,6 +93,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """Run one action; its result is one JSON text."""
+        if action.type != "status" and context.get_middleware("token") is not None:
+            raise flight.FlightUnauthorizedError("this token is for the status alone; the action needs the fleet's")
         run = self._actions.get(action.type)
         if run is None:
             raise flight.FlightServerError(f"there is no action {action.type!r}; there are {', '.join(self._actions)}")
