@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.simulator.core import Part, Steps
+from tests.simulator.failing import Failing
 from tests.simulator.worker import Worker
 from wallaroo_spark.protocol import V3
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
+
+MOST_CALLS = 5_000
+"""By how many calls of a worker's state one of them has failed."""
 
 
 class Chaos:
@@ -26,6 +31,7 @@ class Chaos:
             (4, self.kill_a_worker),
             (2, self.lose_a_machine),
             (3, self.stop_a_worker),
+            (6, self.let_a_call_fail),
             (2, self.cancel_a_worker),
             (2, self.ask_a_worker_to_leave),
             (1, self.copy_a_worker),
@@ -90,6 +96,12 @@ class Chaos:
         worker = self._a_worker()
         if worker is not None:
             self.sim.put_to_sleep(worker, self.world.profile.lease_seconds * self.sim.random.uniform(0.2, 3.0))
+
+    def let_a_call_fail(self) -> None:
+        """One of the next calls that a worker's state makes fails, whichever it is, as an allocation may."""
+        worker = self._a_worker()
+        if worker is not None and worker.serving:
+            worker.failing = Failing(round(math.exp(self.sim.random.uniform(0.0, math.log(MOST_CALLS)))))
 
     def cancel_a_worker(self) -> None:
         """Spark gives a task up whose process goes on for some seconds."""

@@ -59,7 +59,7 @@ class Judge:
 
     def _check_worker(self, worker: Worker) -> None:
         state = worker.state
-        if state is None or not worker.alive:
+        if state is None or not worker.alive or worker.failed:
             return
         try:
             state.validate()

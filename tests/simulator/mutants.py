@@ -21,6 +21,7 @@ from wallaroo_spark.worker.progress import Progress
 from wallaroo_spark.worker.recall import Recall
 from wallaroo_spark.worker.references import IncreasingIds, OpaqueIds
 from wallaroo_spark.worker.relief import Relief
+from wallaroo_spark.worker.sessions import Sessions
 
 Mutant = Callable[[], AbstractContextManager[Any]]
 
@@ -128,6 +129,11 @@ def reads_past_its_budget() -> AbstractContextManager[Any]:
     return mock.patch.object(FlowControl, "may_read", return_value=True)
 
 
+def passes_errors_over() -> AbstractContextManager[Any]:
+    """A session goes on after an error that may have lost what it has sent, as it does when an event loop logs it."""
+    return mock.patch.object(Sessions, "give_up", return_value=None)
+
+
 def never_makes_room() -> AbstractContextManager[Any]:
     """A full worker keeps what it has, whoever waits for something else."""
     return mock.patch.object(Relief, "relieve", return_value=None)
@@ -176,6 +182,7 @@ MUTANTS: dict[str, Mutant] = {
         obeys_a_lost_lease,
         grants_credits_twice,
         reads_past_its_budget,
+        passes_errors_over,
         never_makes_room,
         ends_batches_anywhere,
         forgets_how_far_a_read_had_come,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.simulator.core import Part, Promise, Simulation, Steps, Violation
+from tests.simulator.failing import Failing
 from tests.simulator.network import End
 from wallaroo_spark.columnar.decode import ROW_OVERHEAD
 from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError
@@ -72,6 +73,8 @@ class Worker(Part):
         self.ended = Promise()
         self.unanswered_at = 0.0
         self.largest_read = 0
+        self.failing: Failing | None = None
+        self.failed = False
         self._peers: dict[int, Peer] = {}
         self._lot: dict[int, bytes] = {}
         self._sessions: dict[int, int] = {}
@@ -324,7 +327,7 @@ class Worker(Part):
         if state is None or not self._lot:
             return
         parts, self._lot = self._lot, {}
-        clients = (state.sessions.clients[session] for session in parts)
+        clients = (client for session in parts if (client := state.sessions.clients.get(session)))
         size = sum(map(len, parts.values())) + sum(client.protocol.pending for client in clients)
         before = state.buffer.rows
         self.handle(e.Received(tuple(parts.items()), round(self.sim.now * 1_000_000)))
@@ -341,10 +344,15 @@ class Worker(Part):
     def handle(self, event: e.Event) -> None:
         """Give the state an event and do what it asks."""
         state = self.state
-        if state is None or not self.alive:
+        if state is None or not self.alive or self.failed:
+            return
+        try:
+            instructions = self._instructions(state, event)
+        except MemoryError as error:
+            self._fail(error)
             return
         woken = False
-        for instruction in state.handle(event):
+        for instruction in instructions:
             match instruction:
                 case e.Send():
                     self._send(instruction)
@@ -367,6 +375,36 @@ class Worker(Part):
         self.world.judge.touched(self)
         if woken:
             self._wake()
+
+    def _instructions(self, state: WorkerState, event: e.Event) -> list[e.Instruction]:
+        """What the state says; one of the calls that it makes meanwhile may fail."""
+        failing = self.failing
+        errors = state.sessions.counts["internal-errors"]
+        if failing is None:
+            instructions = state.handle(event)
+        else:
+            with failing.counting():
+                instructions = state.handle(event)
+        if failing is not None and failing.failed:
+            self.failing = None
+        elif state.sessions.counts["internal-errors"] > errors:
+            raise Violation(f"{self.name} finds an error of its own in {event}")
+        return instructions
+
+    def _fail(self, error: MemoryError) -> None:
+        """An error that the state cannot lay to any session: the worker ends, and says nothing more."""
+        self.sim.log(self.name, f"fails: {error}")
+        self.failed, self.stopping, self.serving = True, True, False
+        self.world.network.listeners.pop(self.address, None)
+        self.world.inner.ports.pop(self.flight, None)
+        for peer in self._peers.values():
+            peer.end.abort()
+        self._peers.clear()
+        self._lot.clear()
+        reads, self._reads = self._reads, []
+        for waiting in reads:
+            waiting.answer.fail(TransportError(f"{self.name} has failed"))
+        self.sim.spawn(self, self._release(f"an error: {error}"))
 
     def _send(self, instruction: e.Send) -> None:
         peer = self._peers.get(instruction.session)

@@ -137,10 +137,14 @@ class Bench:
     def do(self, event: e.Event) -> list[e.Instruction]:
         """Do an event, and the registry's part in it; the instructions of the event itself."""
         instructions = self.state.handle(event)
+        self.carry_out(instructions)
+        return instructions
+
+    def carry_out(self, instructions: Iterable[e.Instruction]) -> None:
+        """Do what the state asks; by then it agrees with itself."""
         self.state.validate()
         for instruction in instructions:
             self._carry_out(instruction)
-        return instructions
 
     def _carry_out(self, instruction: e.Instruction) -> None:
         match instruction:

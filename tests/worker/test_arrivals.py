@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulator.failing import Failing
 from tests.worker.bench import NOON, Bench, Connector
 from wallaroo_spark.columnar import Decoded, RunRows, by_stream
 from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, V3, Flags, Message
@@ -113,3 +114,39 @@ def test_a_stream_may_end_and_begin_again_in_what_came_together(bench: Bench) ->
     together(bench, (a, ending + again), (b, sent(b, 1)))
 
     assert bench.run_batch() == {A: [1, 2, 3], B: [1]}
+
+
+@pytest.mark.parametrize("ids", ["increasing", "opaque"])
+def test_whichever_call_fails_every_message_is_delivered_once(ids: str) -> None:
+    """A call that fails costs sessions, which send again what is not committed, or the worker and all that it holds."""
+    ended = cut_off = 0
+    for calls in range(1, 100_000):
+        failing = Failing(calls)
+        bench = Bench(message_ids=ids)
+        a, b = bench.join(DRAFT_BE, "a"), bench.join(DRAFT_LE, "b")
+        for connector in (a, b):
+            connector.open(1)
+            connector.messages(1, [1, 2])
+        parts = ((a.number, a.message(1, 3) + a.message(1, 4)[:9]), (b.number, b"".join(sent(b, 3, 4))))
+        try:
+            with failing.counting():
+                instructions = bench.state.handle(e.Received(parts, NOON))
+        except MemoryError:
+            ended += 1
+            continue
+        if not failing.failed:
+            break
+        bench.carry_out(instructions)
+        again = []
+        for connector in (a, b):
+            if connector.closed:
+                cut_off += 1
+                connector.leave()
+                again.append(bench.join(connector.revision, connector.instance))
+                again[-1].open(1)
+        for connector in again:
+            connector.messages(1, [1, 2, 3, 4])
+        if a.closed is None:
+            a.send(a.message(1, 4)[9:])
+        assert bench.run_batch() == {A: [1, 2, 3, 4], B: [1, 2, 3, 4]}, f"call {calls}"
+    assert cut_off > ended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import time
@@ -20,6 +21,7 @@ from wallaroo_spark.protocol import (
     DRAFT_LE,
     NOTHING_PROCESSED,
     V3,
+    Ack,
     Message,
     NotifyAck,
     Restart,
@@ -27,8 +29,11 @@ from wallaroo_spark.protocol import (
 )
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 from wallaroo_spark.transport import reachable_host
+from wallaroo_spark.transport.tcp import _TcpStream
+from wallaroo_spark.worker.buffer import Buffer
 from wallaroo_spark.worker.flight_client import WorkerClient
 from wallaroo_spark.worker.run import run_worker
+from wallaroo_spark.worker.segment import HeldLot
 from wallaroo_spark.worker.service import WorkerSetup
 
 
@@ -339,17 +344,111 @@ class TestReachableHost:
         assert reachable_host("", "redis://no-such-host.invalid:6379/0") == socket.gethostname()
 
 
-def test_events_that_are_no_session_s_raise_to_who_sent_them(worker: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+class TestErrorsOfThisProgram:
+    """An error costs the sessions that it can be laid to, else the worker; nothing goes on as if all were well."""
+
+    def test_what_was_lost_in_a_joint_pass_is_sent_again_before_more_is_acknowledged(
+        self, worker: Running, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Of two revisions, so that they are decoded one after the other.
+        a, b = Peer(worker, DRAFT_BE, "a").hello().open(1), Peer(worker, DRAFT_LE, "b").hello().open(1)
+        eventually(lambda: worker.client.status()["streams"] == 2)
+        frames = {peer: peer.session.message(Message(1, 11, b"x")) for peer in (a, b)}
+        settle, failures = Buffer.settle, [MemoryError("no memory")]
+
+        def fail_once(self: Buffer, held: HeldLot) -> None:
+            if failures:
+                raise failures.pop()
+            settle(self, held)
+
+        monkeypatch.setattr(Buffer, "settle", fail_once)
+        monkeypatch.setattr("wallaroo_spark.worker.service.LOT_SECONDS", 3600.0)
+        monkeypatch.setattr("wallaroo_spark.worker.service.LOT_BYTES", sum(map(len, frames.values())))
+        for peer, frame in frames.items():
+            peer.send(frame)
+        eventually(lambda: not failures)
+        monkeypatch.undo()
+        for peer in frames:
+            with contextlib.suppress(ConnectionError):
+                peer.message(1, 12)
+
+        for name, peer in (("a", a), ("b", b)):
+            assert peer.error() is None
+            Peer(worker, peer.revision, name).hello().open(1).message(1, 11).message(1, 12)
+            assert [row["message_id"] for row in worker.rows(name, 1, None, 12)] == [11, 12]
+        assert worker.count("internal-errors") == 1
+
+    @pytest.mark.parametrize(
+        "broken",
+        [
+            "wallaroo_spark.worker.sessions.Sessions.give_up",
+            "wallaroo_spark.worker.relief.Relief.relieve",
+            "wallaroo_spark.worker.gates.Gates.settle",
+        ],
+    )
+    def test_an_error_that_is_no_session_s_ends_the_worker_and_its_connections(
+        self, worker: Running, monkeypatch: pytest.MonkeyPatch, broken: str
+    ) -> None:
+        peer = good(worker)
+        with monkeypatch.context() as patch:
+            patch.setattr("wallaroo_spark.worker.arrivals.Arrivals._take_in", fail_with(ZeroDivisionError("a bug")))
+            patch.setattr(broken, fail_with(MemoryError("no memory")))
+            peer.message(1, 1)
+
+            assert peer.error() is None
+            with pytest.raises(MemoryError):
+                worker.thread.alive(SECONDS)
+        assert worker.registry.leases() == {}
+
+    def test_an_error_in_what_the_driver_says_is_raised_to_it_and_ends_the_worker(
+        self, worker: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        peer = good(worker)
+        monkeypatch.setattr("wallaroo_spark.worker.progress.Progress.committed", fail_with(ZeroDivisionError("a bug")))
+        with pytest.raises(TransportError, match="an error of this program: ZeroDivisionError\\('a bug'\\)"):
+            worker.commit({})
+
+        assert peer.error() is None
+        with pytest.raises(ZeroDivisionError):
+            worker.thread.alive(SECONDS)
+        assert "an error of this program ends the worker" in caplog.text
+
+    def test_an_error_in_a_tick_ends_the_worker(self, worker: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("wallaroo_spark.worker.sessions.Sessions.tick", fail_with(ZeroDivisionError("a bug")))
+
+        with pytest.raises(ZeroDivisionError):
+            worker.thread.alive(SECONDS)
+
+    def test_an_error_while_one_peer_is_told_costs_it_alone(
+        self, worker: Running, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        peers = {name: good(worker, name).message(1, 1) for name in ("a", "b", "c")}
+        for name in peers:
+            assert len(worker.rows(name, 1, None, 1)) == 1
+        unlucky = peers["a"].socket.getsockname()[1]
+        write = _TcpStream.write
+
+        def fail_for_one(self: _TcpStream, data: bytes) -> None:
+            if self.peer.endswith(f":{unlucky}"):
+                raise MemoryError("no memory")
+            write(self, data)
+
+        monkeypatch.setattr(_TcpStream, "write", fail_for_one)
+        worker.commit({name: {"1": 1} for name in peers})
+
+        assert peers["a"].next() is None
+        for name in ("b", "c"):
+            told = peers[name].next()
+            assert isinstance(told, Ack)
+            assert told.refs == ((1, 1),)
+        eventually(lambda: worker.client.status()["sessions"] == 2)
+
+
+def fail_with(error: Exception) -> Callable[..., None]:
     def fail(*_: object) -> None:
-        raise ZeroDivisionError("a bug")
+        raise error
 
-    monkeypatch.setattr("wallaroo_spark.worker.progress.Progress.committed", fail)
-    with pytest.raises(TransportError, match="a bug"):
-        worker.commit({})
-    monkeypatch.undo()
-
-    assert worker.thread.alive(0)
-    assert good(worker).message(1, 1)
+    return fail
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -288,10 +289,10 @@ class TestComingAndGoing:
         unlucky.open(8)
         unlucky.messages(8, [1])
         other.open(7)
-        instructions = bench.state.give_up(unlucky.number, "an error of this program")
-        bench.state.validate()
+        with mock.patch.object(bench.state.sessions, "stuck", side_effect=MemoryError):
+            bench.do(e.Stuck(unlucky.number, 1))
 
-        assert e.Close(unlucky.number, at_once=True) in instructions
+        assert unlucky.closed == e.Close(unlucky.number, at_once=True)
         assert bench.counts["internal-errors"] == 1
         unlucky.leave()
         other.messages(7, [1])
@@ -299,7 +300,8 @@ class TestComingAndGoing:
 
     def test_an_error_of_ours_for_a_session_that_is_gone_is_counted(self, bench: Bench) -> None:
         bench.join(DRAFT_BE).leave()
-        bench.state.give_up(0, "an error of this program")
+        with mock.patch.object(bench.state.sessions, "stuck", side_effect=MemoryError):
+            bench.do(e.Stuck(0, 1))
 
         assert bench.counts["internal-errors"] == 1
 

@@ -1,7 +1,8 @@
 """What sessions send becomes rows in the buffer: bytes, frames, columns, and the streams that they belong to.
 
 What several sessions have sent at about the same time is decoded in one pass. Each session is served for itself for all
-that: bad input, and an error of this program, cost the session that they came from and no other.
+that: bad input, and an error of this program, cost the session that they came from and no other. An error that cannot
+be laid to one of them costs all: what was taken out of their frames may be lost, and has to be sent again.
 
 Source: ``design.md``, rule 7; ``protocol.md``, sections Session states and Stream states; ``style.md`` on runs.
 """
@@ -53,6 +54,12 @@ class Arrivals:
 
     def take_in(self, parts: tuple[tuple[int, bytes], ...], received_at: int) -> None:
         """Bytes by session, which came in at ``received_at`` (µs since 1970 UTC)."""
+        try:
+            self._take_in(parts, received_at)
+        except Exception as error:
+            self._sessions.give_up([session for session, _ in parts], error)
+
+    def _take_in(self, parts: tuple[tuple[int, bytes], ...], received_at: int) -> None:
         heard: dict[int, Client] = {}
         for session, data in parts:
             client = self._sessions.clients.get(session)
@@ -77,7 +84,7 @@ class Arrivals:
         except RemoteProtocolError as error:
             self._sessions.fault(client, error)
         except Exception as error:
-            self._sessions.give_up(client.session, f"an error of this program: {error!r}", error)
+            self._sessions.give_up([client.session], error)
         return None
 
     def _feed(self, client: Client, data: bytes, received_at: int) -> None:

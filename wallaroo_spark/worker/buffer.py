@@ -90,12 +90,12 @@ class Buffer:
         if self.overhead + more > self.budget:
             reason = f"this worker has {len(self.ledgers)} streams, as many as its memoryBudget of {self.budget} allows"
             raise broken(Fault.TOO_MANY_STREAMS, f"{reason}; end some, or raise it")
-        self.overhead += more
         if ledger is None:
             # As many rows as ever came in is a position that no ledger has passed.
             ledger = Ledger(key, self._origin, self._message_ids, self.committed.get(key), self.rows)
             self.ledgers[key] = ledger
         ledger.open(name, notified)
+        self.overhead += more
         self._lots.settle()
         self.version += 1
         return ledger
@@ -146,6 +146,17 @@ class Buffer:
         assert ledger.empty, ledger
         self.overhead -= _overhead(ledger.name)
         del self.ledgers[ledger.key]
+
+    def recover(self, ledgers: Iterable[Ledger]) -> None:
+        """An error has stopped short what was done to these ledgers: go by the rows that they hold, whatever it was.
+
+        What they had accepted and do not hold has to be sent again.
+        """
+        for ledger in ledgers:
+            ledger.recover()
+        self._lots.recover(segment for ledger in self.ledgers.values() for segment in ledger.segments)
+        self.overhead = sum(_overhead(ledger.name) for ledger in self.ledgers.values())
+        self.version += 1
 
     def reference(self, key: StreamKey) -> int | None:
         """The last committed message id of a stream, None when there is none that can be resumed from."""

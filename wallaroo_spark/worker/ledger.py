@@ -168,14 +168,32 @@ class Ledger:
         held.add(segment)
         self.segments.append(segment)
         self.end = segment.end
-        if held.lot.plain:
+        self._count_stable(segment)
+        return segment
+
+    def recover(self) -> None:
+        """After an error half-way: what its segments have is held, and nothing behind them counts as accepted."""
+        if self.segments:
+            self.start, self.end = self.segments[0].first, self.segments[-1].end
+        else:
+            self.start = self.end
+        self._stable_end, self._unstable_rows = self.start, 0
+        for segment in self.segments:
+            self._count_stable(segment)
+        if self.ended:
             self._stable_end = self.end
-            return segment
+        if not self.ephemeral:
+            self._rule.rewind(self._id_before(self.end))
+
+    def _count_stable(self, segment: Segment) -> None:
+        """Take note of where a batch may end in the last segment."""
+        if segment.held.lot.plain:
+            self._stable_end = segment.end
+            return
         stable = segment.stable_ends()
         self._unstable_rows += len(segment) - len(stable)
         if len(stable):
             self._stable_end = int(stable[-1])
-        return segment
 
     def _settle_kind(self, ephemeral: bool) -> None:
         """Hold a session's messages against what is held of the stream, and known of it, from sessions before."""

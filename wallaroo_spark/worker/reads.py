@@ -21,11 +21,17 @@ NEWS_SECONDS = 0.02
 
 
 class Reads:
-    """Who waits for the buffer. ``want`` is told which ranges reads wait for, whenever that changes."""
+    """Who waits for the buffer. ``want`` is told which ranges reads wait for, whenever that changes.
 
-    def __init__(self, buffer: Buffer, want: Callable[[tuple[PlannedRange, ...]], None]) -> None:
+    ``later`` does something after some seconds, as ``call_later`` of an event loop does.
+    """
+
+    def __init__(
+        self, buffer: Buffer, want: Callable[[tuple[PlannedRange, ...]], None], later: Callable[..., object]
+    ) -> None:
         self._buffer = buffer
         self._tell = want
+        self._later = later
         self._changed = asyncio.Event()
         self._waited: Counter[PlannedRange] = Counter()
         self._closed = False
@@ -77,7 +83,7 @@ class Reads:
             here = [ranges[index] for index in found]
             self._wait_for(here, -1)
             missing = [ranges[index] for index in ranges.keys() - found.keys()]
-            asyncio.get_running_loop().call_later(LINGER_SECONDS, self._wait_for, missing, -1)
+            self._later(LINGER_SECONDS, self._wait_for, missing, -1)
 
     def _find(self, ranges: Mapping[int, PlannedRange]) -> dict[int, FoundRange]:
         answers = ((index, self._buffer.find(planned)) for index, planned in ranges.items())

@@ -10,6 +10,7 @@ Source: ``design.md``, rule 6.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -93,15 +94,17 @@ class Lots:
             if held.live < held.size:
                 held.compact()
         merged = HeldLot(self, _together([held.lot for held in run]), run[0].serial)
-        moving: list[tuple[Segment, int]] = []
+        moving: list[tuple[HeldLot, Segment, int, int]] = []
         behind = 0
         for held in run:
-            for segment in list(held.segments):
-                held.remove(segment)
-                moving.append((segment, behind))
+            for segment in held.segments:
+                moving.append((held, segment, segment.low + behind, segment.high + behind))
             behind += len(held.lot.sizes)
-        for segment, shift in moving:
-            segment.held, segment.low, segment.high = merged, segment.low + shift, segment.high + shift
+        # Nothing in this loop can fail: all segments move, or none.
+        for _, segment, low, high in moving:
+            segment.held, segment.low, segment.high = merged, low, high
+        for held, segment, _, _ in moving:
+            held.remove(segment)
             merged.add(segment)
 
     def settle(self, *, tight: bool = False) -> None:
@@ -110,6 +113,19 @@ class Lots:
         for held in touched:
             if held.segments and held.live < held.size * (1 if tight else _COMPACT_BELOW):
                 held.compact()
+
+    def recover(self, segments: Iterable[Segment]) -> None:
+        """After an error half-way: these segments are all there are, and say which lots are held and what is used."""
+        lots: dict[HeldLot, set[Segment]] = {}
+        for segment in segments:
+            lots.setdefault(segment.held, set()).add(segment)
+        for held, mine in lots.items():
+            held.segments, held.live = mine, sum(segment.size for segment in mine)
+        self._held = {held.serial: held for held in lots}
+        assert len(self._held) == len(lots), "two lots have come in at the same time"
+        self._touched = set(lots)
+        self._unmerged = sum(held.size < SMALL_LOT for held in lots)
+        self.used = sum(held.cost for held in lots)
 
 
 class HeldLot:
@@ -160,13 +176,18 @@ class HeldLot:
     def compact(self) -> None:
         """Let go of all rows that no segment holds."""
         segments = sorted(self.segments, key=lambda segment: segment.low)
-        self.lot = _take(self.lot, np.concatenate([np.arange(segment.low, segment.high) for segment in segments]))
-        self._lots.change(self, self.live - self.size)
-        self.size = self.live
+        lot = _take(self.lot, np.concatenate([np.arange(segment.low, segment.high) for segment in segments]))
+        places: list[tuple[Segment, int, int]] = []
         at = 0
         for segment in segments:
-            segment.low, segment.high = at, at + len(segment)
-            at = segment.high
+            places.append((segment, at, at + len(segment)))
+            at += len(segment)
+        more = self.live - self.size
+        # Nothing up to the end of this loop can fail: the lot and its segments change together, or not at all.
+        self.lot, self.size = lot, self.live
+        for segment, low, high in places:
+            segment.low, segment.high = low, high
+        self._lots.change(self, more)
 
     def validate(self) -> None:
         """Check what must always hold; for tests."""
@@ -239,11 +260,11 @@ class Segment:
 
     def keep(self, begin: int, end: int) -> None:
         """Hold only the rows at positions ``begin`` to ``end``, which lie within."""
-        before = self.size
-        self.low, self.high, self.first = self.place(begin), self.place(end), begin
-        self.size = int(self.sizes.sum())
-        self.last_id = int(self.held.lot.message_ids[self.high - 1])
-        self.held.shrink(before - self.size)
+        lot, low, high = self.held.lot, self.place(begin), self.place(end)
+        size, last_id = int(lot.sizes[low:high].sum()), int(lot.message_ids[high - 1])
+        less = self.size - size
+        self.first, self.low, self.high, self.size, self.last_id = begin, low, high, size, last_id
+        self.held.shrink(less)
 
     def piece(self, begin: int, end: int) -> Piece:
         """Those of its rows that stand at positions ``begin`` to ``end``, of which it has some."""

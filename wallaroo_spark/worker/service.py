@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from wallaroo_spark import transport
-from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError, WallarooError
+from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import ByteStream, Listener
@@ -73,11 +73,15 @@ class WorkerService:
         self._alone = asyncio.Event()
         self._stop_reason = ""
         self._registry_away = False
+        self._failure: BaseException | None = None
         self._arrived: list[tuple[int, bytes]] = []
         self._arrived_bytes = 0
 
     async def run(self) -> None:
-        """Serve the slot until :meth:`stop`, or until a newer submission takes it over."""
+        """Serve the slot until :meth:`stop`, or until a newer submission takes it over.
+
+        Raises what has ended the worker, when that was an error of this program.
+        """
         self._loop = asyncio.get_running_loop()
         flight = None
         try:
@@ -85,7 +89,7 @@ class WorkerService:
                 return
             origin = Origin(self.setup.slot, self._tenancy.current.generation)
             self.state = WorkerState(self.options, origin, resolve_secret(self.options.cookie))
-            self.reads = Reads(self.state.buffer, lambda ranges: self.handle(e.Wanted(ranges)))
+            self.reads = Reads(self.state.buffer, lambda ranges: self.handle(e.Wanted(ranges)), self._later)
             # A port may be held for longer than the lease lasts.
             self._spawn(self._renew())
             listener = await self._listen()
@@ -100,6 +104,8 @@ class WorkerService:
             if flight is not None:
                 await asyncio.to_thread(flight.shutdown)
             await self._tenancy.release()
+        if self._failure is not None:
+            raise self._failure
 
     async def _serve_until_stopped(self, listener: Listener, flight: FlightServer) -> None:
         try:
@@ -216,7 +222,7 @@ class WorkerService:
         """A peer has sent something; it is taken in with what it and others send at about the same time."""
         assert self._loop is not None
         if not self._arrived:
-            self._loop.call_later(LOT_SECONDS, self._take_in)
+            self._later(LOT_SECONDS, self._take_in)
         self._arrived.append((session, data))
         self._arrived_bytes += len(data)
         if self._arrived_bytes >= LOT_BYTES:
@@ -228,49 +234,87 @@ class WorkerService:
             self.handle(e.Received(tuple(arrived), time.time_ns() // 1000))
 
     def handle(self, event: e.Event) -> None:
-        """Give the state an event and carry out what it asks; on the loop's thread."""
-        woken = False
-        instructions = self._instructions(event)
+        """Give the state an event and carry out what it asks; on the loop's thread.
+
+        An error that costs more than some sessions ends the worker; there is nobody on an event loop to raise it to.
+        """
+        if self._failure is None:
+            self._guarded(self._handle, event)
+
+    def _handle(self, event: e.Event) -> None:
+        assert self.state is not None
+        instructions = self.state.handle(event)
         if isinstance(event, e.Committed):
             passed(Step.REFERENCES_RECEIVED)
         elif isinstance(event, e.Received) and e.WakeReaders() in instructions:
             passed(Step.BUFFERED)
         for instruction in instructions:
-            match instruction:
-                case e.Send():
-                    self._send(instruction)
-                case e.Close():
-                    self._close(instruction)
-                case e.PauseReading():
-                    self._set_readable(instruction.session, False)
-                case e.ResumeReading():
-                    self._set_readable(instruction.session, True)
-                case e.AskAssignment():
-                    self._spawn(self._ask_assignment(instruction))
-                case e.AskClaims():
-                    self._spawn(self._ask_claims(instruction))
-                case e.ReleaseClaims():
-                    self._spawn(self._tenancy.unclaim(instruction.streams))
-                case e.Log():
-                    level = logging.WARNING if instruction.warning else logging.INFO
-                    log.log(level, "slot %d: %s", self.setup.slot, instruction.text, exc_info=instruction.error)
-                case e.WakeReaders():
-                    woken = True
-        if woken and self.reads is not None:
-            self.reads.wake()
+            self._carry_out_for_its_session(instruction)
         if isinstance(event, e.Committed) and any(isinstance(instruction, e.Send) for instruction in instructions):
             passed(Step.ACK_SENT)
 
-    def _instructions(self, event: e.Event) -> list[e.Instruction]:
-        assert self.state is not None
+    def _carry_out_for_its_session(self, instruction: e.Instruction) -> None:
+        """An error costs the session that the instruction is for, and none of those that are told after it."""
         try:
-            return self.state.handle(event)
-        except Exception as error:
-            session: int | None = getattr(event, "session", None)
-            if session is None:
+            self._carry_out(instruction)
+        except Exception:
+            session: int | None = getattr(instruction, "session", None)
+            peer = self._peers.get(session) if session is not None else None
+            if peer is None:
                 raise
-            log.exception("slot %d: an error of this program ends session %d", self.setup.slot, session)
-            return self.state.give_up(session, f"an error of this program: {error!r}")
+            log.exception("slot %d: the connection to %s is cut: telling it failed", self.setup.slot, peer.stream.peer)
+            peer.stream.abort()
+
+    def _carry_out(self, instruction: e.Instruction) -> None:
+        match instruction:
+            case e.Send():
+                self._send(instruction)
+            case e.Close():
+                self._close(instruction)
+            case e.PauseReading():
+                self._set_readable(instruction.session, False)
+            case e.ResumeReading():
+                self._set_readable(instruction.session, True)
+            case e.AskAssignment():
+                self._spawn(self._ask_assignment(instruction))
+            case e.AskClaims():
+                self._spawn(self._ask_claims(instruction))
+            case e.ReleaseClaims():
+                self._spawn(self._tenancy.unclaim(instruction.streams))
+            case e.Log():
+                level = logging.WARNING if instruction.warning else logging.INFO
+                log.log(level, "slot %d: %s", self.setup.slot, instruction.text, exc_info=instruction.error)
+            case e.WakeReaders():
+                if self.reads is not None:
+                    self.reads.wake()
+
+    def _later(self, seconds: float, work: Callable[..., None], *args: Any) -> None:
+        """Do something after some seconds. The event loop itself would log an error in it, and go on."""
+        assert self._loop is not None
+        self._loop.call_later(seconds, self._guarded, work, *args)
+
+    def _guarded(self, work: Callable[..., None], *args: Any) -> None:
+        """Do something that has nobody to raise an error to: an error ends the worker."""
+        try:
+            work(*args)
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _fail(self, error: BaseException) -> None:
+        """End the worker at once: nobody can say what its state is worth, so that nothing more is said from it.
+
+        What is not committed is sent again to the worker that follows.
+        """
+        self._failure = self._failure or error
+        self.stop(f"an error of this program: {error!r}")
+        log.critical("slot %d: an error of this program ends the worker", self.setup.slot, exc_info=error)
+        if self.reads is not None:
+            self.reads.close()
+        for peer in list(self._peers.values()):
+            peer.readable.set()
+            peer.stream.abort()
 
     def _send(self, instruction: e.Send) -> None:
         peer = self._peers.get(instruction.session)
@@ -362,18 +406,22 @@ class WorkerService:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.error("slot %d: %r", self.setup.slot, error, exc_info=error)
-            if not isinstance(error, WallarooError):
-                self.stop(f"an error in the worker: {error!r}")
+            self._fail(error)
 
     async def on_loop(self, work: Callable[[WorkerState], T]) -> T:
         """Ask the state something from the Flight server."""
         assert self.state is not None
+        self._must_be_sound()
         return work(self.state)
 
     async def apply(self, event: e.Event) -> None:
         """Give the state an event from the Flight server."""
         self.handle(event)
+        self._must_be_sound()
+
+    def _must_be_sound(self) -> None:
+        if self._failure is not None:
+            raise TransportError(f"the worker ends by an error of this program: {self._failure!r}")
 
     async def request_stop(self, reason: str) -> None:
         """:meth:`stop` for the Flight server's threads."""

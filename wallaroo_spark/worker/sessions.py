@@ -8,6 +8,7 @@ Source: ``protocol.md``, sections Session states and Rewinding.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from wallaroo_spark.columnar import find_messages
 from wallaroo_spark.errors import RemoteProtocolError
@@ -89,13 +90,40 @@ class Sessions:
             reason = f"does not read: {event.queued} bytes wait for it"
             self.fault(client, broken(Fault.PEER_NEVER_READS, reason), at_once=True)
 
-    def give_up(self, session: int, what: str, error: Exception | None = None) -> None:
-        """An error of ours while a session was being served: it costs that session and no other."""
+    def give_up(self, sessions: Iterable[int], error: Exception) -> None:
+        """An error of ours while these sessions were being served: it costs all of them, and no other.
+
+        Whatever they had sent may be lost, so they must send it again; what was done by half is put in order. An error
+        in this is for the caller to deal with, and then nobody can say what the state is worth.
+        """
         self.counts["internal-errors"] += 1
-        client = self.clients.get(session)
-        if client is not None:
-            self.log(client, f"is cut off: {what}", warning=True, error=error)
-            self.leave(client, at_once=True)
+        cut_off = list(dict.fromkeys(sessions))
+        self._put_in_order(cut_off)
+        trace: Exception | None = error
+        for session in cut_off:
+            client = self.clients.get(session)
+            if client is None:
+                self.out.append(e.Close(session, at_once=True))
+            elif client.phase is not Phase.LEAVING:
+                self.log(client, f"is cut off: an error of this program: {error!r}", warning=True, error=trace)
+                trace = None
+                client.protocol.close()
+                self.leave(client, at_once=True)
+        for ledger in [ledger for ledger in self.buffer.ledgers.values() if ledger.owner is None]:
+            self.tidy(ledger)
+
+    def _put_in_order(self, sessions: Iterable[int]) -> None:
+        """Have the parts of the state agree again, where an error came between them."""
+        clients = self.clients
+        for ledger in self.buffer.ledgers.values():
+            if ledger.owner is not None:
+                clients[ledger.owner].streams.add(ledger.key)
+        mine = [clients[session] for session in sessions if session in clients]
+        owned = {key: None for client in mine for key in client.streams}
+        self.buffer.recover(self.buffer.ledgers[key] for key in owned if key in self.buffer.ledgers)
+        for instruction in self.out:
+            if isinstance(instruction, e.ReleaseClaims):
+                self.claims.difference_update(instruction.streams)
 
     def dismiss(self, client: Client, reason: str, count: str) -> None:
         """End a session that kept the protocol but asks for more than there is."""
@@ -211,8 +239,8 @@ class Sessions:
     def release(self, stream_id: int | None) -> None:
         """Give a claimed stream id back, unless its stream is in use."""
         if stream_id in self.claims and StreamKey("", stream_id) not in self.buffer.ledgers:
-            self.claims.discard(stream_id)
             self.out.append(e.ReleaseClaims((stream_id,)))
+            self.claims.discard(stream_id)
 
     def send(self, client: Client, data: bytes) -> None:
         """Have bytes written to a peer."""

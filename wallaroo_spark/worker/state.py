@@ -67,19 +67,23 @@ class WorkerState:
         return self.sessions.claims
 
     def handle(self, event: e.Event) -> list[e.Instruction]:
-        """Take in one event; what is to be done, in order."""
+        """Take in one event; what is to be done, in order.
+
+        An error of this program costs the sessions that the event is of. Where it is of none, or where they cannot be
+        ended in good order, the error is raised, and nothing must be asked of this state any more.
+        """
         version = self.buffer.version
-        self._handle(event)
+        try:
+            self._handle(event)
+        except Exception as error:
+            session: int | None = getattr(event, "session", None)
+            if session is None:
+                raise
+            self.sessions.give_up([session], error)
+            if isinstance(event, e.Disconnected):
+                self.sessions.clients.pop(session, None)
         self._relief.relieve()
         self._gates.settle()
-        return self._instructions(version)
-
-    def give_up(self, session: int, what: str) -> list[e.Instruction]:
-        """What is left to be done when ``handle`` has raised for an event of a session, which ends by this."""
-        self.sessions.give_up(session, what)
-        return self._instructions(-1)
-
-    def _instructions(self, version: int) -> list[e.Instruction]:
         out, self.sessions.out = self.sessions.out, []
         if self.buffer.version != version:
             out.append(e.WakeReaders())

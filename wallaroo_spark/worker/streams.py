@@ -81,6 +81,9 @@ class Streams:
         except RemoteProtocolError as error:
             self._sessions.fault(client, error)
             self._sessions.release(notify.stream_id)
+        except Exception as error:
+            self._sessions.give_up([client.session], error)
+            self._sessions.release(notify.stream_id)
 
     def unanswered(self, event: e.RegistryFailed) -> None:
         """The registry could not say whose these ids are, so they are refused."""
