@@ -11,7 +11,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from wallaroo_spark.checkpoint.files import open_location
+from wallaroo_spark.checkpoint.places import open_location
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 
 FOLDER = "_wallaroo"

@@ -9,9 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import quote
 
-import pyarrow
 from pyarrow import fs
 
 from wallaroo_spark.checkpoint.model import (
@@ -23,16 +21,11 @@ from wallaroo_spark.checkpoint.model import (
     newest_planned,
     parse_offsets,
 )
-from wallaroo_spark.errors import CheckpointError, ConfigurationError
+from wallaroo_spark.checkpoint.places import open_location
+from wallaroo_spark.errors import CheckpointError
 
-SCHEMES = ("file", "hdfs", "viewfs", "s3", "s3a", "gs", "abfs", "abfss", "dbfs")
-"""Schemes that are known to work, some of them only with what they need installed and configured."""
-
-# Hadoop's names for the same stores.
-_ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
-_DATABRICKS_MOUNT = "/dbfs"
 # Object stores that look like directories.
-_MOUNTS = (f"{_DATABRICKS_MOUNT}/", "/Volumes/")
+_MOUNTS = ("/dbfs/", "/Volumes/")
 _TRIES = 5
 _RETRY_SECONDS = 0.02
 
@@ -50,15 +43,16 @@ _Result = TypeVar("_Result")
 
 
 class CheckpointFiles:
-    """The checkpoint of one query, at a local path or a URI as Spark takes it.
+    """The checkpoint of one query, at a path or a URI as Spark takes it.
 
-    A plain path is local. As in Hadoop, and unlike in other URIs, ``%20`` is three characters and not a space. Raises
-    :class:`ConfigurationError` when no file system can be opened for ``location``, naming the schemes that there are.
+    With ``spark``, a session that has a JVM gateway, it is the place that this session means, read through its Hadoop
+    where it is not the local disk; else a plain path is local. As in Hadoop, and unlike in other URIs, ``%20`` is three
+    characters and not a space. Raises :class:`ConfigurationError` when no file system can be opened for ``location``.
     Its methods may be called from several threads, and raise :class:`CheckpointError` when the files cannot be read.
     """
 
-    def __init__(self, location: str) -> None:
-        self.filesystem, self._root, self.identity = open_location(location)
+    def __init__(self, location: str, spark: Any = None) -> None:
+        self.filesystem, self._root, self.identity = open_location(location, spark)
         self._remote = not isinstance(self.filesystem, fs.LocalFileSystem) or self._root.startswith(_MOUNTS)
         self._plans: dict[tuple[str, int, _Entry], PlannedBatch | None] = {}
         self._commits: tuple[int, _Entry] | None = None
@@ -174,56 +168,3 @@ class CheckpointFiles:
                     ) from error
             time.sleep(_RETRY_SECONDS)
         raise AssertionError("the last try returns or raises")
-
-
-def open_location(location: str) -> tuple[Any, str, str]:
-    """The file system, the path in it, and a name of the place that says nothing secret."""
-    scheme, colon, rest = location.partition(":")
-    if not location.strip():
-        raise ConfigurationError("the checkpoint has no location; give a directory or a URI", location=location)
-    if not colon or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]+", scheme):
-        return _open_local(location)
-    scheme = _ALIASES.get(scheme.lower(), scheme.lower())
-    if scheme == "file":
-        return _open_local(re.sub(r"^//[^/]*", "", rest))
-    if scheme == "dbfs":
-        return _open_local(f"{_DATABRICKS_MOUNT}/{rest.lstrip('/')}")
-    return _open_uri(scheme, rest)
-
-
-def _open_local(path: str) -> tuple[Any, str, str]:
-    # The way there may lead over symbolic links, and two ways to one place are one place.
-    real = os.path.realpath(path)
-    return fs.LocalFileSystem(), real, f"file://{real}"
-
-
-def _open_uri(scheme: str, rest: str) -> tuple[Any, str, str]:
-    path, mark, query = rest.partition("?")
-    authority = ""
-    if path.startswith("//"):
-        authority, slash, path = path[2:].partition("/")
-        path = slash + path
-    path = re.sub(r"/+", "/", path).rstrip("/")
-    # What stands before the last @ is a user and a password; in Azure it is a container, and a password at most.
-    before, at, host = authority.rpartition("@")
-    shown = before.partition(":")[0] + at + host if scheme.startswith("abfs") else host
-    identity = f"{scheme}://{shown}{path}"
-    try:
-        filesystem, root = fs.FileSystem.from_uri(f"{scheme}://{authority}{quote(path)}{mark}{query}")
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
-        # Neither the text nor the cause may carry the credentials of the URI, and Arrow repeats the URI.
-        raise _not_opened(identity, scheme, error) from None
-    return filesystem, root.rstrip("/"), identity
-
-
-def _not_opened(identity: str, scheme: str, error: Exception) -> ConfigurationError:
-    if scheme not in SCHEMES:
-        problem = f"no file system is known for it; use a path or one of the schemes {', '.join(SCHEMES)}"
-    elif isinstance(error, ValueError):
-        problem = f"the file system of {scheme} does not accept the URI; check its host or bucket and its parameters"
-    else:
-        # libhdfs lists every place in which it looked for a JVM, a line each.
-        reason = str(error).partition("\n")[0]
-        hint = "set JAVA_HOME, HADOOP_HOME and CLASSPATH" if scheme in ("hdfs", "viewfs") else "check its configuration"
-        problem = f"the file system of {scheme} cannot be opened on the driver: {reason}; {hint}"
-    return ConfigurationError(f"checkpoint {identity}: {problem}", location=identity)

@@ -29,6 +29,7 @@ from wallaroo_spark.options import Options, public_name, resolve_secret
 from wallaroo_spark.receiver import checks
 from wallaroo_spark.receiver.announcer import Announcer, Standing
 from wallaroo_spark.receiver.fleet import Fleet
+from wallaroo_spark.receiver.ownership import require_own
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 from wallaroo_spark.source import Secrets, load, register
 from wallaroo_spark.worker.flight_client import Trust, WorkerClient, status_token
@@ -269,12 +270,13 @@ class Receiver:
                 f"receiver {self.name!r} feeds a query already; stop it first, or use foreachBatch for several sinks"
             )
         self._stop_query()
-        files = CheckpointFiles(checkpoint)
+        files = CheckpointFiles(checkpoint, self._spark)
         checks.synchronous(writer, files.holes(), files.identity)
         try:
             self._hold_checkpoint(files)
             self._begin(files)
             self._query = writer.option("checkpointLocation", checkpoint).start()
+            require_own(self._spark, self._query, files, checkpoint, self._patience.stopping)
         except BaseException:
             self._stop_query()
             raise

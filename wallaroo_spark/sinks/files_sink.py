@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from wallaroo_spark.checkpoint.beside import sync
-from wallaroo_spark.checkpoint.files import open_location
+from wallaroo_spark.checkpoint.places import open_location
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.sinks.formats import FORMATS
 from wallaroo_spark.sinks.interface import Prepared, Transaction, checked_name

@@ -1,0 +1,85 @@
+"""Receivers whose checkpoint is where Spark's settings say, which is not this machine's disk."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered, payloads
+from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.checkpoint.hadoop import Hadoop
+from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.receiver import Receiver, ownership
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Elsewhere:
+    """A session whose default file system is not the local one: every path of it is in ``folder``."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.folder = folder
+        # Hadoop keeps a file system for good once it has opened it.
+        self.root = f"viewfs://{uuid.uuid4().hex[:8]}"
+        self.spark = spark.newSession()
+        self.spark.conf.set("fs.defaultFS", self.root)
+        for name in ("tmp", "data"):
+            (folder / name).mkdir()
+            link = f"fs.viewfs.mounttable.{self.root.rpartition('/')[2]}.link./{name}"
+            self.spark.conf.set(link, (folder / name).as_uri())
+
+
+@pytest.fixture
+def elsewhere(spark: SparkSession, tmp_path: Path) -> Elsewhere:
+    return Elsewhere(spark, tmp_path)
+
+
+def open_receiver(spark: SparkSession) -> Receiver:
+    return Receiver(spark, "orders", workers=1, cookie=COOKIE, lease_seconds=2)
+
+
+def test_a_plain_path_is_on_sparks_default_file_system_and_connectors_are_acknowledged(elsewhere: Elsewhere) -> None:
+    batches = Batches()
+    with Feeders() as feeders, open_receiver(elsewhere.spark) as receiver:
+        feeder = feeders.connect("shop-1", addresses(receiver))
+        for last in (20, 40):
+            query = receiver.start(receiver.stream().writeStream.foreachBatch(batches), checkpoint="/data/checkpoint")
+            assert feeders.feed(feeder, numbered("s", 1, last), end=False).result(120).acknowledged
+            metadata = json.loads((elsewhere.folder / "data/checkpoint/metadata").read_text())
+            assert metadata["id"] == str(query.id)
+            assert receiver.status()["query"]["checkpoint"] == f"{elsewhere.root}/data/checkpoint"
+            query.stop()
+    assert batches.values("s") == payloads("s", 1, 40)
+
+
+def test_a_query_that_writes_elsewhere_than_is_read_is_stopped_with_both_places(
+    elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "checkpoint"
+    assert str(here).startswith("/tmp/")
+    monkeypatch.setattr(Hadoop, "of", classmethod(lambda cls, spark: None))
+    monkeypatch.setattr(ownership, "OWN_SECONDS", 0.2)
+    with open_receiver(elsewhere.spark) as receiver:
+        writer = receiver.stream().writeStream.format("noop")
+        with pytest.raises(
+            CheckpointError, match="has no query's metadata: no message would be acknowledged"
+        ) as caught:
+            receiver.start(writer, checkpoint=str(here))
+        assert f"to {elsewhere.root}{here}, and what is read here, file://{here.resolve()}, " in str(caught.value)
+        assert not elsewhere.spark.streams.active
+
+        here.mkdir()
+        (here / "metadata").write_text('{"id":"another"}')
+        with pytest.raises(CheckpointError, match="is of the query another: no message would be acknowledged"):
+            receiver.start(writer, checkpoint=str(here))
+
+
+def test_without_a_gateway_a_plain_path_is_local(spark: SparkSession, tmp_path: Path) -> None:
+    files = CheckpointFiles(str(tmp_path / "checkpoint"), spark)
+    assert files.identity == CheckpointFiles(str(tmp_path / "checkpoint")).identity
+    assert files.stamp() == 0

@@ -1,0 +1,259 @@
+"""Spark's own Hadoop file systems, as ``pyarrow.fs`` has file systems: what Spark can write, is read with its settings.
+
+Each call goes to the JVM, and takes some ms; only a process with a JVM gateway, as the driver has one, can do so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+log = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 1 << 20
+_NOT_FOUND = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
+_EXISTS = ("org.apache.hadoop.fs.FileAlreadyExistsException", "java.nio.file.FileAlreadyExistsException")
+_UNKNOWN = "org.apache.hadoop.fs.UnsupportedFileSystemException"
+
+
+class Hadoop:
+    """The Hadoop of a Spark session, with the settings that the session's queries have."""
+
+    def __init__(self, spark: Any) -> None:
+        self.jvm = spark._jvm
+        self.gateway = spark.sparkContext._gateway
+        self.conf = spark._jsparkSession.sessionState().newHadoopConf()
+
+    @classmethod
+    def of(cls, spark: Any) -> Hadoop | None:
+        """The Hadoop of a session; None where there is no gateway, as on Spark Connect and in tasks."""
+        if spark is None:
+            return None
+        try:
+            return cls(spark)
+        except Exception as error:
+            # Connect has no such attributes; some platforms let nobody through.
+            log.debug("Spark's Hadoop cannot be used here: %s", error)
+            return None
+
+    def qualified(self, location: str) -> str:
+        """The whole URI of a location, as Spark makes it of a query's checkpoint. Raises OSError."""
+        with translated(location):
+            path = self.path(location)
+            uri: str = path.getFileSystem(self.conf).makeQualified(path).toString()
+            return uri
+
+    def file_system(self, uri: str) -> Any:
+        """The file system of a URI, for ``pyarrow.fs``; paths in it are whole URIs. Raises OSError."""
+        with translated(uri):
+            return fs.PyFileSystem(HadoopHandler(self, self.path(uri).getFileSystem(self.conf)))
+
+    def path(self, text: str) -> Any:
+        """A Hadoop ``Path``."""
+        return self.jvm.org.apache.hadoop.fs.Path(text)
+
+
+class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]
+    """One Hadoop file system as ``pyarrow.fs`` wants one. Paths are whole URIs, as Hadoop writes them.
+
+    Other than in ``pyarrow.fs``, :meth:`move` puts nothing in the place of what is there.
+    """
+
+    def __init__(self, hadoop: Hadoop, filesystem: Any) -> None:
+        self._hadoop = hadoop
+        self._filesystem = filesystem
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HadoopHandler) and self.get_type_name() == other.get_type_name()
+
+    def __hash__(self) -> int:
+        return hash(self.get_type_name())
+
+    def get_type_name(self) -> str:
+        """The file system's own URI."""
+        return f"hadoop+{self._filesystem.getUri().toString()}"
+
+    def normalize_path(self, path: str) -> str:
+        """Paths are as Hadoop writes them."""
+        return path
+
+    def get_file_info(self, paths: list[str]) -> list[Any]:
+        """What is at each path."""
+        return [self._info(path) for path in paths]
+
+    def get_file_info_selector(self, selector: Any) -> list[Any]:
+        """What is in a folder."""
+        try:
+            with translated(selector.base_dir):
+                found = [
+                    _file_info(f"{selector.base_dir}/{status.getPath().getName()}", status)
+                    for status in self._filesystem.listStatus(self._path(selector.base_dir))
+                ]
+        except FileNotFoundError:
+            if selector.allow_not_found:
+                return []
+            raise
+        deeper = [info for info in found if selector.recursive and info.type == fs.FileType.Directory]
+        for info in deeper:
+            found += self.get_file_info_selector(fs.FileSelector(info.path, allow_not_found=True, recursive=True))
+        return found
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        """Make a folder, and those above it."""
+        with translated(path):
+            self._done(self._filesystem.mkdirs(self._path(path)), path, "make the folder")
+
+    def delete_dir(self, path: str) -> None:
+        """Remove a folder with all that is in it."""
+        self._delete(path, True)
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
+        """Remove all that is in a folder."""
+        for info in self.get_file_info_selector(fs.FileSelector(path, allow_not_found=missing_dir_ok)):
+            self._delete(info.path, True)
+
+    def delete_root_dir_contents(self) -> None:
+        """Nobody asks for that."""
+        raise NotImplementedError("nothing removes all of a file system")
+
+    def delete_file(self, path: str) -> None:
+        """Remove a file."""
+        self._delete(path, False)
+
+    def move(self, src: str, dest: str) -> None:
+        """Rename, unless there is something of that name already, which raises FileExistsError."""
+        with translated(src):
+            moved = self._filesystem.rename(self._path(src), self._path(dest))
+        if not moved:
+            if self._info(dest).type != fs.FileType.NotFound:
+                raise FileExistsError(f"{dest} is there already")
+            self._done(self._info(src).type != fs.FileType.NotFound, src, "rename what is not there")
+            raise OSError(f"Hadoop does not rename {src} to {dest}")
+
+    def replace(self, src: str, dest: str) -> None:
+        """Rename, in place of a file of that name; at once, where the file system can do that."""
+        jvm = self._hadoop.jvm.org.apache.hadoop.fs
+        kind = getattr(jvm, "Options$Rename")
+        options = self._hadoop.gateway.new_array(kind, 1)
+        options[0] = kind.OVERWRITE
+        with translated(src):
+            context = jvm.FileContext.getFileContext(self._path(dest).toUri(), self._hadoop.conf)
+            context.rename(self._path(src), self._path(dest), options)
+
+    def copy_file(self, src: str, dest: str) -> None:
+        """Nobody asks for that."""
+        raise NotImplementedError("nothing is copied")
+
+    def open_input_stream(self, path: str) -> Any:
+        """Read a file from its beginning."""
+        with translated(path):
+            stream = self._filesystem.open(self._path(path))
+        return pa.PythonFile(io.BufferedReader(_Input(stream, path), _CHUNK_BYTES), mode="r")
+
+    def open_input_file(self, path: str) -> Any:
+        """Nobody asks for that."""
+        raise NotImplementedError("files are read from their beginning; use open_input_stream")
+
+    def open_output_stream(self, path: str, metadata: Any) -> Any:
+        """Write a file, in place of one of that name; folders above it are made."""
+        with translated(path):
+            stream = self._filesystem.create(self._path(path), True)
+        return pa.PythonFile(io.BufferedWriter(_Output(stream, path), _CHUNK_BYTES), mode="w")
+
+    def open_append_stream(self, path: str, metadata: Any) -> Any:
+        """Nobody asks for that."""
+        raise NotImplementedError("nothing is appended to")
+
+    def _delete(self, path: str, recursive: bool) -> None:
+        with translated(path):
+            deleted = self._filesystem.delete(self._path(path), recursive)
+        if not deleted:
+            raise FileNotFoundError(f"{path} is not there")
+
+    def _info(self, path: str) -> Any:
+        try:
+            with translated(path):
+                return _file_info(path, self._filesystem.getFileStatus(self._path(path)))
+        except FileNotFoundError:
+            return fs.FileInfo(path, fs.FileType.NotFound)
+
+    def _path(self, text: str) -> Any:
+        return self._hadoop.path(text)
+
+    def _done(self, well: bool, path: str, what: str) -> None:
+        if not well:
+            raise OSError(f"{path}: Hadoop could not {what}, and does not say why")
+
+
+class _Input(io.RawIOBase):
+    def __init__(self, stream: Any, path: str) -> None:
+        self._stream, self._path = stream, path
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with translated(self._path):
+            data: bytes = self._stream.readNBytes(min(len(buffer), _CHUNK_BYTES))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            with translated(self._path):
+                self._stream.close()
+
+
+class _Output(io.RawIOBase):
+    def __init__(self, stream: Any, path: str) -> None:
+        self._stream, self._path = stream, path
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        piece = bytes(data[:_CHUNK_BYTES])
+        with translated(self._path):
+            self._stream.write(piece)
+        return len(piece)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            with translated(self._path):
+                self._stream.close()
+
+
+def _file_info(path: str, status: Any) -> Any:
+    kind = fs.FileType.File if status.isFile() else fs.FileType.Directory
+    size = status.getLen() if kind == fs.FileType.File else None
+    return fs.FileInfo(path, kind, size=size, mtime_ns=status.getModificationTime() * 1_000_000)
+
+
+@contextlib.contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Have what Java throws, and a gateway that is gone, come as an OSError of the right kind."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+        if java is None:
+            raise OSError(f"{path}: Spark's JVM does not answer: {type(error).__name__}: {error}") from error
+        name, message = str(java.getClass().getName()), str(java.getMessage())
+        kind = FileNotFoundError if name in _NOT_FOUND else FileExistsError if name in _EXISTS else OSError
+        if name == _UNKNOWN:
+            kind = UnknownSchemeError
+        raise kind(f"{name.rpartition('.')[2]}: {message}") from None
+
+
+class UnknownSchemeError(OSError):
+    """Spark's Hadoop has no file system for the scheme."""
