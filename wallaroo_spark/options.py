@@ -92,7 +92,26 @@ class Options:
         0, Kind.COUNT, "Slot p listens on port + p; 0 lets the system choose.", minimum=0, maximum=65_535
     )
     advertise: str = _option(
-        "", Kind.TEXT, "Host name or address that connectors are told. Empty: found out by the worker."
+        "",
+        Kind.TEXT,
+        "Host name or address that connectors are told, also with a port; {slot} and {port} are filled in: "
+        "worker-{slot}.example.com:{port}. Empty: found out by the worker.",
+    )
+    inner_host: str = _option(
+        "", Kind.TEXT, "Address that the workers bind for their inner port, which driver and tasks call. Empty: host's."
+    )
+    inner_port: int = _option(
+        0,
+        Kind.COUNT,
+        "Slot p has its inner port at innerPort + p; 0 lets the system choose.",
+        minimum=0,
+        maximum=65_535,
+    )
+    inner_advertise: str = _option(
+        "",
+        Kind.TEXT,
+        "Where driver and tasks reach the inner port, written as advertise is. Empty: found out by the worker; with "
+        "TLS, the host of advertise where that is given, for the certificate names it.",
     )
     cookie: str = _option("", Kind.TEXT, "Shared cookie; a connector must present the same.", secret=True)
     version: str = _option("0.0.1", Kind.TEXT, "Protocol version; compared whole with what HELLO says.")
@@ -131,7 +150,7 @@ class Options:
         "",
         Kind.TEXT,
         "PEM file with the certificate chain that workers present, to connectors and on their inner port. It must name "
-        "the host at which a worker is reached: advertise, or what the worker finds out.",
+        "the hosts at which a worker is reached: those of advertise and innerAdvertise, or what the worker finds out.",
     )
     tls_key: str = _option("", Kind.TEXT, "PEM file with the key of tls.certificate.")
     tls_ca: str = _option(

@@ -171,7 +171,9 @@ class TestInnerPortOverTls:
         names_shop = {"tls_certificate": pems.client, "tls_key": pems.client_key, "tls_workers_ca": pems.ca}
         with fleet(redis_server.url, **names_shop) as made:
             worker = made.start(ready=False)
-            with pytest.raises(TransportError, match=r"certificate names 127\.0\.0\.1 \(see advertise\)") as caught:
+            with pytest.raises(
+                TransportError, match=r"certificate names 127\.0\.0\.1 \(see advertise and innerAdvertise\)"
+            ) as caught:
                 worker.client.status()
         assert caught.value.fields["reason"] == "tls"
 

@@ -142,3 +142,24 @@ def test_whole_pairs_of_options_are_fine() -> None:
     checks.combinations(whole)
     with pytest.raises(ConfigurationError):
         checks.combinations(dataclasses.replace(whole, tls_key=""))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"advertise": "worker-{pod}"}, r"option advertise: 'worker-\{pod\}' has \{pod\}, and only \{slot\} and"),
+        ({"inner_advertise": "worker-{slot}:x"}, "option innerAdvertise: address 'worker-0:x' has port 'x'"),
+        ({"advertise": "worker:6553{slot}", "workers": 7}, "option advertise: .* has port '65536'"),
+        ({"port": 65_530, "workers": 7}, "option port: 65530 and 7 slots go beyond port 65535; begin lower"),
+        ({"inner_port": 65_535}, "option innerPort: 65535 and 2 slots go beyond"),
+        ({"port": 7100, "inner_port": 7101}, "options port and innerPort: from 7100 and 7101 on, 2 slots share ports"),
+    ],
+)
+def test_addresses_that_cannot_be_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        checks.addresses(Options(**given))
+
+
+def test_addresses_by_slot_are_fine() -> None:
+    fine = {"advertise": "worker-{slot}.example.com:{port}", "inner_advertise": "10.0.0.{slot}"}
+    checks.addresses(Options(port=7100, inner_port=7102, **fine))

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import redis
 
+from tests.receiver.support import free_ports
 from tests.worker.peer import Peer, good
 from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running, eventually
 from wallaroo_spark.errors import LeaseLostError, TransportError
@@ -158,6 +159,42 @@ class TestLeases:
         with pytest.raises(TransportError, match="cannot listen on"):
             thread.alive(SECONDS)
         assert fleet.registry.leases() == {}
+
+    def test_each_slot_tells_its_own_addresses_one_for_connectors_and_one_for_spark(
+        self, make_fleet: Callable[..., Fleet]
+    ) -> None:
+        port, inner = free_ports(2), free_ports(2)
+        fleet = make_fleet(workers=2, port=port, inner_port=inner, advertise="worker-{slot}.example.com:3{slot}443")
+        leases = [fleet.start(slot, slot + 1).lease for slot in (0, 1)]
+
+        assert [lease.connect for lease in leases] == ["worker-0.example.com:30443", "worker-1.example.com:31443"]
+        # What connectors go through is not in the way of those who read: they answer at the bound address.
+        assert [lease.flight for lease in leases] == [f"127.0.0.1:{inner}", f"127.0.0.1:{inner + 1}"]
+        for number, lease in enumerate(leases):
+            assert WorkerClient(lease.flight, TOKEN).status()["connect"] == lease.connect
+            with socket.create_connection(("127.0.0.1", port + number), SECONDS):
+                pass
+
+    def test_the_inner_port_has_a_host_of_its_own_and_may_be_told_by_slot(
+        self, make_fleet: Callable[..., Fleet]
+    ) -> None:
+        fleet = make_fleet(inner_host="127.0.0.2", inner_advertise="127.0.{slot}.2")
+        found = fleet.start()
+
+        assert found.lease.flight.startswith("127.0.0.2:")
+        assert found.lease.connect.startswith("127.0.0.1:")
+        assert found.client.status()["epoch"] == 1
+
+    def test_an_inner_port_is_taken_once_its_predecessor_lets_it_go(self, make_fleet: Callable[..., Fleet]) -> None:
+        inner = free_ports(1)
+        fleet = make_fleet(inner_port=inner)
+        with socket.create_server(("127.0.0.1", inner)) as predecessor:
+            thread = fleet.thread()
+            # Whoever tries to listen fails at that, and knocks nowhere; the lease is taken before the ports are.
+            eventually(lambda: fleet.registry.leases().get(0))
+            assert fleet.registry.leases()[0].flight == ""
+            predecessor.close()
+        assert fleet.serving(thread).lease.flight == f"127.0.0.1:{inner}"
 
     def test_a_fleet_job_yields_heartbeats_until_its_worker_ends(
         self, make_fleet: Callable[..., Fleet], redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch

@@ -153,7 +153,7 @@ class PublisherService:
             return
         try:
             host = self.setup.advertise or transport.reachable_host(listener.address[0], self.setup.registry)
-            address = transport.format_address(host, listener.address[1])
+            address = transport.advertised(host, self.setup.partition, listener.address[1])
             if await self._tenancy.take(address, self._stopped, pause):
                 log.info("%s listens at %s", self._name, address)
                 self._spawn(self._watch())

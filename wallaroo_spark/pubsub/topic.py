@@ -29,6 +29,7 @@ from wallaroo_spark.pubsub.publisher import PublisherSetup
 from wallaroo_spark.pubsub.staging import Epoch, stage
 from wallaroo_spark.pubsub.topics import LEASE_SECONDS, Served, TopicRecord, Topics, checked_name, leases_of
 from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.transport import advertised
 
 log = logging.getLogger("wallaroo_spark.pubsub")
 
@@ -44,10 +45,10 @@ class Topic:
     ``checkpoint`` is that of the query whose batches are published, a path or a URI that every executor reaches.
     ``registry`` is a Redis URL (also ``env:NAME`` or ``file:PATH``), or ``embedded`` for one of its own on one machine;
     a receiver's is ``receiver.registry_url``. Publisher p listens on ``port`` + p, 0 being any, at ``host``, and is
-    reached at ``advertise``. ``cookie`` is what subscribers must show. The newest ``retain`` batches stay for those
-    who were cut off; one for whom more than ``max_subscriber_bytes`` wait is cut off itself. With ``pairs`` the times
-    are (batch, value of a column) rather than batches. The ``tls_…`` are PEM files on every executor; ``tls_ca`` has
-    subscribers show certificates too.
+    reached at ``advertise``, in which ``{slot}`` and ``{port}`` are p and its port. ``cookie`` is what subscribers must
+    show. The newest ``retain`` batches stay for those who were cut off; one for whom more than ``max_subscriber_bytes``
+    wait is cut off itself. With ``pairs`` the times are (batch, value of a column) rather than batches. The ``tls_…``
+    are PEM files on every executor; ``tls_ca`` has subscribers show certificates too.
 
     As a context manager it starts on entry and stops on exit, for good unless an exception is what ends it. Raises
     :class:`ConfigurationError` for what cannot work, before anything starts.
@@ -79,6 +80,8 @@ class Topic:
         for option, value in limits.items():
             if value < 1:
                 raise ConfigurationError(f"topic {name!r}: {option} is {value}, and must be 1 or more", option=option)
+        if advertise:
+            advertised(advertise, 0, 1)
         if bool(tls_key) != bool(tls_certificate) or (tls_ca and not tls_certificate):
             raise ConfigurationError(f"topic {name!r}: tls_certificate and tls_key go together, and tls_ca needs both")
         self.name = checked_name(name)

@@ -18,6 +18,7 @@ from typing import Any
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.longjobs import classic_context
 from wallaroo_spark.options import Options
+from wallaroo_spark.transport import advertised
 
 log = logging.getLogger("wallaroo_spark.receiver")
 
@@ -25,6 +26,7 @@ JAVA_NEEDED = 17
 PYSPARK_NEEDED = (4, 3)
 _ASYNC_OPTION = "asyncprogresstrackingenabled"
 _PYTHON_CHECK_SECONDS = 30
+_GREATEST_PORT = 65_535
 
 
 def environment(spark: Any) -> None:
@@ -95,6 +97,28 @@ def combinations(options: Options) -> None:
     for name, (given, other, there) in needs.items():
         if given and not there:
             raise ConfigurationError(f"option {name} needs {other} too; give both, or neither", option=name)
+
+
+def addresses(options: Options) -> None:
+    """What workers are to listen at and to tell others. Raises :class:`ConfigurationError`."""
+    for name, template in (("advertise", options.advertise), ("innerAdvertise", options.inner_advertise)):
+        try:
+            for slot in range(options.workers if template else 0):
+                advertised(template, slot, 1)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"option {name}: {error.message}", option=name) from None
+    for name, first in (("port", options.port), ("innerPort", options.inner_port)):
+        if first and first + options.workers - 1 > _GREATEST_PORT:
+            raise ConfigurationError(
+                f"option {name}: {first} and {options.workers} slots go beyond port {_GREATEST_PORT}; begin lower",
+                option=name,
+            )
+    if options.port and options.inner_port and abs(options.port - options.inner_port) < options.workers:
+        raise ConfigurationError(
+            f"options port and innerPort: from {options.port} and {options.inner_port} on, {options.workers} slots "
+            "share ports; have them at least as far apart as there are slots",
+            option="innerPort",
+        )
 
 
 def synchronous(writer: Any, holes: tuple[int, ...], checkpoint: str) -> None:

@@ -186,6 +186,7 @@ class Receiver:
 
     def _start_fleet(self) -> None:
         checks.combinations(self.options)
+        checks.addresses(self.options)
         trust = Trust.of(self.options)
         checks.environment(self._spark)
         context = longjobs.classic_context(self._spark)

@@ -7,6 +7,7 @@ holds one reads, writes and closes it without asking what lies beneath.
 from __future__ import annotations
 
 from wallaroo_spark.transport.address import format_address, parse_address, parse_addresses
+from wallaroo_spark.transport.advertised import advertised
 from wallaroo_spark.transport.base import ByteStream, Handler, Listener
 from wallaroo_spark.transport.memory import pair
 from wallaroo_spark.transport.reach import reachable_host, refuses
@@ -18,6 +19,7 @@ __all__ = [
     "ByteStream",
     "Handler",
     "Listener",
+    "advertised",
     "client_context",
     "connect",
     "format_address",

@@ -163,7 +163,8 @@ class WorkerClient:
         if self._secured and any(sign in detail.lower() for sign in _NOT_VERIFIED):
             way_out = (
                 "check the authority that is trusted here (tls.workersCa, or --tls-ca), that the worker's certificate "
-                f"names {parse_address(self.address)[0]} (see advertise), and that both sides use TLS"
+                f"names {parse_address(self.address)[0]} (see advertise and innerAdvertise), and that both sides use "
+                "TLS"
             )
             return TransportError(f"{message}; {way_out}", address=self.address, reason="tls")
         if not self._secured and _CLOSED_AT_ONCE.search(detail):

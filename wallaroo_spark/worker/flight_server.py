@@ -64,15 +64,17 @@ class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyar
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no type information
     """Serves one worker's buffer; listens from the moment it is made until ``shutdown``.
 
-    ``pair`` is a PEM certificate chain and its key; None serves plain text. Raises :class:`ConfigurationError` for an
-    empty token, which anybody could present.
+    ``pair`` is a PEM certificate chain and its key; None serves plain text. ``port`` 0 lets the system choose.
+    Raises :class:`ConfigurationError` for an empty token, which anybody could present.
     """
 
-    def __init__(self, service: WorkerService, host: str, token: str, pair: tuple[bytes, bytes] | None = None) -> None:
+    def __init__(
+        self, service: WorkerService, host: str, token: str, pair: tuple[bytes, bytes] | None = None, port: int = 0
+    ) -> None:
         if not token:
             raise ConfigurationError("option token: the worker's inner port is not served without a token; name one")
         scheme, certificates = ("grpc+tls", [pair]) if pair else ("grpc", None)
-        location = f"{scheme}://{format_address(host or '0.0.0.0', 0)}"
+        location = f"{scheme}://{format_address(host or '0.0.0.0', port)}"
         super().__init__(location, tls_certificates=certificates, middleware={"token": _TokenCheck(token)})
         assert service.reads is not None
         self._service = service

@@ -20,6 +20,7 @@ from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import ByteStream, Listener
 from wallaroo_spark.worker import events as e
+from wallaroo_spark.worker import ports
 from wallaroo_spark.worker.flight_server import FlightServer
 from wallaroo_spark.worker.leasing import Registry, Tenancy
 from wallaroo_spark.worker.ledger import Origin
@@ -94,7 +95,7 @@ class WorkerService:
             self._spawn(self._renew())
             listener = await self._listen()
             if listener is not None:
-                flight = FlightServer(self, self.options.host, self.setup.token, self._inner_pair())
+                flight = await self._open_inner_port()
                 await self._serve_until_stopped(listener, flight)
         finally:
             if self.reads is not None:
@@ -107,10 +108,11 @@ class WorkerService:
         if self._failure is not None:
             raise self._failure
 
-    async def _serve_until_stopped(self, listener: Listener, flight: FlightServer) -> None:
+    async def _serve_until_stopped(self, listener: Listener, flight: FlightServer | None) -> None:
         try:
             self._spawn(self._tick())
-            await self._publish(listener, flight)
+            if flight is not None:
+                await self._publish(listener, flight)
             await self._stopped.wait()
         finally:
             await self._farewell(listener)
@@ -161,6 +163,12 @@ class WorkerService:
             tls = transport.server_context(options.tls_certificate, options.tls_key, options.tls_ca)
         return await transport.serve_once_free(self._serve, options.host, port, tls=tls, stopped=self._stopped)
 
+    async def _open_inner_port(self) -> FlightServer | None:
+        port = await ports.free_inner_port(self.options, self.setup.slot, self._stopped)
+        if port is None:
+            return None
+        return FlightServer(self, ports.inner_host(self.options), self.setup.token, self._inner_pair(), port)
+
     def _inner_pair(self) -> tuple[bytes, bytes] | None:
         """What the inner port presents: the certificate that connectors see, or nothing when they see none."""
         options = self.options
@@ -168,10 +176,7 @@ class WorkerService:
 
     async def _publish(self, listener: Listener, flight: FlightServer) -> None:
         """Leave the addresses in the registry; a lease that was lost meanwhile ends the worker."""
-        options = self.options
-        host = options.advertise or transport.reachable_host(listener.address[0], resolve_secret(options.registry))
-        connect = transport.format_address(host, listener.address[1])
-        inner = transport.format_address(host, flight.port)
+        connect, inner = ports.addresses(self.options, self.setup.slot, listener.address, flight.port)
         while not self._stopped.is_set():
             try:
                 if await self._tenancy.acquire(connect, inner):

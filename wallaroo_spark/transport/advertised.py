@@ -1,0 +1,37 @@
+"""Which address others are told: as an option has it, with the number of the slot and the port filled in."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import string
+
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.transport.address import format_address, parse_address
+
+_FIELDS = ("slot", "port")
+
+
+def advertised(template: str, slot: int, port: int) -> str:
+    """The ``host:port`` that ``template`` comes to for a slot whose listener is at ``port``.
+
+    A template is a host name or address, or one with a port; ``{slot}`` and ``{port}`` in it are filled in. One that
+    names no port gets the listener's. Raises :class:`ConfigurationError` saying what is wrong with the template.
+    """
+    try:
+        unknown = {field for _, field, _, _ in string.Formatter().parse(template) if field is not None} - {*_FIELDS}
+        if unknown:
+            raise ConfigurationError(
+                f"{template!r} has {{{min(unknown)}}}, and only {{slot}} and {{port}} are filled in; write for example "
+                "worker-{slot}.example.com:{port}",
+                template=template,
+            )
+        text = template.format(slot=slot, port=port).strip()
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{template!r} cannot be read: {error}; write for example worker-{{slot}}.example.com:{{port}}",
+            template=template,
+        ) from None
+    with contextlib.suppress(ValueError):
+        return format_address(str(ipaddress.IPv6Address(text.strip("[]"))), port)
+    return format_address(*parse_address(text if ":" in text else f"{text}:{port}"))
