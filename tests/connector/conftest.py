@@ -11,6 +11,12 @@ QUICK = Backoff(initial=0.01, maximum=0.05, give_up_after=20.0)
 """Comes back at once; the limit is never reached by a test that passes."""
 
 
+@pytest.fixture(autouse=True)
+def numbers_from_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages without an id are numbered from 1, which reads better than the time."""
+    monkeypatch.setattr("wallaroo_spark.connector.connector.time_ns", lambda: 1)
+
+
 @pytest.fixture(params=REVISIONS)
 def revision(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -28,7 +28,7 @@ with BlockingConnector("orders", instance="shop-1", workers=address) as connecto
     stream = connector.open("a", id=7)
     print(stream.reference, stream.id, stream.name)
     for number in range(100):
-        stream.send(b"%d" % number)
+        stream.send(b"%d" % number, id=number + 1)
     print(stream.send_boundary(1000))
     stream.end()
     stream.flushed()

@@ -6,13 +6,16 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from wallaroo_spark.connector.outbox import Budget, Fleeting, Ledger, Outbox, Trail, cost
+from wallaroo_spark.connector.ledger import Ledger
+from wallaroo_spark.connector.outbox import Budget, Fleeting, Outbox, Trail, cost
 from wallaroo_spark.errors import LocalProtocolError, ReplayError
 from wallaroo_spark.protocol import DRAFT_BE, U64_MAX, EncodedRun, encode_run
 
 
-def outbox(*ids: int, increasing: bool = True, start: int | None = None, ref: int | None = None) -> Outbox:
-    box = Outbox("orders", Budget(1 << 20), increasing=increasing, start=start)
+def outbox(
+    *ids: int, increasing: bool = True, start: int | None = None, ref: int | None = None, clock: int = 1
+) -> Outbox:
+    box = Outbox("orders", Budget(1 << 20), increasing=increasing, start=start, clock=lambda: clock)
     box.resume(ref)
     for message_id in ids:
         put(box, message_id)
@@ -37,6 +40,59 @@ def again(box: Outbox, most: int = 100) -> list[int]:
         box.sent_again()
         box.validate()
     return ids
+
+
+def number(box: Outbox, count: int = 1) -> list[int]:
+    """Messages that are given no ids; those that they get."""
+    ids = list(box.next_ids(None, count))
+    box.append(run_of(*ids))
+    return ids
+
+
+class TestMessagesWithoutAnId:
+    """An earlier process may have left some with the worker that nobody tells of, and they are not replays of those."""
+
+    def test_they_are_numbered_from_the_time_on(self) -> None:
+        assert number(outbox(clock=1000), 3) == [1000, 1001, 1002]
+        assert number(outbox(clock=1000, increasing=False), 2) == [1000, 1001]
+
+    def test_they_go_on_behind_what_is_committed_when_that_is_later(self) -> None:
+        assert number(outbox(clock=1000, ref=2000)) == [2001]
+        assert number(outbox(clock=1000, ref=20)) == [1000]
+        assert number(outbox(clock=1000, start=2000)) == [2001]
+
+    def test_where_the_program_gives_ids_the_next_one_follows_the_last(self) -> None:
+        box = outbox(17, clock=1000)
+        assert number(box, 2) == [18, 19]
+        put(box, 30)
+        assert number(box) == [31]
+
+    def test_ids_above_those_may_be_given(self) -> None:
+        box = outbox(clock=1000)
+        assert number(box) == [1000]
+        put(box, 2000)
+        assert number(box) == [2001]
+        with pytest.raises(LocalProtocolError, match="18 is not above 2001"):
+            box.next_id(18)
+
+    def test_what_an_earlier_process_has_sent_may_be_committed_meanwhile(self) -> None:
+        box = outbox(clock=1000)
+        box.acknowledge(500)
+        assert number(box) == [1000]
+        box.acknowledge(600)
+        assert (box.kept, box.reference) == (1, 600)
+        box.acknowledge(1000)
+        assert box.done
+
+    @pytest.mark.parametrize("how", ["acknowledge", "resume"])
+    def test_what_another_program_has_sent_on_the_stream_is_not_taken_for_an_acknowledgement(self, how: str) -> None:
+        box = outbox(clock=1000)
+        number(box, 3)
+        with pytest.raises(LocalProtocolError) as caught:
+            getattr(box, how)(5000)
+        assert "so another one sends this stream under the same instance name" in caught.value.message
+        assert "3 messages of this one are not acknowledged" in caught.value.message
+        assert box.kept == 3
 
 
 class TestWhatAnEarlierProcessSent:

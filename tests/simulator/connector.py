@@ -13,7 +13,8 @@ from tests.simulator.core import Part, Promise, Steps, Violation
 from tests.simulator.network import End
 from tests.simulator.sources import Source
 from wallaroo_spark.connector.backoff import Backoff
-from wallaroo_spark.connector.outbox import Budget, Fleeting, Ledger, Outbox, Trail, cost
+from wallaroo_spark.connector.ledger import Ledger
+from wallaroo_spark.connector.outbox import Budget, Fleeting, Outbox, Trail, cost
 from wallaroo_spark.connector.route import Route
 from wallaroo_spark.errors import RegistryError, RemoteProtocolError, ReplayError, TransportError
 from wallaroo_spark.protocol import (

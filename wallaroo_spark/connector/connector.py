@@ -13,6 +13,7 @@ import hashlib
 import logging
 import ssl
 from collections.abc import Callable, Sequence
+from time import time_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -20,7 +21,8 @@ from wallaroo_spark.connector.backoff import Backoff
 from wallaroo_spark.connector.feed import Feed, FeedResult, Progress
 from wallaroo_spark.connector.hub import Hub
 from wallaroo_spark.connector.keeper import Keeper, Settings
-from wallaroo_spark.connector.outbox import Budget, Fleeting, Ledger, Outbox, Trail
+from wallaroo_spark.connector.ledger import Ledger
+from wallaroo_spark.connector.outbox import Budget, Fleeting, Outbox, Trail
 from wallaroo_spark.connector.route import Address
 from wallaroo_spark.connector.sources import Source
 from wallaroo_spark.connector.stream import Stream
@@ -162,7 +164,7 @@ class Connector:
         if ephemeral and self._hub.revision.layout.known_flags is not None:
             ledger = Fleeting(name, increasing=False)
         else:
-            ledger = Outbox(name, self._hub.budget, increasing=self._hub.increasing, start=reference)
+            ledger = Outbox(name, self._hub.budget, increasing=self._hub.increasing, start=reference, clock=time_ns)
         stream = self._add(name, id, ledger)
         try:
             await self._hub.until(lambda: stream.opened or stream.failure is not None)

@@ -24,7 +24,7 @@ from wallaroo_spark.errors import (
     TransportError,
 )
 from wallaroo_spark.protocol import ConnectorSession, Error, Frame, Ok, Restart
-from wallaroo_spark.protocol.reasons import is_later, redirect_address
+from wallaroo_spark.protocol.reasons import is_later, is_superseded, redirect_address
 from wallaroo_spark.transport import connect, format_address, parse_address
 
 _log = logging.getLogger("wallaroo_spark.connector")
@@ -196,6 +196,13 @@ def _meaning(last: Ending | Frame, where: str) -> tuple[str, str]:
             elsewhere = redirect_address(last.reason)
             if elsewhere or is_later(last.reason):
                 return elsewhere or "", last.reason
+            if is_superseded(last.reason):
+                raise RemoteProtocolError(
+                    f"the worker at {where} has ended this session: {last.reason}; another program runs under this "
+                    "instance name; end one of them, or give each program an instance name of its own",
+                    address=where,
+                    reason=last.reason,
+                )
             hint = next((text for word, text in _HINTS.items() if word in last.reason), "see the worker's log")
             raise RemoteProtocolError(
                 f"the worker at {where} refused: {last.reason}; {hint}", address=where, reason=last.reason

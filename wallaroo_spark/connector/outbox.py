@@ -3,20 +3,23 @@
 A ledger answers three questions: may this id be sent, what does an ACK settle, and what has to be sent again when a
 session begins at some reference. :class:`Outbox` keeps the messages themselves, in the runs of frames as written;
 :class:`Trail` only where it is in a source that can be read again; :class:`Fleeting` nothing, for EPHEMERAL messages.
+What is given no id is numbered. An earlier process of the same program may have left messages with the worker that are
+not committed and that nobody tells us of, so an outbox begins at the present time in nanoseconds: above all that any
+earlier process has numbered. With ids that could come twice the worker would take new messages for replays.
 Source: ``protocol.md``, section What a point of reference promises here; ``seeds/000``, Points of Reference.
 """
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice, pairwise
-from operator import lt
 
+from wallaroo_spark.connector.ledger import Ledger, shown
 from wallaroo_spark.errors import LocalProtocolError, ReplayError
-from wallaroo_spark.protocol import U64_MAX, EncodedRun
+from wallaroo_spark.protocol import EncodedRun
 
 OVERHEAD_BYTES = 256
 """What a kept run of messages costs beside its frames and ids: objects and their places, rounded up."""
@@ -47,144 +50,27 @@ def cost(size: int, count: int = 1) -> int:
     return OVERHEAD_BYTES + ID_BYTES * count + size
 
 
-class Ledger:
-    """What all three kinds have in common.
-
-    ``reference`` is the last committed reference, None when there is none; ``start`` is what stands in for it as long
-    as the worker has none. ``last`` is the id that the next one of ours follows. A stream that ``ended`` writes its end
-    in every session (``end_written``) until an ACK that came after it has ``settled`` it.
-
-    What a program sends must exceed the ``floor``: what it sent before, or what the stream had when it was opened. That
-    may be less than ``reference``, for the worker may still commit what an earlier process of the program has sent.
-    """
-
-    def __init__(self, name: str, *, increasing: bool, start: int | None = None) -> None:
-        self.name = name
-        self.start = start
-        self.reference: int | None = None
-        self.last: int | None = start
-        self.floor: int | None = start
-        self.ended = False
-        self.end_written = False
-        self.settled = False
-        self._increasing = increasing
-        self._opened = False
-
-    @property
-    def kept(self) -> int:
-        """Messages kept for sending again."""
-        return 0
-
-    @property
-    def behind(self) -> bool:
-        """Whether older messages have to be sent before any new one."""
-        return False
-
-    @property
-    def done(self) -> bool:
-        """Whether all that was sent is acknowledged, and the end, if there is one, is on its way."""
-        return self.all_acknowledged and (not self.ended or self.end_written)
-
-    @property
-    def all_acknowledged(self) -> bool:
-        """Whether no message that was sent is without its acknowledgement."""
-        raise NotImplementedError
-
-    def next_id(self, wanted: int | None) -> int:
-        """The id of the next message: the wanted one if it is allowed, else the one after the last; the first is 1.
-
-        Raises :class:`LocalProtocolError` for an id that is not above the floor of an increasing-id stream, and for
-        one that is not an unsigned 64-bit integer.
-        """
-        if wanted is None:
-            wanted = 1 if self.last is None else self.last + 1
-        elif self._increasing and self.floor is not None and wanted <= self.floor:
-            raise self._not_above(wanted, self.floor)
-        self._check_width(wanted)
-        return wanted
-
-    def next_ids(self, wanted: Sequence[int] | None, count: int) -> Sequence[int]:
-        """The ids of the next ``count`` messages, under the rules of :meth:`next_id`; ``wanted`` is that many or None.
-
-        Raises what :meth:`next_id` would raise for one of them in its turn.
-        """
-        if wanted is None:
-            first = self.next_id(None)
-            self._check_width(first + count - 1)
-            return range(first, first + count)
-        self.next_id(wanted[0])
-        if not self._increasing:
-            self._check_width(min(wanted))
-            self._check_width(max(wanted))
-        elif not _increases(wanted):
-            raise next(self._not_above(other, one) for one, other in pairwise(wanted) if other <= one)
-        self._check_width(wanted[-1])
-        return wanted
-
-    def append(self, run: EncodedRun) -> None:
-        """Messages were written."""
-        raise NotImplementedError
-
-    def acknowledge(self, ref: int) -> None:
-        """An ACK: everything up to and including ``ref`` is committed."""
-        raise NotImplementedError
-
-    def resume(self, ref: int | None) -> None:
-        """A session, or a NACK within one, goes on behind ``ref``: what is not committed is to be sent again.
-
-        Raises :class:`ReplayError` when it cannot be had.
-        """
-        raise NotImplementedError
-
-    def state(self) -> str:
-        """Where the stream stands, for messages to people."""
-        return f"sent up to {_shown(self.last)}, acknowledged up to {_shown(self.reference)}"
-
-    def validate(self) -> None:
-        """Raise AssertionError when the bookkeeping contradicts itself."""
-        assert not self.settled or self.ended
-        assert not self.end_written or self.ended
-
-    def _open(self, ref: int | None) -> None:
-        if not self._opened:
-            self._opened, self.floor = True, ref
-
-    def _not_above(self, wanted: int, floor: int) -> LocalProtocolError:
-        return LocalProtocolError(
-            f"stream {self.name!r}: message id {wanted} is not above {floor}, the last one sent or committed; "
-            "send what follows stream.reference, with ids that increase",
-            stream=self.name,
-            id=wanted,
-            last=floor,
-        )
-
-    def _check_width(self, wanted: int) -> None:
-        if not 0 <= wanted <= U64_MAX:
-            raise LocalProtocolError(
-                f"stream {self.name!r}: message id {wanted} is not an unsigned 64-bit integer (0 to {U64_MAX})",
-                stream=self.name,
-                id=wanted,
-            )
-
-    def _advance(self, ref: int) -> None:
-        if self._increasing and self.reference is not None:
-            ref = max(ref, self.reference)
-        self.reference = ref
-
-    def _settle(self) -> None:
-        if self.end_written and self.all_acknowledged:
-            self.settled = True
-
-
 class Outbox(Ledger):
     """Keeps every message until it is acknowledged, in the runs in which they were written.
 
-    Their bytes are counted in ``budget``; whether messages fit there is for the caller to ask first.
+    Their bytes are counted in ``budget``; whether messages fit there is for the caller to ask first. ``clock`` tells
+    the nanoseconds since 1970, from which on messages without an id are numbered.
     """
 
-    def __init__(self, name: str, budget: Budget, *, increasing: bool = True, start: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        budget: Budget,
+        *,
+        increasing: bool = True,
+        start: int | None = None,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
         super().__init__(name, increasing=increasing, start=start)
         self._budget = budget
+        self._clock = clock
+        self._numbered_from: int | None = None
+        self._given_ids = False
         self._bytes = 0
         self._kept = 0
         self._sent: deque[EncodedRun] = deque()
@@ -206,12 +92,21 @@ class Outbox(Ledger):
         """Whether nothing is kept."""
         return not self._kept
 
+    def _following(self) -> int:
+        following = super()._following()
+        if self._given_ids:
+            return following
+        if self._numbered_from is None:
+            self._numbered_from = max(following, self._clock())
+        return max(following, self._numbered_from)
+
     def append(self, run: EncodedRun) -> None:
         """Messages were written for the first time; nothing may be waiting to be sent again.
 
         What is committed already, since an earlier process had sent it too, is not kept.
         """
         self.floor = run.last
+        self._given_ids |= self._numbered_from is None or run.first < self._numbered_from
         if self._increasing and self.reference is not None:
             if run.last <= self.reference:
                 return
@@ -295,9 +190,23 @@ class Outbox(Ledger):
             self._commit_to(ref)
 
     def _commit_to(self, ref: int) -> None:
+        if self._numbered_from is not None and self.last is not None and ref > self.last >= self._numbered_from:
+            # What an earlier process has sent lies below all that this one has numbered.
+            raise self._overtaken(ref)
         self._forget_to(ref)
         self._advance(ref)
         self.last = ref if self.last is None else max(self.last, ref)
+
+    def _overtaken(self, ref: int) -> LocalProtocolError:
+        return LocalProtocolError(
+            f"stream {self.name!r}: reference {ref} is committed, and this program has sent nothing above "
+            f"{shown(self.last)}, so another one sends this stream under the same instance name, and the worker may "
+            f"have taken messages of one for replays of the other's; {self.kept} messages of this one are not "
+            "acknowledged; give each program an instance name of its own, and set their clocks right",
+            stream=self.name,
+            reference=ref,
+            last=self.last,
+        )
 
     def _resume_opaque(self, ref: int | None) -> None:
         if ref is not None and self._holds(ref):
@@ -313,8 +222,8 @@ class Outbox(Ledger):
         held = first[0].first if first else None
         where = "from the beginning" if ref is None else f"behind reference {ref}"
         return ReplayError(
-            f"stream {self.name!r} is wanted again {where}, but the messages up to {_shown(self.reference)} were "
-            f"acknowledged and are no longer kept (the first one kept is {_shown(held)}); "
+            f"stream {self.name!r} is wanted again {where}, but the messages up to {shown(self.reference)} were "
+            f"acknowledged and are no longer kept (the first one kept is {shown(held)}); "
             "feed the stream from a source that can be read again, or restore the checkpoint that acknowledged them",
             stream=self.name,
             reference=ref,
@@ -422,13 +331,3 @@ class Fleeting(Ledger):
         """Go on with what is new."""
         self.settled = self.settled or self.end_written
         self.end_written = False
-
-
-def _increases(ids: Sequence[int]) -> bool:
-    if isinstance(ids, range) and ids.step > 0:
-        return True
-    return all(map(lt, ids, islice(ids, 1, None)))
-
-
-def _shown(reference: int | None) -> str:
-    return "nothing" if reference is None else str(reference)

@@ -8,8 +8,9 @@ from datetime import datetime
 
 from wallaroo_spark.connector.batches import bytes_of, event_time_of, key_of
 from wallaroo_spark.connector.hub import Hub, Obstacle
+from wallaroo_spark.connector.ledger import Ledger
 from wallaroo_spark.connector.link import Link
-from wallaroo_spark.connector.outbox import Fleeting, Ledger, Outbox, cost
+from wallaroo_spark.connector.outbox import Fleeting, Outbox, cost
 from wallaroo_spark.connector.pieces import Piece, Pieces
 from wallaroo_spark.errors import LocalProtocolError, WallarooError
 from wallaroo_spark.protocol import HEAD_BYTES, EncodedRun, Flags, Message, encode_run, encode_single
@@ -80,9 +81,14 @@ class Stream:
     ) -> int:
         """Send one message, as soon as there are a connection, a credit and memory to keep it; its id.
 
-        Without ``id`` it is one more than the last one (or than ``reference``; 1 at the very beginning). ``event_time``
-        is an integer in the unit the receiver was given (``eventTimeUnit``), or an aware datetime, sent as nanoseconds.
-        ``unstable`` says that the stream cannot be resumed from this id. A call that is cancelled has sent nothing.
+        Without ``id`` it is one more than the last one, and where a process gives no ids it begins at the present time
+        in nanoseconds: no id comes twice, so every message is a new one and none is taken for a replay of what an
+        earlier process has sent. A program that sends the same again after a restart gives ids. On an ephemeral stream
+        ids count from 1.
+
+        ``event_time`` is an integer in the unit the receiver was given (``eventTimeUnit``), or an aware datetime, sent
+        as nanoseconds. ``unstable`` says that the stream cannot be resumed from this id. A call that is cancelled has
+        sent nothing.
 
         Raises :class:`LocalProtocolError` for an id that does not increase and for what does not fit a frame, and
         whatever has ended the connector.

@@ -10,6 +10,7 @@ import re
 
 _REDIRECT = re.compile(r"redirect to (\S+): ")
 _LATER = "try again later: "
+_SUPERSEDED = ", takes its place"
 
 
 def redirect(address: str, why: str) -> str:
@@ -21,6 +22,16 @@ def redirect_address(reason: str) -> str | None:
     """Where a reason sends us, if it does."""
     match = _REDIRECT.match(reason)
     return match[1] if match else None
+
+
+def superseded(instance: str, peer: str) -> str:
+    """The reason that ends a session whose connector instance has a newer one; it must not come back by itself."""
+    return f"a newer session of instance {instance!r}, from {peer}{_SUPERSEDED}"
+
+
+def is_superseded(reason: str) -> bool:
+    """Whether a reason says that another session has our place."""
+    return reason.endswith(_SUPERSEDED)
 
 
 def later(why: str) -> str:

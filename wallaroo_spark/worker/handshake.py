@@ -104,6 +104,6 @@ class Handshake:
         if other is None:
             return True
         newer, older = (client, other) if client.session > other.session else (other, client)
-        why = f"a newer session of instance {client.instance!r}, from {newer.peer}, takes its place"
+        why = reasons.superseded(client.instance, newer.peer)
         self._sessions.fault(older, broken(Fault.SUPERSEDED, why))
         return newer is client
