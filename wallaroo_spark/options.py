@@ -122,9 +122,17 @@ class Options:
         4 << 20, Kind.BYTES, "Longest frame accepted, tag and body together.", minimum=1 << 10
     )
     max_sessions: int = _option(1024, Kind.COUNT, "Most sessions a worker serves at once.", minimum=1)
-    handshake_timeout: float = _option(10.0, Kind.SECONDS, "Time a peer has to send a whole HELLO.", minimum=0.01)
+    handshake_timeout: float = _option(
+        10.0,
+        Kind.SECONDS,
+        "Time a peer has to send a whole HELLO, and the rest of a frame while the worker is full.",
+        minimum=0.01,
+    )
     memory_budget: int = _option(
-        256 << 20, Kind.BYTES, "What a worker may buffer of messages that are not committed.", minimum=1 << 20
+        256 << 20,
+        Kind.BYTES,
+        "What a worker may buffer of messages that are not committed, frames under way included.",
+        minimum=1 << 20,
     )
     credits: str = _option(
         "adaptive",

@@ -313,7 +313,8 @@ class Worker(Part):
         state = self.state
         assert state is not None
         buffer = state.buffer
-        if session in state.sessions.streaming and buffer.used >= buffer.budget:
+        client = state.sessions.streaming.get(session)
+        if client is not None and client.turn is None and buffer.used >= buffer.budget:
             raise Violation(f"{self.name} reads session {session} with its budget used up: {buffer.used}")
         self._lot[session] = data
         if self.sim.random.random() < 0.5:

@@ -481,6 +481,23 @@ class TestErrorsOfThisProgram:
         eventually(lambda: worker.client.status()["sessions"] == 2)
 
 
+def test_frames_that_never_end_fill_no_worker_for_good(make_fleet: Callable[..., Fleet]) -> None:
+    budget = 1 << 20
+    worker = make_fleet(memory_budget=budget, handshake_timeout=0.5, max_frame_bytes=1 << 20).start()
+    hostile = [good(worker, f"hostile-{number}") for number in range(12)]
+    frame = hostile[0].session.message(Message(1, 1, bytes(250_000)))
+    for peer in hostile:
+        peer.send(frame[:-1])
+
+    status = eventually(lambda: (found := worker.client.status())["unfinished_bytes"] > budget // 2 and found)
+    assert status["unfinished_bytes"] == status["buffered_bytes"]
+    eventually(lambda: worker.client.status()["unfinished_bytes"] < budget * 3 // 4)
+    ended = worker.count("unfinished-frames")
+    assert ended > len(hostile) // 2
+    good(worker).message(1, 1)
+    assert len(worker.rows("good", 1, None, 1)) == 1
+
+
 def fail_with(error: Exception) -> Callable[..., None]:
     def fail(*_: object) -> None:
         raise error

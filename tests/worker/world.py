@@ -302,7 +302,7 @@ class World:
         state = self.bench.state
         for number, client in state.sessions.clients.items():
             full = state.buffer.used >= state.buffer.budget and client.phase is Phase.STREAMING
-            assert self.bench.connectors[number].paused or not full, client
+            assert self.bench.connectors[number].paused or client.turn is not None or not full, client
         for sender in self.senders:
             for source in sender.sources.values():
                 self._check_rows(sender.key(source.stream_id), source)

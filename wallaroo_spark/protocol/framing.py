@@ -130,6 +130,12 @@ class FrameBuffer:
         """Bytes held that belong to no frame handed out yet."""
         return self._length + len(self._data) - self._at
 
+    @property
+    def missing(self) -> int:
+        """Bytes that have still to come of the frame that is under way, as far as its header tells; 0 where none is."""
+        held = len(self)
+        return max(0, self._wanted - held) if held else 0
+
     def feed(self, data: bytes) -> None:
         """Add what was received."""
         self._pieces.append(data)

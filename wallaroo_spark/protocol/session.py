@@ -55,6 +55,11 @@ class Session:
         """Bytes received that are not part of a frame handed out yet."""
         return len(self._buffer)
 
+    @property
+    def missing(self) -> int:
+        """Bytes that have still to come of the frame that is under way, as far as its header tells."""
+        return self._buffer.missing
+
     def receive(self, data: bytes) -> None:
         """Take in what the transport received; discarded once the session has ended."""
         if self.state not in _DEAF:

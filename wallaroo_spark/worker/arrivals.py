@@ -25,7 +25,7 @@ from wallaroo_spark.protocol import (
     WorkerEvent,
     broken,
 )
-from wallaroo_spark.worker.connection import Client, Phase
+from wallaroo_spark.worker.connection import BEFORE_OK, Client, Phase
 from wallaroo_spark.worker.gates import Gates
 from wallaroo_spark.worker.handshake import Handshake
 from wallaroo_spark.worker.ledger import Ledger
@@ -35,7 +35,6 @@ from wallaroo_spark.worker.streams import Streams
 
 LONGEST_HELLO = 5 + 4 * (2 + 0xFFFF)
 """Bytes of a HELLO whose four fields are as long as they can be."""
-
 Run = tuple[Client, MessageRun]
 Found = tuple[list[Client], Decoded, list[RunRows]]
 P = ParamSpec("P")
@@ -74,6 +73,7 @@ class Arrivals:
                 self._append(runs, received_at)
             going = [client for client, _ in runs if client.phase is Phase.STREAMING]
         for client in clients:
+            self._guarded(client, self._sessions.weigh, client)
             if client.phase is not Phase.LEAVING:
                 self._guarded(client, self._settle, client)
 
@@ -92,14 +92,15 @@ class Arrivals:
         client.last_at = received_at
         self._sessions.heard(client)
         client.protocol.receive(data)
-        if client.phase is Phase.GREETING and client.protocol.pending > LONGEST_HELLO:
-            # Nobody who has not shown the cookie gets more memory than a HELLO takes.
+        if client.phase in BEFORE_OK and client.protocol.pending > LONGEST_HELLO:
+            # Nobody who has not been told OK gets more memory than a HELLO takes.
             reason = f"{client.protocol.pending} bytes came without a whole HELLO; none is longer than {LONGEST_HELLO}"
             raise broken(Fault.FRAME_TOO_LONG, reason)
 
     def _next_run(self, client: Client) -> MessageRun | None:
         """The next messages of a session; what comes before them is dealt with."""
         while (found := client.protocol.next_event()) is not None:
+            client.turn = None
             if isinstance(found, MessagesReceived):
                 return found.run
             self._found(client, found)

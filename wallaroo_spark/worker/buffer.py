@@ -59,13 +59,15 @@ LEDGER_OVERHEAD = 2048
 class Buffer:
     """The ledgers of one worker, the references that Spark has committed, and the bytes in use.
 
-    ``version`` grows with every change that a plan or a waiting read may care about. The streams themselves are counted
+    ``unfinished`` are the bytes of frames that have not come to their end, which take memory as rows do. ``version``
+    grows with every change that a plan or a waiting read may care about. The streams themselves are counted
     apart from rows, in ``overhead``, and may cost as much again. ``rows`` is how many ever came in.
     """
 
     def __init__(self, budget: int, origin: Origin, message_ids: str) -> None:
         self.budget = budget
         self.overhead = 0
+        self.unfinished = 0
         self.version = 0
         self.ledgers: dict[StreamKey, Ledger] = {}
         self.committed: dict[StreamKey, Reference] = {}
@@ -76,9 +78,14 @@ class Buffer:
         self.rows = 0
 
     @property
-    def used(self) -> int:
+    def held(self) -> int:
         """The bytes that rows take."""
         return self._lots.used
+
+    @property
+    def used(self) -> int:
+        """The bytes that rows take, and what may become rows."""
+        return self._lots.used + self.unfinished
 
     def open(self, key: StreamKey, name: str, notified: int) -> Ledger:
         """The ledger of a stream that is notified, made where there is none.
@@ -236,6 +243,10 @@ class Buffer:
         }
         return self._extents(start, shares)
 
+    def plannable(self) -> bool:
+        """Whether a batch could take any of what is held."""
+        return any(ledger.start < ledger.stable_end for ledger in self.ledgers.values())
+
     def owes(self, start: Mapping[StreamKey, Reference]) -> bool:
         """Whether the sender of a stream waits for an ACK of what Spark has committed: all up to ``start``."""
         return any(key in start and ledger.owes(start[key]) for key, ledger in self.ledgers.items())
@@ -276,7 +287,7 @@ class Buffer:
             assert ledger.committed == self.committed.get(key), (ledger, self.committed.get(key))
             ledger.validate()
         held = {segment.held for ledger in self.ledgers.values() for segment in ledger.segments}
-        assert self.used == sum(lot.cost for lot in held), self.used
+        assert self.held == sum(lot.cost for lot in held), self.held
         for lot in held:
             lot.validate()
         assert self.overhead == sum(_overhead(ledger.name) for ledger in self.ledgers.values()), self.overhead

@@ -19,6 +19,9 @@ class Phase(StrEnum):
     LEAVING = "leaving"
 
 
+BEFORE_OK = (Phase.GREETING, Phase.PARKED, Phase.ASKING)
+
+
 @dataclass(slots=True)
 class Client:
     """One connection. ``deadline`` (monotonic seconds) is when the current phase has lasted too long.
@@ -27,7 +30,9 @@ class Client:
     seconds. ``names`` are those of its verified certificate. ``streams`` are those it sends, ended ones for as long as
     something of them is held; ``open`` are those that it has not ended. ``asked`` are the NOTIFYs
     that wait for the registry, ``to_ask`` those of them that it has not been asked about yet. ``untold`` are the
-    streams whose committed reference it is told once it has repeated what it sent before.
+    streams whose committed reference it is told once it has repeated what it sent before. ``unfinished`` are the bytes
+    of a frame that has not come to its end, and ``turn`` (monotonic seconds) is by when it must have where the session
+    is read although the worker is full; None where it is read as all others are. ``early`` are bytes before OK.
     """
 
     session: int
@@ -44,6 +49,9 @@ class Client:
     asked: dict[int, Notify] = field(default_factory=dict)
     to_ask: list[int] = field(default_factory=list)
     untold: set[StreamKey] = field(default_factory=set)
+    unfinished: int = 0
+    early: int = 0
+    turn: float | None = None
 
     @property
     def instance(self) -> str:

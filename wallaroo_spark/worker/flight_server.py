@@ -146,7 +146,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
                 "epoch": state.epoch,
                 "now": time.time_ns() // 1000,
                 "connectors": state.activity(),
-                "buffered_bytes": state.buffer.used,
+                "buffered_bytes": state.buffer.held,
             }
         )
 

@@ -79,7 +79,8 @@ class Gates:
         """Read from a session's socket, or do not."""
         streaming = client.phase is Phase.STREAMING
         used = self._sessions.buffer.used
-        paused = not self._sessions.flow.may_read(used, streaming=streaming, needed=self._needed(client))
+        may_read = self._sessions.flow.may_read(used, streaming=streaming, needed=self._needed(client))
+        paused = not may_read and client.turn is None
         if paused != client.paused:
             client.paused = paused
             self._sessions.out.append(e.PauseReading(client.session) if paused else e.ResumeReading(client.session))
@@ -91,10 +92,20 @@ class Gates:
         for client in self._sessions.clients.values():
             self.regulate(client)
 
+    def drains(self) -> bool:
+        """Whether what is held leaves the buffer by itself: it is read now, or a batch can take of it."""
+        buffer = self._sessions.buffer
+        if self.waited:
+            return any(buffer.find(planned) is not None for planned in self.waited)
+        return buffer.plannable()
+
     def _needed(self, client: Client) -> bool:
-        """Whether a waiting read may need what this session sends; it matters under soft pressure alone."""
-        if self._sessions.flow.pressure(self._sessions.buffer.used) is not Pressure.SOFT:
-            return False
+        """:meth:`needed`, under soft pressure; with none or more of it that does not matter."""
+        soft = self._sessions.flow.pressure(self._sessions.buffer.used) is Pressure.SOFT
+        return soft and self.needed(client)
+
+    def needed(self, client: Client) -> bool:
+        """Whether a waiting read may need what this session sends."""
         if not client.streams or not self._wanted.isdisjoint(client.streams):
             return True
         return any(self._may_open(client, key) for key in self._wanted)

@@ -90,6 +90,7 @@ class Handshake:
             sessions.senders[client.instance] = client
         client.phase = Phase.STREAMING
         sessions.streaming[client.session] = client
+        sessions.weigh(client)
         references = []
         for key, reference in buffer.resumable(client.instance) if by_instance else ():
             ledger = buffer.ledgers.get(key)

@@ -18,7 +18,8 @@ GAUGES = {
     "batch": "The newest batch that the driver has said to be committed; -1 before the first.",
     "sessions": "Connectors that are being served.",
     "streams": "Streams that are open, or of which something is not committed.",
-    "buffered_bytes": "Bytes of messages that are not committed.",
+    "buffered_bytes": "Bytes of messages that are not committed, and of frames that are under way.",
+    "unfinished_bytes": "Bytes of frames that are under way: their end has not come.",
     "budget_bytes": "What may be buffered of them (memoryBudget).",
     "registry_away": "Whether the registry did not answer last time.",
 }
@@ -31,6 +32,7 @@ COUNTERS = {
     "registry-failures": "Questions that the registry did not answer.",
     "stale-commits": "Words of the driver that were no news.",
     "shed-streams": "Streams let go of to make room for what a read waits for.",
+    "unfinished-frames": "Sessions ended because a frame did not come to its end while the worker was full.",
     "streams-too-large": "Sessions ended because a stream did not fit the budget.",
     "internal-errors": "Sessions ended by an error of this program.",
 }

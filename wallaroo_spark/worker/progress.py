@@ -31,9 +31,9 @@ class Progress:
             return
         self.batch = event.batch
         buffer = self._sessions.buffer
-        before = buffer.used
+        before = buffer.held
         moved = buffer.commit(event.references)
-        self._sessions.flow.committed(event.now, event.batch, before - buffer.used, buffer.used)
+        self._sessions.flow.committed(event.now, event.batch, before - buffer.held, buffer.used)
         self._moved(moved)
 
     def rewound(self, event: e.Rewound) -> bool:

@@ -40,7 +40,8 @@ class Relief:
             pressure = self._pressure()
         waited = self._gates.waited
         if not waited:
-            self._drop_unstable_tails()
+            if self._sessions.flow.pressure(self._buffer.held) is not Pressure.NONE:
+                self._drop_unstable_tails()
         elif pressure is Pressure.HARD and all(self._buffer.find(planned) is None for planned in waited):
             # A range that is complete leaves with its reader first, and need not be there for long.
             self._make_room()
@@ -62,7 +63,7 @@ class Relief:
                 ledger.broken_off = True
                 self._owed.add(ledger.key)
             self._sessions.tidy(ledger)
-        if self._pressure() is Pressure.HARD:
+        if self._sessions.flow.pressure(self._buffer.held) is Pressure.HARD:
             self._give_up(max((x for x in ledgers if x.key in waited), key=lambda ledger: ledger.cost))
 
     def _ask_for_what_is_owed(self) -> None:
@@ -85,7 +86,7 @@ class Relief:
 
     def _drop_unstable_tails(self) -> None:
         """Where no stream has anything that a batch may end at, end the one that has sent most since it could."""
-        while self._pressure() is not Pressure.NONE:
+        while self._sessions.flow.pressure(self._buffer.held) is not Pressure.NONE:
             ledgers = [ledger for ledger in self._buffer.ledgers.values() if not ledger.empty]
             if not ledgers or any(ledger.start < ledger.stable_end for ledger in ledgers):
                 return

@@ -16,12 +16,14 @@ from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import Fault, Restart, WorkerSession, broken, reasons
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.buffer import Buffer
-from wallaroo_spark.worker.connection import Client, Phase
+from wallaroo_spark.worker.connection import BEFORE_OK, Client, Phase
 from wallaroo_spark.worker.flow import FlowControl
 from wallaroo_spark.worker.ledger import Ledger, Origin, StreamKey
 
 LEAVING_SECONDS = 5.0
 """How long a peer has to close after RESTART or ERROR."""
+LEAST_EARLY, EARLY_PART = 1 << 20, 16
+"""What all peers that have not been told OK may have sent, in bytes, and as a part of the budget."""
 ACTIVE_SECONDS = 1.0
 """How long a session counts as one that sends after it has."""
 
@@ -45,6 +47,7 @@ class Sessions:
         self.senders: dict[str, Client] = {}
         self.claims: set[int] = set()
         self.counts: Counter[str] = Counter()
+        self.early = 0
         self.stopping = ""
         self.out: list[e.Instruction] = []
         self._cookie = cookie.encode("utf-8")
@@ -115,6 +118,8 @@ class Sessions:
     def _put_in_order(self, sessions: Iterable[int]) -> None:
         """Have the parts of the state agree again, where an error came between them."""
         clients = self.clients
+        self.buffer.unfinished = sum(client.unfinished for client in clients.values())
+        self.early = sum(client.early for client in clients.values())
         for ledger in self.buffer.ledgers.values():
             if ledger.owner is not None:
                 clients[ledger.owner].streams.add(ledger.key)
@@ -138,7 +143,7 @@ class Sessions:
         """Time has passed; end what has lasted too long."""
         self._now = now
         self.flow.active = sum(self._active(client) for client in self.streaming.values())
-        self.flow.tick(now, self.buffer.used, self._plannable)
+        self.flow.tick(now, self.buffer.used, self.buffer.plannable)
         for client in [c for c in self.clients.values() if c.deadline is not None and c.deadline <= now]:
             if client.phase is Phase.LEAVING:
                 self.out.append(e.Close(client.session, at_once=True))
@@ -158,9 +163,22 @@ class Sessions:
         """Whether a session has sent something of late, or would if it had credits."""
         return client.heard_at + ACTIVE_SECONDS > self._now or client.protocol.credits.available <= 0
 
-    def _plannable(self) -> bool:
-        """Whether a batch could take any of what is held."""
-        return any(ledger.start < ledger.stable_end for ledger in self.buffer.ledgers.values())
+    def weigh(self, client: Client) -> None:
+        """Count what has come of a session's next frame.
+
+        Whoever has not been told OK must not be able to fill the buffer, so all that such peers have sent is counted by
+        itself. Raises :class:`RemoteProtocolError` where that is too much.
+        """
+        pending = client.protocol.pending
+        unfinished = pending if client.phase is Phase.STREAMING else 0
+        early = pending if client.phase in BEFORE_OK else 0
+        self.buffer.unfinished += unfinished - client.unfinished
+        self.early += early - client.early
+        client.unfinished, client.early = unfinished, early
+        most = max(LEAST_EARLY, self.buffer.budget // EARLY_PART)
+        if early and self.early > most:
+            why = f"peers that have not been told OK have sent {self.early} bytes, and {most} are held at once"
+            raise broken(Fault.WORKER_FULL, reasons.later(why))
 
     def heard(self, client: Client) -> None:
         """A peer has sent something."""
@@ -214,6 +232,9 @@ class Sessions:
         self.streaming.pop(client.session, None)
         if self.senders.get(client.instance) is client:
             del self.senders[client.instance]
+        self.buffer.unfinished -= client.unfinished
+        self.early -= client.early
+        client.unfinished, client.early, client.turn = 0, 0, None
         keys, client.streams = client.streams, set()
         client.open.clear()
         client.asked.clear()

@@ -11,6 +11,7 @@ input from one session ends that session and touches nothing of another. The par
 - :mod:`.arrivals` -- what is sent becomes rows
 - :mod:`.progress` -- what the driver says of the query
 - :mod:`.relief` -- a full buffer gives way
+- :mod:`.turns` -- frames that are under way when it is full
 
 Source: ``design.md``, rules 1 to 7; ``protocol.md``, sections Session states, Rewinding and the rulings on references.
 """
@@ -31,6 +32,7 @@ from wallaroo_spark.worker.recall import Recall
 from wallaroo_spark.worker.relief import Relief
 from wallaroo_spark.worker.sessions import Sessions
 from wallaroo_spark.worker.streams import Streams
+from wallaroo_spark.worker.turns import Turns
 
 _SERVING = (Phase.PARKED, Phase.ASKING, Phase.STREAMING)
 
@@ -50,6 +52,7 @@ class WorkerState:
         self._progress = Progress(self.sessions, self._gates, recall)
         self._arrivals = Arrivals(self.sessions, self._gates, self._handshake, self._streams)
         self._relief = Relief(self.sessions, self._gates, recall)
+        self._turns = Turns(self.sessions, self._gates)
 
     @property
     def ready(self) -> bool:
@@ -117,6 +120,7 @@ class WorkerState:
                 self.sessions.stuck(event)
             case e.Tick():
                 self.sessions.tick(event.now)
+                self._turns.tick(event.now)
             case e.Stopping():
                 self.sessions.stop(event.reason)
 
@@ -151,6 +155,7 @@ class WorkerState:
             "instances": self.instances(),
             "streams": len(self.buffer.ledgers),
             "buffered_bytes": self.buffer.used,
+            "unfinished_bytes": self.buffer.unfinished,
             "budget_bytes": self.buffer.budget,
             "pressure": self.flow.pressure(self.buffer.used).name.lower(),
             "counts": dict(self.sessions.counts),
@@ -166,8 +171,11 @@ class WorkerState:
             assert (client.session in self.sessions.serving) == (client.phase in _SERVING), client
             assert client.open <= client.streams, client
             assert not client.to_ask, client
+            assert client.unfinished == (client.protocol.pending if client.phase is Phase.STREAMING else 0), client
             for key in client.streams:
                 assert self.buffer.ledgers[key].owner == client.session, (client, key)
+        assert self.buffer.unfinished == sum(client.unfinished for client in clients.values())
+        assert self.sessions.early == sum(client.early for client in clients.values())
         for instance, client in self.sessions.senders.items():
             assert client.session in self.sessions.streaming, client
             assert client.instance == instance, client
