@@ -18,6 +18,7 @@ from tests.receiver.support import (
     command_of,
     descendants,
     eventually,
+    free_ports,
     listeners,
     payloads,
 )
@@ -77,3 +78,36 @@ def test_a_worker_killed_in_the_middle_of_a_stream_loses_and_repeats_nothing(
     assert after[neighbour]["submissions"] == 1
     assert after[neighbour]["worker"]["generation"] == before[neighbour]["worker"]["generation"]
     assert after[neighbour]["worker"]["counts"].get("replayed", 0) == 0
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["any port", "a fixed port"])
+def test_a_worker_that_is_stopped_for_good_is_replaced(
+    spark: SparkSession, feeders: Feeders, tmp_path: Path, fixed: bool
+) -> None:
+    batches, port = Batches(), free_ports(2) if fixed else 0
+    with Receiver(spark, "orders", workers=2, cookie=COOKIE, lease_seconds=1.5, port=port) as receiver:
+        stream = receiver.stream()
+        query = receiver.start(stream.writeStream.foreachBatch(batches), checkpoint=str(tmp_path / "checkpoint"))
+        connectors = [feeders.connect(name, addresses(receiver)) for name in ("shop-a", "shop-b")]
+        streams = [connector.open(name) for connector, name in zip(connectors, "ab", strict=True)]
+        for opened in streams:
+            opened.send(f"{opened.name} 1".encode(), id=1)
+        eventually(lambda: all(opened.acknowledged == 1 for opened in streams))
+        before = receiver.status()["workers"]
+        victim = next(slot for slot in before if slot["worker"]["instances"] == ["shop-a"])
+        os.kill(victim["worker"]["pid"], signal.SIGSTOP)
+        for opened in streams:
+            for number in range(2, 51):
+                opened.send(f"{opened.name} {number}".encode(), id=number)
+        for connector in connectors:
+            connector.drain(120)
+        after = receiver.status()["workers"]
+        assert query.isActive
+
+    slot = victim["slot"]
+    assert [batches.values(name) for name in "ab"] == [payloads(name, 1, 50) for name in "ab"]
+    assert after[slot]["submissions"] == 2
+    assert after[slot]["worker"]["generation"] > victim["worker"]["generation"]
+    assert not fixed or after[slot]["worker"]["connect"] == victim["worker"]["connect"]
+    assert after[1 - slot]["submissions"] == 1
+    eventually(lambda: not Path(f"/proc/{victim['worker']['pid']}").exists(), 30)

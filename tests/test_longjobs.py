@@ -13,7 +13,8 @@ import pytest
 from tests.receiver.support import eventually
 from wallaroo_spark import longjobs
 from wallaroo_spark.errors import ConfigurationError, RegistryError
-from wallaroo_spark.longjobs import JobRecord, LongJobs, Patience
+from wallaroo_spark.longjobs import Attendance, JobRecord, LongJobs, Patience
+from wallaroo_spark.registry import Lease
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -203,3 +204,47 @@ def test_what_an_earlier_submission_serves_does_not_count() -> None:
     assert (
         caught.value.message == "receiver 'a': its workers did not come up within 0 seconds: worker 1: no such module"
     )
+
+
+class TestAttendance:
+    def test_a_job_is_absent_once_its_lease_has_been_missed_for_long_enough(self) -> None:
+        attendance, jobs = Attendance(10.0, 5.0), [(0, 7), (1, 8)]
+        assert attendance.absent(jobs, {(0, 7), (1, 8)}, 100.0) == set()
+        missing = [attendance.absent(jobs, {(1, 8)}, now) for now in (104.0, 108.0, 110.0, 111.0, 112.0)]
+        assert missing == [set(), set(), set(), {0}, set()]
+
+    def test_a_lease_that_comes_back_begins_anew(self) -> None:
+        attendance, jobs = Attendance(10.0, 5.0), [(0, 7)]
+        served: list[set[tuple[int, int]]] = [{(0, 7)}, set(), set(), {(0, 7)}, set(), set()]
+        found = [attendance.absent(jobs, here, 100.0 + 4 * step) for step, here in enumerate(served)]
+        assert found == [set()] * 6
+
+    def test_one_that_never_held_a_lease_is_not_absent(self) -> None:
+        attendance = Attendance(10.0, 5.0)
+        assert [attendance.absent([(0, 7)], set(), 100.0 + 4 * step) for step in range(20)] == [set()] * 20
+
+    def test_the_lease_of_an_earlier_submission_does_not_count(self) -> None:
+        attendance = Attendance(10.0, 5.0)
+        attendance.absent([(0, 7)], {(0, 7)}, 100.0)
+        assert [attendance.absent([(0, 9)], {(0, 7)}, 100.0 + 4 * step) for step in range(1, 9)] == [set()] * 8
+
+    def test_time_in_which_the_registry_did_not_answer_does_not_count(self) -> None:
+        attendance = Attendance(10.0, 5.0)
+        attendance.absent([(0, 7)], {(0, 7)}, 100.0)
+        assert attendance.absent([(0, 7)], set(), 160.0) == set()
+        assert attendance.absent([(0, 7)], {(0, 7)}, 164.0) == set()
+
+
+def test_a_job_whose_task_holds_no_lease_any_more_is_cancelled_and_submitted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(longjobs, "MISSED_LEASES", 0.0)
+    session, numbers = Jobs(), iter([7, 8])
+    jobs = LongJobs(session, 1, "test", "job {number}", lambda: next(numbers), nothing, 30.0)
+    jobs.start()
+    eventually(lambda: session.saved == 1)
+    jobs.leases_seen({0: Lease(0, 7, 1, "holder", "here:1", "here:2")})
+    eventually(lambda: jobs.leases_seen({}) or session.saved == 2)
+    jobs.join(10, session.gate.set)
+
+    assert jobs.records[0].submission == 8

@@ -14,7 +14,7 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -39,6 +39,8 @@ EXECUTORS_SECONDS = 60.0
 HEARTBEAT_SECONDS = 1.0
 """Spark may take a silent Python task for idle, so an empty frame leaves this often."""
 END_SECONDS = 10.0
+MISSED_LEASES = 2.0
+"""A job whose task has served, and then has held no lease for the time of so many, is cancelled and submitted again."""
 _ERROR_CHARACTERS = 500
 _ASK_AGAIN_SECONDS = 0.2
 _LOOK_AGAIN_SECONDS = 0.05
@@ -122,12 +124,50 @@ def serve(service: ServiceThread, rows: Iterator[pd.DataFrame]) -> Iterator[pd.D
             yield heartbeat
 
 
+class Held(Protocol):
+    """A lease, of which the submission is looked at; see ``wallaroo_spark.registry.Lease``."""
+
+    @property
+    def submission(self) -> int:
+        """Whose lease it is."""
+
+
+class Attendance:
+    """Which jobs have held no lease for too long; pure, with the clock as an argument.
+
+    A process that is killed ends its job, and one that stands still does not: only the lease, which it no longer
+    renews, tells. A submission counts once it has held a lease, since one that has not may wait for a place in the
+    cluster. ``missed`` is in seconds; ``gap`` is how far apart two looks may be: behind a longer one, as while the
+    registry was away, everybody is given the whole time again.
+    """
+
+    def __init__(self, missed: float, gap: float) -> None:
+        self._missed = missed
+        self._gap = gap
+        self._last: dict[tuple[int, int], float] = {}
+        self._looked = 0.0
+
+    def absent(self, submitted: Iterable[tuple[int, int]], served: Collection[tuple[int, int]], now: float) -> set[int]:
+        """The numbers of those that are absent; each of them is named once. Both are of (number, submission)."""
+        late = now - self._looked > self._gap
+        self._looked = now
+        self._last = {
+            one: now if late or one in served else self._last[one]
+            for one in submitted
+            if one in served or one in self._last
+        }
+        absent = {one for one, last in self._last.items() if now - last > self._missed}
+        for one in absent:
+            del self._last[one]
+        return {number for number, _ in absent}
+
+
 class LongJobs:
     """So many jobs, each watched by a thread of this process.
 
     ``name`` is what their threads and tags are called after, ``what`` what one of them is, for Spark's UI and the log.
     ``next_submission`` numbers a submission, upwards for ever; it may raise :class:`RegistryError`. ``work`` makes,
-    from a job's number and its submission, what the task runs.
+    from a job's number and its submission, what the task runs. ``lease_seconds`` is for how long a lease lasts.
     """
 
     def __init__(
@@ -138,6 +178,7 @@ class LongJobs:
         what: str,
         next_submission: Callable[[], int],
         work: Callable[[int, int], Work],
+        lease_seconds: float = 10.0,
     ) -> None:
         self.records = [JobRecord(number) for number in range(count)]
         self._spark = spark
@@ -147,6 +188,9 @@ class LongJobs:
         self._work = work
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._attendance = Attendance(MISSED_LEASES * lease_seconds, lease_seconds)
+        self._looking = threading.Lock()
+        self._lease_seconds = lease_seconds
 
     def start(self) -> None:
         """Submit every job."""
@@ -156,6 +200,26 @@ class LongJobs:
             thread = threading.Thread(target=self._supervise, args=(record, name), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
+
+    def leases_seen(self, leases: Mapping[int, Held]) -> None:
+        """What the registry says, every round of the owner: a job whose task stands still is cancelled, which ends its
+        process, and submitted again.
+        """
+        served = {(number, lease.submission) for number, lease in leases.items()}
+        submitted = {(record.number, record.submission) for record in self.records if record.running}
+        with self._looking:
+            absent = self._attendance.absent(submitted, served, time.monotonic())
+        for number in sorted(absent):
+            if self._stopping.is_set():
+                return
+            log.warning(
+                "%s-%d has held no lease for %g s though its job runs: its process stands still, or does not reach the "
+                "registry; its job is cancelled and submitted again",
+                self._name,
+                number,
+                MISSED_LEASES * self._lease_seconds,
+            )
+            self._interrupt(f"{self._name}-{number}")
 
     def expect_end(self) -> None:
         """Jobs that end from now on are not submitted again."""

@@ -51,9 +51,11 @@ class Hand:
         self._began = began
         self._later: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
+        self._stopped: list[Victim] = []
 
     def deal(self, schedule: list[Fault], tell: Callable[[Blow], None], idle: Callable[[], None]) -> None:
-        """The whole schedule; ``idle`` is called in between. What was stopped goes on at the end, whatever happens."""
+        """The whole schedule; ``idle`` is called in between. What was stopped for a while goes on at the end,
+        whatever happens."""
         try:
             for fault in schedule:
                 while time.time() < self._began + fault.at:
@@ -66,6 +68,10 @@ class Hand:
         finally:
             for _, _, mend in self._later:
                 mend()
+
+    def end_stopped(self) -> list[Victim]:
+        """Kill what was stopped for good and is still there, once it is over; those that Spark had not replaced."""
+        return [one for one in self._stopped if one.send(signal.SIGKILL)]
 
     def _pass(self, idle: Callable[[], None]) -> None:
         idle()
@@ -95,17 +101,29 @@ class Hand:
                 return _signal(self._stage.executors(), fault, signal.SIGKILL)
             case Kind.STOP:
                 return self._stop(fault)
+            case Kind.STOP_FOR_GOOD:
+                return self._stop_for_good(fault)
             case Kind.FLUSH:
                 return self._flush()
             case Kind.REDIS:
                 return self._kill_redis(fault)
 
-    def _stop(self, fault: Fault) -> str:
-        workers = self._stage.workers()
-        if not workers:
+    def _stop_for_good(self, fault: Fault) -> str:
+        chosen = self._stop_one(fault)
+        if chosen is None:
             return ""
-        chosen = workers[int(fault.pick * len(workers))]
-        if not chosen.send(signal.SIGSTOP):
+        self._stopped.append(chosen)
+        return f"{chosen.name}, process {chosen.pid}"
+
+    def _stop_one(self, fault: Fault) -> Victim | None:
+        """Stop a worker that is not stopped for good already; None when there is nobody."""
+        workers = [one for one in self._stage.workers() if one not in self._stopped]
+        chosen = workers[int(fault.pick * len(workers))] if workers else None
+        return chosen if chosen is not None and chosen.send(signal.SIGSTOP) else None
+
+    def _stop(self, fault: Fault) -> str:
+        chosen = self._stop_one(fault)
+        if chosen is None:
             return ""
         self._mend(fault.seconds, lambda: chosen.send(signal.SIGCONT))
         return f"{chosen.name}, process {chosen.pid}"

@@ -23,6 +23,7 @@ COLOURS = {
     Kind.REDIS: "#a6761d",
     Kind.FLUSH: "#e6ab02",
     Kind.STOP: "#666666",
+    Kind.STOP_FOR_GOOD: "#000000",
 }
 AGE_STEP = 0.5
 

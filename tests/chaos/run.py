@@ -68,6 +68,7 @@ def run(
         def tell(blow: Blow) -> None:
             say(f"{blow.time - began:6.1f} s  {blow.fault.kind}: {blow.hit or 'nobody was there'}")
 
+        watching.callback(hand.end_stopped)
         hand.deal(schedule, tell, idle)
         complete = _await_all(stage, plan, began, idle)
         ended = time.time()

@@ -17,9 +17,10 @@ class Kind(StrEnum):
     REDIS = "Redis killed"
     FLUSH = "Redis emptied"
     STOP = "worker stopped"
+    STOP_FOR_GOOD = "worker stopped for good"
 
 
-KILLS = tuple(kind for kind in Kind if kind not in (Kind.FLUSH, Kind.STOP))
+KILLS = tuple(kind for kind in Kind if kind not in (Kind.FLUSH, Kind.STOP, Kind.STOP_FOR_GOOD))
 """The kinds that end a process; the others count beside the kills."""
 
 AT_ONCE = 0.2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from redis import Redis
 from tests.source.fleet import TOKEN, LiveFleet, eventually
 from wallaroo_spark.receiver.announcer import Announcer, Standing
 from wallaroo_spark.registry import EmbeddedRedis, Lease
+from wallaroo_spark.worker.flight_client import WorkerClient
 
 A = {"shop-1": {"7": 10}}
 B = {"shop-1": {"7": 20}}
@@ -32,8 +34,8 @@ def fleet(redis: EmbeddedRedis, request: pytest.FixtureRequest) -> Iterator[Live
 def make_announcer() -> Iterator[Callable[..., Announcer]]:
     made: list[Announcer] = []
 
-    def make(fleet: LiveFleet, each_round: Callable[[], None] = lambda: None) -> Announcer:
-        made.append(Announcer(fleet.registry, TOKEN, each_round))
+    def make(fleet: LiveFleet, each_round: Callable[[], None] = lambda: None, **given: Any) -> Announcer:
+        made.append(Announcer(fleet.registry, TOKEN, each_round, **given))
         made[-1].start()
         return made[-1]
 
@@ -77,6 +79,7 @@ def test_workers_know_where_the_query_stands_before_it_starts(
 
     assert [known(fleet, slot) for slot in (0, 1)] == [(True, 5, 2)] * 2
     announcer.commit(5, 3, B)
+    assert announcer.settle()
     assert [known(fleet, slot) for slot in (0, 1)] == [(True, 5, 3)] * 2
 
 
@@ -120,11 +123,42 @@ def test_a_batch_that_is_not_newer_is_passed_over(fleet: LiveFleet, make_announc
     assert announcer.standing == Standing(5, 3, B)
 
 
+def test_a_worker_that_stands_still_delays_nobody_else(
+    fleet: LiveFleet, make_announcer: Callable[..., Announcer]
+) -> None:
+    fleet.start(0, own_process=True)
+    fleet.start(1)
+    # A call that stands still has no end here, so that whoever waits for it waits for ever.
+    announcer = make_announcer(fleet, connect=functools.partial(WorkerClient, timeout=600.0))
+    announcer.begin(Standing(5, 2, A))
+    with fleet.stopped(0):
+        # As the watcher does: each commit follows when its caller is free again.
+        for batch in (3, 4, 5):
+            announcer.commit(5, batch, B)
+            eventually(lambda batch=batch: known(fleet, 1) == (True, 5, batch))
+    # It goes on, and has missed nothing.
+    eventually(lambda: known(fleet, 0) == (True, 5, 5))
+
+
+def test_a_query_begins_although_a_worker_stands_still(
+    fleet: LiveFleet, make_announcer: Callable[..., Announcer]
+) -> None:
+    fleet.start(0, own_process=True)
+    fleet.start(1)
+    announcer = make_announcer(fleet, connect=functools.partial(WorkerClient, timeout=0.5))
+    announcer.find_workers()
+    with fleet.stopped(0):
+        announcer.begin(Standing(5, 2, A))
+        assert known(fleet, 1) == (True, 5, 2)
+    eventually(lambda: known(fleet, 0) == (True, 5, 2))
+
+
 def test_nothing_is_told_before_a_query_has_started(fleet: LiveFleet, make_announcer: Callable[..., Announcer]) -> None:
     fleet.start(0)
     announcer = make_announcer(fleet)
     announcer.commit(5, 3, A)
-    announcer.round()
+    announcer.find_workers()
+    assert announcer.settle()
 
     assert known(fleet, 0)[0] is False
 
@@ -137,6 +171,7 @@ def test_known_workers_are_told_while_redis_is_away(make_announcer: Callable[...
         client = fleet.client(0)
         redis.stop()
         announcer.commit(5, 3, B)
+        assert announcer.settle()
 
         assert client.status()["batch"] == 3
         assert announcer.status(0) is not None

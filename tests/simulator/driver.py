@@ -13,10 +13,11 @@ from tests.simulator.core import Part, Promise, Steps
 from tests.simulator.flight import Client
 from tests.simulator.query import Query
 from tests.simulator.worker import Worker
+from wallaroo_spark.checkpoint import References
 from wallaroo_spark.checkpoint.model import Progress
 from wallaroo_spark.checkpoint.watcher import CheckpointWatcher
 from wallaroo_spark.errors import CheckpointError, RegistryError
-from wallaroo_spark.receiver.announcer import Announcer, Standing
+from wallaroo_spark.receiver.announcer import TELL_SECONDS, Announcer, Standing, Teller
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
@@ -36,6 +37,29 @@ class Watcher(CheckpointWatcher):
             self._look()
         except CheckpointError as error:
             self.error = error.message
+
+
+class AnnouncerByHand(Announcer):
+    """The product's announcer, whose workers are told at once and one after the other."""
+
+    def commit(self, epoch: int, batch: int, references: References) -> None:
+        """Spark has committed a batch."""
+        super().commit(epoch, batch, references)
+        self.settle()
+
+    def settle(self, seconds: float = TELL_SECONDS) -> bool:
+        """Tell every known worker where the query stands now."""
+        for teller in self._tellers.values():
+            teller.tell()
+        return True
+
+    def round(self) -> None:
+        """Look for workers, and tell each what it does not know yet."""
+        self.find_workers()
+        self.settle()
+
+    def _begin_to_tell(self, teller: Teller) -> None:
+        pass
 
 
 class RegistryAtOnce:
@@ -60,7 +84,7 @@ class Driver(Part):
         self.token = f"token of {self.name}"
         self.query: Query | None = None
         self.fleet: dict[int, Worker] = {}
-        self.announcer = Announcer(
+        self.announcer = AnnouncerByHand(
             cast(Any, RegistryAtOnce(world)), self.token, self._each_round, cast(Any, self._connect)
         )
         self._watcher: Watcher | None = None

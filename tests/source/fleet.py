@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -90,6 +91,16 @@ class LiveFleet:
         process.wait()
         assert process.stdin is not None
         process.stdin.close()
+
+    @contextmanager
+    def stopped(self, slot: int) -> Iterator[None]:
+        """The slot's worker, in a process of its own, stands still for the block."""
+        process = self._processes[slot]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGCONT)
 
     def client(self, slot: int) -> WorkerClient:
         """What the driver asks the slot's worker with."""

@@ -237,6 +237,7 @@ class Topic:
             f"publisher {{number}} of topic {self.name}",
             leases.next_submission,
             self._work(host),
+            self._lease_seconds,
         )
         self._jobs = jobs
         self._patience.ask(self._round)
@@ -309,6 +310,8 @@ class Topic:
         schema = b"" if self._schema is None else self._schema.serialize().to_pybytes()
         partitions = self._setup.partitions
         topics.announce(TopicRecord(self.name, partitions, self._identity, self.pairs, schema, self.owner))
+        if self._jobs is not None:
+            self._jobs.leases_seen(leases.leases())
 
     def _remember_schema(self, schema: Any) -> None:
         if schema is None:

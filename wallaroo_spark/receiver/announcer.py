@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,10 @@ from wallaroo_spark.worker.flight_client import WorkerClient
 log = logging.getLogger("wallaroo_spark.receiver")
 
 ROUND_SECONDS = 0.5
-"""How often workers are looked for, whatever happens."""
+"""How often workers are looked for, whatever happens, and how soon one that did not answer is told again."""
+TELL_SECONDS = 12.0
+"""How long whoever waits for the workers to be told waits at most: a little more than one call may take."""
+_CLOSE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -33,17 +36,12 @@ class Standing:
     references: References
 
 
-@dataclass
-class _Told:
-    lease: Lease
-    client: WorkerClient
-    standing: Standing | None = None
-
-
 class Announcer:
-    """A thread that keeps the workers informed; ``each_round`` runs along with it, to renew what the driver holds.
+    """Threads that keep the workers informed, one a worker, so that one that does not answer delays no other.
 
-    ``connect`` makes the client of a worker from its inner address and the fleet's token.
+    ``each_round`` runs along with looking for workers, to renew what the driver holds; ``leases_seen`` is told the
+    leases of each look that the registry answered. ``connect`` makes the client of a worker from its inner address and
+    the fleet's token.
     """
 
     def __init__(
@@ -52,16 +50,16 @@ class Announcer:
         token: str,
         each_round: Callable[[], None],
         connect: Callable[[str, str], WorkerClient] = WorkerClient,
+        leases_seen: Callable[[Mapping[int, Lease]], None] = lambda leases: None,
     ) -> None:
         self._registry = registry
         self._token = token
         self._each_round = each_round
         self._connect = connect
+        self._leases_seen = leases_seen
         self._standing: Standing | None = None
-        self._told: dict[int, _Told] = {}
-        self._lock = threading.Lock()
-        self._standing_lock = threading.Lock()
-        self._wake = threading.Event()
+        self._tellers: dict[int, Teller] = {}
+        self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wallaroo-announcer", daemon=True)
         self.error = ""
@@ -73,10 +71,13 @@ class Announcer:
     def stop(self) -> None:
         """End them."""
         self._stopping.set()
-        self._wake.set()
-        self._thread.join(10.0)
-        for told in self._told.values():
-            told.client.close()
+        with self._changed:
+            tellers = list(self._tellers.values())
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_SECONDS)
+        for teller in tellers:
+            teller.stop()
 
     @property
     def standing(self) -> Standing | None:
@@ -92,38 +93,45 @@ class Announcer:
         return max(number, standing.epoch + 1) if standing is not None else number
 
     def begin(self, standing: Standing) -> None:
-        """A query starts: tell all workers before it does."""
-        with self._standing_lock:
+        """A query starts: tell all workers before it does. One that does not answer is told again later."""
+        with self._changed:
             self._standing = standing
-        self.round()
+        self.find_workers()
+        self.settle()
 
     def commit(self, epoch: int, batch: int, references: References) -> None:
-        """Spark has committed ``batch`` of the query of that epoch: tell the workers that are known now.
+        """Spark has committed ``batch`` of the query of that epoch: have the workers that are known now told.
 
         What is said late, of a query that another has followed, is about another checkpoint and is passed over.
         """
-        with self._standing_lock:
+        with self._changed:
             standing = self._standing
             if standing is None or epoch != standing.epoch or batch <= standing.batch:
                 return
             self._standing = Standing(epoch, batch, references)
-        # Looking for new workers may take as long as the registry is away; acknowledgements do not wait for that.
-        self._tell_all()
+            self._changed.notify_all()
 
-    def round(self) -> None:
-        """Look for workers, and tell each what it does not know yet."""
-        self.find_workers()
-        self._tell_all()
-
-    def _tell_all(self) -> None:
-        with self._lock:
-            for told in self._told.values():
-                self._tell(told)
+    def settle(self, seconds: float = TELL_SECONDS) -> bool:
+        """Wait until every known worker has been told where the query stands now, or has not answered when it was;
+        whether that was so in time.
+        """
+        with self._changed:
+            standing = self._standing
+            for teller in self._tellers.values():
+                teller.refused = None
+            self._changed.notify_all()
+            return self._changed.wait_for(
+                lambda: all(
+                    standing is None or teller.told == standing or teller.refused is not None
+                    for teller in self._tellers.values()
+                ),
+                seconds,
+            )
 
     def workers(self) -> dict[int, tuple[Lease, WorkerClient]]:
         """The workers that are known, by slot."""
-        with self._lock:
-            return {slot: (told.lease, told.client) for slot, told in self._told.items()}
+        with self._changed:
+            return {slot: (teller.lease, teller.client) for slot, teller in self._tellers.items()}
 
     def status(self, slot: int) -> dict[str, Any] | None:
         """What a worker says of itself; None when it does not answer."""
@@ -137,13 +145,12 @@ class Announcer:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            errors = [error for step in (self._each_round, self.round) if (error := _attempt(step)) is not None]
+            errors = [error for step in (self._each_round, self.find_workers) if (error := _attempt(step)) is not None]
             said = "; ".join(str(error) for error in errors)
             if said and said != self.error:
                 log.warning("the receiver's rounds go on, and this is tried again: %s", said)
             self.error = said
-            self._wake.wait(ROUND_SECONDS)
-            self._wake.clear()
+            self._stopping.wait(ROUND_SECONDS)
 
     def find_workers(self) -> None:
         """Workers that are known stay known while the registry is away."""
@@ -152,32 +159,83 @@ class Announcer:
         except RegistryError as error:
             log.debug("new workers cannot be found: %s", error)
             return
-        with self._lock:
+        with self._changed:
             for slot, lease in leases.items():
-                known = self._told.get(slot)
+                known = self._tellers.get(slot)
                 # Another lease than the last one is a newer one, though a Redis with another clock may number it lower.
-                if not lease.flight or (known and known.lease == lease):
+                if not lease.flight or (known and known.lease == lease) or self._stopping.is_set():
                     continue
                 if known:
-                    known.client.close()
-                self._told[slot] = _Told(lease, self._connect(lease.flight, self._token))
+                    known.stop()
+                client = self._connect(lease.flight, self._token)
+                self._tellers[slot] = Teller(lease, client, self._changed, lambda: self._standing)
+                self._begin_to_tell(self._tellers[slot])
+        self._leases_seen(leases)
 
-    def _tell(self, told: _Told) -> None:
-        standing, known = self._standing, told.standing
+    def _begin_to_tell(self, teller: Teller) -> None:
+        """Have a worker told from now on."""
+        threading.Thread(target=teller.run, name=f"wallaroo-tell-{teller.lease.slot}", daemon=True).start()
+
+
+class Teller:
+    """Tells one worker where the query stands, whenever that is news to it; runs in a thread of its own.
+
+    ``changed`` guards what is read and written here, and is never held over a call. ``told`` is what the worker knows,
+    None when that is not known; ``refused`` is why it was not told when it was last tried.
+    """
+
+    def __init__(
+        self, lease: Lease, client: WorkerClient, changed: threading.Condition, standing: Callable[[], Standing | None]
+    ) -> None:
+        self.lease = lease
+        self.client = client
+        self.told: Standing | None = None
+        self.refused: TransportError | None = None
+        self._changed = changed
+        self._standing = standing
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Tell it nothing more; a call that is under way has an end of its own."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def run(self) -> None:
+        """Tell it all news until :meth:`stop`."""
+        while self._await_news():
+            self.tell()
+            with self._changed:
+                if self.refused:
+                    self._changed.wait_for(lambda: self._stopped, ROUND_SECONDS)
+        self.client.close()
+
+    def tell(self) -> None:
+        """Tell it once, when there is news."""
+        with self._changed:
+            standing, known = self._standing(), self.told
         if standing is None or known == standing:
             return
+        refused = None
         try:
             if known is None or known.epoch != standing.epoch:
-                told.client.rewind(standing.epoch, standing.batch, standing.references)
+                self.client.rewind(standing.epoch, standing.batch, standing.references)
             else:
                 news = changed(known.references, standing.references)
-                told.client.committed(standing.epoch, standing.batch, news)
+                self.client.committed(standing.epoch, standing.batch, news)
                 passed(Step.REFERENCES_SENT)
         except TransportError as error:
-            told.standing = None
-            log.info("slot %d will be told again: %s", told.lease.slot, error)
-        else:
-            told.standing = standing
+            refused = error
+            log.info("slot %d will be told again: %s", self.lease.slot, error)
+        with self._changed:
+            self.refused, self.told = refused, None if refused else standing
+            self._changed.notify_all()
+
+    def _await_news(self) -> bool:
+        """Whether there is something that the worker does not know yet; false once it is to be told nothing more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._standing() not in (None, self.told))
+            return not self._stopped
 
 
 def _attempt(step: Callable[[], None]) -> Exception | None:

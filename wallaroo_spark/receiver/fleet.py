@@ -43,4 +43,4 @@ class Fleet(LongJobs):
             return serve_slot(dataclasses.replace(setup, slot=slot, submission=submission))
 
         name, what = f"wallaroo-{options.receiver}", f"worker {{number}} of {options.receiver}"
-        super().__init__(spark, options.workers, name, what, registry.next_submission, work)
+        super().__init__(spark, options.workers, name, what, registry.next_submission, work, options.lease_seconds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import os
 import re
@@ -15,6 +16,7 @@ import secrets
 import socket
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
@@ -40,6 +42,7 @@ log = logging.getLogger("wallaroo_spark.receiver")
 WORKERS_SECONDS = 120.0
 """How long the workers may take to come up: a cluster may first have to start their executors."""
 STOP_SECONDS = 15.0
+STATUS_THREADS = 16
 
 
 class Receiver:
@@ -127,7 +130,7 @@ class Receiver:
         standing = announcer.standing if announcer else None
         return {
             "receiver": self.name,
-            "workers": [_slot_status(record, announcer) for record in fleet.records] if fleet else [],
+            "workers": _slots(fleet.records, announcer) if fleet else [],
             "query": {
                 "active": bool(query is not None and query.isActive),
                 "checkpoint": files.identity if files else None,
@@ -166,10 +169,10 @@ class Receiver:
         assert self._announcer is not None
         self._announcer.find_workers()
         for slot, (_, client) in self._announcer.workers().items():
-            try:
-                client.stop("the receiver is stopping")
-            except WallarooError as error:
-                log.debug("slot %d: %s", slot, error)
+            # One that stands still must not keep the others from being asked.
+            threading.Thread(
+                target=_ask_to_leave, args=(slot, client), name=f"wallaroo-stop-{slot}", daemon=True
+            ).start()
 
     def _let_go_of_registry(self) -> None:
         registry, checkpoints, embedded = self._registry, self._checkpoints, self._embedded
@@ -206,7 +209,7 @@ class Receiver:
         self._patience.ask(lambda: registry.forget_slots_from(self.options.workers))
         self._fleet = Fleet(self._spark, registry, WorkerSetup(shipped, 0, 0, self._token))
         connect = functools.partial(WorkerClient, trust=trust)
-        self._announcer = Announcer(registry, self._token, self._renew, connect)
+        self._announcer = Announcer(registry, self._token, self._renew, connect, self._fleet.leases_seen)
         self._patience.ask(self._renew)
         self._fleet.start()
         self._announcer.start()
@@ -216,7 +219,7 @@ class Receiver:
             lambda: {(slot, lease.submission) for slot, lease in registry.leases().items() if lease.flight},
             WORKERS_SECONDS,
         )
-        self._announcer.round()
+        self._announcer.find_workers()
         if trust is not None:
             self._verify_workers(self._announcer)
 
@@ -329,15 +332,34 @@ class Receiver:
             if listener is not None:
                 last.callback(self._spark.streams.removeListener, listener)
             if watcher is not None:
+                last.callback(self._settle)
                 last.callback(watcher.stop)
             if query is not None and query.isActive:
                 query.stop()
+
+    def _settle(self) -> None:
+        """Have what the query committed last reach the workers before anything else is asked of them."""
+        if self._announcer is not None:
+            self._announcer.settle()
 
     def _let_go_of_checkpoint(self, files: CheckpointFiles | None) -> None:
         self._watcher = self._files = None
         if files is not None and self._checkpoints is not None:
             with contextlib.suppress(RegistryError):
                 self._checkpoints.unlock(files.identity, self.owner)
+
+
+def _ask_to_leave(slot: int, client: WorkerClient) -> None:
+    try:
+        client.stop("the receiver is stopping")
+    except WallarooError as error:
+        log.debug("slot %d: %s", slot, error)
+
+
+def _slots(records: list[JobRecord], announcer: Announcer | None) -> list[dict[str, Any]]:
+    """All slots' status, asked for at the same time."""
+    with ThreadPoolExecutor(min(STATUS_THREADS, len(records)), "wallaroo-status") as pool:
+        return list(pool.map(_slot_status, records, itertools.repeat(announcer)))
 
 
 def _slot_status(record: JobRecord, announcer: Announcer | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from wallaroo_spark.errors import RegistryError, TransportError
 from wallaroo_spark.registry import Lease, Registry
-from wallaroo_spark.worker.flight_client import Trust, WorkerClient
+from wallaroo_spark.worker.flight_client import References, Trust, WorkerClient
 
 log = logging.getLogger("wallaroo_spark.source")
 
@@ -34,6 +34,16 @@ class SlotView:
     client: WorkerClient
     answer: dict[str, Any] = field(default_factory=dict)
     closed: bool = False
+
+    def plan(self, start: References, rows: int | None = None, bytes: int | None = None) -> dict[str, Any]:
+        """As :meth:`WorkerClient.plan`. A worker that does not answer is left out until it does, or each batch would
+        wait for it again.
+        """
+        try:
+            return self.client.plan(start, rows, bytes)
+        except TransportError:
+            self.answer = {}
+            raise
 
 
 class FleetView:

@@ -132,10 +132,10 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         references = references_of(start)
         slots = self._fleet.slots()
         try:
-            answers = {slot: view.client.plan(references) for slot, view in slots.items()}
+            answers = {slot: view.plan(references) for slot, view in slots.items()}
             limited = shares(answers, limits)
             if limited:
-                answers = {slot: slots[slot].client.plan(references, *share) for slot, share in limited.items()}
+                answers = {slot: slots[slot].plan(references, *share) for slot, share in limited.items()}
         except TransportError as error:
             log.warning("planning goes on without it: %s", error)
             return None
