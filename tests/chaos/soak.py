@@ -20,8 +20,8 @@ from tests.chaos.stage import QUICK_JAVA, Stage
 WARM_UP = 0.4
 """The first part of the run is not judged: imports, pools, the first batches and Java's own compiling."""
 PATIENCE_SECONDS = 120.0
-PYTHON_LIMIT = 2.0
-"""MiB a minute that a Python process or Redis may grow after warm-up."""
+PYTHON_LIMIT = 0.5
+"""MiB a minute that a Python process or Redis may grow after warm-up: a single step of a heap, in a run of minutes."""
 JAVA_LIMIT = 8.0
 """The same for Java, whose heap is all there from the start, so that what grows lies outside of it."""
 SETTINGS = {
