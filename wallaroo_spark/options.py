@@ -81,7 +81,8 @@ class Options:
     registry: str = _option(
         "embedded",
         Kind.TEXT,
-        "Redis URL (redis:// or rediss://), or 'embedded' to start one for this machine alone.",
+        "Redis URL (redis:// or rediss://, redis+cluster:// or rediss+cluster:// for a Redis Cluster), or 'embedded' "
+        "to start one for this machine alone.",
         secret=True,
     )
     workers: int = _option(2, Kind.COUNT, "Number of slots; each takes one task slot of the cluster.", minimum=1)

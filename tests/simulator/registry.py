@@ -86,7 +86,7 @@ class RegistryModel:
             self._sweep(lease.slot)
 
     def leases(self) -> dict[int, Lease]:
-        """See ``LEASES``."""
+        """The leases that are live now."""
         at = self._now()
         return {slot: self.records[slot].lease for slot in sorted(self.records) if self.records[slot].expires > at}
 

@@ -142,8 +142,7 @@ class Topics:
 
     def withdraw(self, name: str) -> None:
         """The topic has ended."""
-        client = self._connection.client
-        self._connection.call(f"withdraw topic {name!r}", lambda: client.delete(_key(name, "record")))
+        self._connection.call(f"withdraw topic {name!r}", lambda: self._connection.client.delete(_key(name, "record")))
 
     def find(self, name: str) -> TopicRecord | None:
         """What a topic is; None when no driver runs one of that name."""
@@ -151,9 +150,10 @@ class Topics:
 
     def names(self) -> list[str]:
         """The topics that run now, sorted."""
-        client, pattern = self._connection.client, _key("*", "record")
+        pattern = _key("*", "record")
         found = self._connection.call(
-            "list the topics", lambda: list(client.scan_iter(match=pattern, count=_SCAN_COUNT))
+            "list the topics",
+            lambda: list(self._connection.client.scan_iter(match=pattern, count=_SCAN_COUNT)),
         )
         front, end = pattern.split("*")
         return sorted({str(key).removeprefix(front).removesuffix(end) for key in found})
@@ -176,12 +176,10 @@ class Topics:
         return self._get(f"look up topic {name!r}", _key(name, f"standing:{partition}"), Standing.from_json)
 
     def _set(self, what: str, key: str, text: str) -> None:
-        client = self._connection.client
-        self._connection.call(what, lambda: client.set(key, text, px=self._milliseconds))
+        self._connection.call(what, lambda: self._connection.client.set(key, text, px=self._milliseconds))
 
     def _get(self, what: str, key: str, reader: Callable[[str], T]) -> T | None:
-        client = self._connection.client
-        text: Any = self._connection.call(what, lambda: client.get(key))
+        text: Any = self._connection.call(what, lambda: self._connection.client.get(key))
         if text is None:
             return None
         try:

@@ -241,6 +241,7 @@ class Receiver:
         self._registry = Registry(self.registry_url, self.name, lease_seconds=seconds)
         self._checkpoints = Registry(self.registry_url, "checkpoints", lease_seconds=seconds)
         self._registry.ping()
+        self._checkpoints.ping()
         return self._registry
 
     def _name_in_use(self) -> WallarooError:

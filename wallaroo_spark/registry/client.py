@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, RegistryError
 from wallaroo_spark.registry import scripts
 from wallaroo_spark.registry.connection import Connection
-from wallaroo_spark.registry.model import Assignment, Lease
+from wallaroo_spark.registry.model import Assignment, Lease, expires_at
 
 T = TypeVar("T")
 
@@ -37,8 +37,6 @@ class Registry:
         # A few tries have to fit into a lease, or one lost packet would cost the slot.
         timeout = min(3.0, max(0.5, lease_seconds / 3))
         self._connection = Connection(url, attempts=attempts, timeout=timeout)
-        register = self._connection.client.register_script
-        self._scripts = {source: register(source) for source in _SCRIPTS}
 
     def __repr__(self) -> str:
         return f"Registry({self._connection.endpoint!r}, {self._receiver!r})"
@@ -52,8 +50,9 @@ class Registry:
         self.close()
 
     def ping(self) -> None:
-        """Make sure that Redis is there and lets us in."""
-        self._connection.call("ping it", self._connection.client.ping)
+        """Make sure that Redis is there, lets us in, and is the one for this receiver's keys."""
+        self._connection.call("ping it", lambda: bool(self._connection.client.ping()))
+        self.fleet()
 
     def close(self) -> None:
         """Close the connections."""
@@ -108,11 +107,14 @@ class Registry:
 
     def leases(self) -> dict[int, Lease]:
         """The leases that are live now, by slot."""
-        found = [
-            self._read("list the leases", Lease.from_json, text)
-            for text in self._run("list the leases", scripts.LEASES, ["leases"])
-        ]
-        return {lease.slot: lease for lease in sorted(found, key=lambda lease: lease.slot)}
+        # Two commands that only read, and no script: a connector's user needs leave for nothing else.
+        key, connection = self._key("leases"), self._connection
+        found, now = connection.call("list the leases", lambda: (connection.client.hvals(key), connection.clock(key)))
+        leases = [self._read("list the leases", Lease.from_json, text) for text in found if self._lives(text, now)]
+        return {lease.slot: lease for lease in sorted(leases, key=lambda lease: lease.slot)}
+
+    def _lives(self, text: str, now: int) -> bool:
+        return self._read("list the leases", expires_at, text) > now
 
     def forget_slots_from(self, workers: int) -> None:
         """Drop the leases, assignments and claims of slot ``workers`` and above, when a fleet has shrunk.
@@ -180,13 +182,12 @@ class Registry:
         return f"wallaroo:{{{self._receiver}}}:{name}"
 
     def _get(self, what: str, name: str) -> str | None:
-        client = self._connection.client
-        value = self._connection.call(what, lambda: client.get(self._key(name)))
+        value = self._connection.call(what, lambda: self._connection.client.get(self._key(name)))
         return None if value is None else str(value)
 
     def _run(self, what: str, source: str, names: list[str], *arguments: str | int) -> Any:
-        script, keys = self._scripts[source], [self._key(name) for name in names]
-        return self._connection.call(what, lambda: script(keys=keys, args=list(arguments)))
+        keys, connection = [self._key(name) for name in names], self._connection
+        return connection.call(what, lambda: connection.client.register_script(source)(keys=keys, args=list(arguments)))
 
     def _read(self, what: str, reader: Callable[[str], T], text: str) -> T:
         try:
@@ -209,21 +210,6 @@ class Registry:
             generation=newer.generation,
             holder=newer.holder,
         )
-
-
-_SCRIPTS = (
-    scripts.NEXT_SUBMISSION,
-    scripts.ACQUIRE,
-    scripts.RENEW,
-    scripts.RELEASE,
-    scripts.LEASES,
-    scripts.FORGET,
-    scripts.ASSIGN,
-    scripts.CLAIM,
-    scripts.UNCLAIM,
-    scripts.LOCK,
-    scripts.UNLOCK,
-)
 
 
 def _texts(text: str) -> dict[str, str]:

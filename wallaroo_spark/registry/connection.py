@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import redis
 from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
 from redis.retry import Retry
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
 
@@ -21,20 +23,36 @@ T = TypeVar("T")
 # redis-py's own retries are off: those of this package count the attempts and say them.
 NO_RETRY = Retry(NoBackoff(), 0)
 _REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
+_PASSING = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.RedisClusterException,
+)
+_OF_A_CLUSTER = "+cluster:"
 
 
 class Connection:
-    """A pool of connections to one Redis, safe to share between threads.
+    """A pool of connections to one Redis, or to the nodes of one Redis Cluster, safe to share between threads.
 
     ``url`` is ``redis://``, ``rediss://`` (TLS; an own authority is named by ``?ssl_ca_certs=FILE``) or ``unix://``, or
-    ``env:NAME`` or ``file:PATH`` of one. ``attempts`` bounds how often a call is tried, ``timeout`` (seconds) how long
-    each try may wait for the network. Nothing is connected yet when the constructor returns; it raises
-    :class:`ConfigurationError` when the URL cannot be read.
+    ``env:NAME`` or ``file:PATH`` of one. ``redis+cluster://`` and ``rediss+cluster://`` name any node of a cluster,
+    which tells of the others; there, the keys of a command or script share a hash tag. ``attempts`` bounds how often a
+    call is tried, ``timeout`` (seconds) how long each try may wait for the network. Nothing is connected yet when the
+    constructor returns; it raises :class:`ConfigurationError` when the URL cannot be read.
     """
 
     def __init__(self, url: str, *, attempts: int, timeout: float) -> None:
-        self._pool = _pool(resolve_secret(url), timeout)
-        self.client = redis.Redis(connection_pool=self._pool)
+        resolved = resolve_secret(url)
+        settings = _settings(resolved, timeout)
+        self._url = resolved.replace(_OF_A_CLUSTER, ":", 1)
+        self._of_a_cluster = resolved.startswith(("redis+cluster:", "rediss+cluster:"))
+        self._pool = _pool(self._url, settings)
+        self._settings = settings
+        self._cluster: RedisCluster | None = None
+        self._making = threading.Lock()
+        self._single = redis.Redis(connection_pool=self._pool)
         given = self._pool.connection_kwargs
         self.endpoint: str = given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}"
         self._password: str = given.get("password") or ""
@@ -50,6 +68,26 @@ class Connection:
     def __repr__(self) -> str:
         return f"Connection({self.endpoint!r})"
 
+    @property
+    def client(self) -> Any:
+        """What commands are given to; ask for it inside :meth:`call`, for a cluster is asked for its nodes here."""
+        if not self._of_a_cluster:
+            return self._single
+        with self._making:
+            if self._cluster is None:
+                self._cluster = RedisCluster.from_url(self._url, **self._settings)
+            return self._cluster
+
+    def clock(self, key: str) -> int:
+        """Milliseconds since 1970 by the clock of the Redis that has ``key``; to be called inside :meth:`call`."""
+        client = self.client
+        seconds, microseconds = (
+            client.execute_command("TIME", target_nodes=client.get_node_from_key(key))
+            if self._of_a_cluster
+            else client.time()
+        )
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
     def call(self, what: str, command: Callable[[], T]) -> T:
         """Run ``command``, again after a connection error or a time-out; every command must bear being run twice.
 
@@ -57,17 +95,26 @@ class Connection:
         """
         try:
             return self._retrying(command)
-        except redis.RedisError as error:
+        except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
             # The cause is not chained: a server that does not know AUTH answers with the password in its message.
             raise RegistryError(self._explain(what, error), endpoint=self.endpoint, attempted=what) from None
 
     def close(self) -> None:
         """Close the connections that are idle now; a later call opens new ones."""
         self._pool.disconnect()
+        with self._making:
+            cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
 
-    def _explain(self, what: str, error: redis.RedisError) -> str:
+    def _explain(self, what: str, error: Exception) -> str:
         said = self._without_password(error)
-        if isinstance(error, _REFUSED):
+        if isinstance(error, redis.exceptions.MovedError | redis.exceptions.AskError):
+            return (
+                f"Redis at {self.endpoint} could not {what}: it is a node of a Redis Cluster; write "
+                "redis+cluster:// or rediss+cluster:// in the URL"
+            )
+        if isinstance(_origin(error), _REFUSED):
             return (
                 f"Redis at {self.endpoint} refused the login to {what}: {said}; "
                 "check the user and password in option registry"
@@ -99,10 +146,15 @@ class Connection:
 
 def _may_pass(error: BaseException) -> bool:
     """Whether the same call may succeed a moment later. redis-py counts a refused login as a connection error."""
-    return isinstance(error, redis.ConnectionError | redis.TimeoutError) and not isinstance(error, _REFUSED)
+    return isinstance(error, _PASSING) and not isinstance(_origin(error), _REFUSED)
 
 
-def _pool(url: str, timeout: float) -> redis.ConnectionPool:
+def _origin(error: BaseException) -> BaseException:
+    """What a cluster's node said, where redis-py says only that no node lets us in."""
+    return (error.__cause__ or error) if isinstance(error, redis.exceptions.RedisClusterException) else error
+
+
+def _settings(url: str, timeout: float) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "decode_responses": True,
         # The older dialect says all that is needed here, and every server and proxy speaks it.
@@ -112,8 +164,12 @@ def _pool(url: str, timeout: float) -> redis.ConnectionPool:
     }
     if not url.startswith("unix:"):
         settings |= {"socket_connect_timeout": timeout, "socket_keepalive": True}
-    if url.startswith("rediss:"):
+    if url.startswith("rediss"):
         settings["ssl_check_hostname"] = True
+    return settings
+
+
+def _pool(url: str, settings: dict[str, Any]) -> redis.ConnectionPool:
     try:
         pool = redis.ConnectionPool.from_url(url, **settings)
         pool.connection_class(**pool.connection_kwargs)

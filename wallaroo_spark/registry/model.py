@@ -41,6 +41,11 @@ class Lease:
         )
 
 
+def expires_at(text: str) -> int:
+    """When a lease that a script wrote expires, in milliseconds of Redis' clock. Raises as :meth:`Lease.from_json`."""
+    return int(json.loads(text)["expires"])
+
+
 @dataclass(frozen=True)
 class Assignment:
     """The slot a connector instance belongs to, and the address it is served at; None while nobody serves the slot."""

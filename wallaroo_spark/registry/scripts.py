@@ -163,18 +163,6 @@ end
 """
 )
 
-# KEYS leases. Returns the live leases, as JSON each.
-LEASES = (
-    _COMMON
-    + """
-local at, alive = now(), {}
-for _, stored in ipairs(redis.call('HVALS', KEYS[1])) do
-  if live(cjson.decode(stored), at) then alive[#alive + 1] = stored end
-end
-return alive
-"""
-)
-
 # KEYS leases, assignments, claims. ARGV 1 the number of slots that remain.
 # A lease is not deleted, or its holder's next renewal would take Redis for emptied and put it back: it gives way to a
 # submission that nobody has, so that those of before are refused and the next one the driver makes is not.
