@@ -47,7 +47,8 @@ def test_it_takes_rows_ends_in_good_order_and_goes_on(tmp_path: Path) -> None:
     reach = Reach(cookie="sesame")
     with serving(to, "--cookie", "sesame") as (process, address):
         sink = ConnectorSink("orders", (address,), reach=reach)
-        sink.commit(0, [prepare(sink, 0, "a", "b")])
+        first = prepare(sink, 0, "a", "b")
+        sink.commit(0, [first])
         left = prepare(sink, 1, "c")
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
@@ -55,6 +56,7 @@ def test_it_takes_rows_ends_in_good_order_and_goes_on(tmp_path: Path) -> None:
 
     with serving(to, "--cookie", "sesame") as (process, address):
         sink = ConnectorSink("orders", (address,), reach=reach)
+        sink.remember(sink.recollect([first], whole=True))
         assert sink.recover() == [left.transaction]
         sink.commit(1, [Prepared(left.transaction, 1, {**left.detail, "address": "moved:1"})])
         process.send_signal(signal.SIGINT)

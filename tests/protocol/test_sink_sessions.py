@@ -48,7 +48,7 @@ LONGEST = 4096
 
 @dataclass
 class Linked:
-    """A worker and a sink that has ``committed`` bytes; ``cut`` is how much of what is sent arrives at once."""
+    """A worker and a sink, both with ``committed`` bytes; ``cut`` is how much of what is sent arrives at once."""
 
     committed: int = 0
     cut: int = 1 << 20
@@ -61,15 +61,14 @@ class Linked:
     def to_worker(self, data: bytes) -> list[Any]:
         return list(_pass(data, self.cut, self.worker))
 
-    def open(self, *streams: int) -> Linked:
+    def open(self) -> Linked:
         hello = self.worker.hello(version=VERSION, cookie=b"c", program="spark", worker="orders-0")
         assert self.to_sink(hello) == [Hello(VERSION, b"c", "spark", "orders-0")]
         assert [type(event) for event in self.to_worker(self.sink.ok())] == [Ok]
-        for stream_id in streams or (CONTROL_STREAM, DATA_STREAM):
-            assert self.to_sink(self.worker.notify(stream_id, "s")) == [Notify(stream_id, "s")]
-            [ack] = self.to_worker(self.sink.notify_ack(stream_id, self.committed))
-            assert isinstance(ack, NotifyAck)
-            assert ack.success
+        assert self.to_sink(self.worker.notify("s", self.committed)) == [Notify(DATA_STREAM, "s", self.committed)]
+        ack = NotifyAck(True, DATA_STREAM, self.committed)
+        assert self.to_worker(self.sink.notify_ack(self.committed)) == [ack]
+        self.worker.begin(self.committed)
         return self
 
 
@@ -145,37 +144,80 @@ def test_rows_and_control_messages_in_one_piece_are_told_apart() -> None:
     assert vote == Phase1("t", (Range(1, 0, 3),))
 
 
-def test_rows_that_are_there_already_are_passed_over() -> None:
-    pair = Linked().open()
-    wire = pair.worker.rows([b"abc", b"def"])
-    pair.to_sink(wire)
+@pytest.mark.parametrize("cut", [1, 1 << 20])
+def test_the_id_of_a_row_is_the_offset_in_front_of_it(cut: int) -> None:
+    """As Wallaroo's workers send it: the first id is where the last committed row ended."""
+    pair = Linked(100, cut).open()
+    wire = pair.worker.rows([b"abc", b"de"])
 
-    assert pair.to_sink(wire + pair.worker.rows([b"g"])) == [RowsReceived([b"g"], 6, 7)]
-
-
-def test_nothing_processed_is_an_empty_output() -> None:
-    pair = Linked().open()
-    pair.worker.receive(V3.encode(NotifyAck(True, DATA_STREAM, NOTHING_PROCESSED)))
-    pair.worker.next_event()
-
-    assert pair.worker.committed == 0
+    assert wire == encoded(row(100, b"abc"), row(103, b"de"))
+    assert taken(pair.to_sink(wire)) == b"abcde"
 
 
-def test_a_later_point_of_reference_is_had_by_announcing_again() -> None:
-    pair = Linked(5).open()
-    pair.to_sink(pair.worker.notify(DATA_STREAM, "s"))
+def test_stream_0_needs_no_announcement() -> None:
+    pair = Linked()
+    hello = pair.worker.hello(version=VERSION, cookie=b"c", program="spark", worker="orders-0")
+    # All at once, and the answer to HELLO is not waited for.
+    wire = hello + encoded(Notify(DATA_STREAM, "s", 0), control(ListUncommitted(7)))
+    pair.sink.receive(wire)
+    assert isinstance(pair.sink.next_event(), Hello)
+    pair.sink.ok()
+
+    assert pair.sink.next_event() == Notify(DATA_STREAM, "s", 0)
+    pair.sink.notify_ack(0)
+    assert pair.sink.next_event() == ListUncommitted(7)
+
+
+def test_rows_behind_a_gap_are_dropped_and_the_next_vote_knows() -> None:
+    """A worker whose connection was cut goes on where it was; a no makes it roll back."""
+    pair = Linked(100).open()
+
+    assert pair.to_sink(encoded(row(107, b"abc"), row(110, b"de"))) == []
+    assert pair.sink.offset == 100
+    pair.to_sink(encoded(control(Phase1("t", (Range(1, 100, 112),)))))
+    assert pair.sink.gap() == "MESSAGE 107 follows 100: what lies between did not arrive"
+    pair.sink.control(Reply("t", False))
+    pair.to_sink(encoded(control(Phase2("t", False))))
+    assert taken(pair.to_sink(encoded(row(100, b"whole")))) == b"whole"
+    assert pair.sink.gap() == ""
+
+
+def test_an_id_behind_the_row_is_told_from_other_gaps() -> None:
+    pair = Linked(100).open()
+    pair.to_sink(encoded(row(103, b"abc")))
+
+    assert "its id is the offset behind the row, and is to be the one in front of it" in pair.sink.gap()
+
+
+def test_rows_follow_what_is_decided_of_another_session() -> None:
+    """What a cut connection has prepared is listed, decided, and then the rows go on behind it."""
+    pair = Linked(100).open()
+    pair.to_sink(encoded(control(Phase2("left", True))))
+    pair.sink.decided(140)
+
+    assert taken(pair.to_sink(encoded(row(140, b"next")))) == b"next"
+    assert (pair.sink.committed, pair.sink.offset, pair.sink.gap()) == (140, 144, "")
+
+
+def test_rows_that_came_before_such_a_decision_follow_nothing() -> None:
+    pair = Linked(100).open()
+    pair.to_sink(encoded(row(100, b"early")))
+    pair.sink.decided(140)
+
+    assert (pair.sink.committed, pair.sink.offset) == (140, 140)
+    assert pair.sink.gap() == "rows came before the decision that the output ends at 140"
+
+
+@pytest.mark.parametrize("reference", [0, 90, 110, NOTHING_PROCESSED])
+def test_the_sinks_reference_moves_no_row(reference: int) -> None:
+    pair = Linked(100).open()
+    pair.to_sink(pair.worker.notify("s", 100))
     with pytest.raises(LocalProtocolError, match="stream 1 is not open"):
         pair.worker.rows([b"x"])
-    pair.to_worker(pair.sink.notify_ack(DATA_STREAM, 9))
+    pair.to_worker(V3.encode(NotifyAck(True, DATA_STREAM, reference)))
 
-    assert pair.worker.committed == 9
-
-
-def test_a_stream_that_a_sink_does_not_have_is_refused() -> None:
-    pair = Linked().open()
-    pair.to_sink(pair.worker.notify(7, "s"))
-
-    assert pair.to_worker(pair.sink.notify_ack(7, 9)) == [NotifyAck(False, 7, 0)]
+    assert pair.worker.reference == reference % NOTHING_PROCESSED
+    assert pair.worker.rows([b"x"]) == encoded(row(100, b"x"))
 
 
 def test_grants_of_credit_mean_nothing() -> None:
@@ -193,13 +235,15 @@ def row(message_id: int, payload: bytes = b"abc", stream_id: int = DATA_STREAM) 
 
 
 def control(message: Any) -> Message:
-    return row(1, encode_control(message), CONTROL_STREAM)
+    return row(0, encode_control(message), CONTROL_STREAM)
 
 
 BROKEN_BY_A_WORKER: list[tuple[bytes, Fault]] = [
-    (encoded(row(4)), Fault.WRONG_OFFSET),
-    (encoded(row(2)), Fault.WRONG_OFFSET),
-    (encoded(row(3, stream_id=2)), Fault.STREAM_NOT_OPEN),
+    (encoded(row(0), row(2)), Fault.WRONG_OFFSET),
+    (encoded(row(0), row(0)), Fault.WRONG_OFFSET),
+    (encoded(row(0, stream_id=2)), Fault.STREAM_NOT_OPEN),
+    (encoded(Notify(CONTROL_STREAM, "s")), Fault.STREAM_NOT_OPEN),
+    (encoded(Notify(7, "s")), Fault.STREAM_NOT_OPEN),
     (encoded(Hello(VERSION, b"c", "p", "w")), Fault.WRONG_STATE),
     (encoded(Ok(1)), Fault.WRONG_STATE),
     (frame(V3, 99, b""), Fault.UNKNOWN_TAG),
@@ -208,7 +252,7 @@ BROKEN_BY_A_WORKER: list[tuple[bytes, Fault]] = [
     (encoded(control(Reply("t", True))), Fault.WRONG_SIDE),
     (encoded(row(1, b"", CONTROL_STREAM)), Fault.EMPTY_FRAME),
     (encoded(control(Phase1("t")), control(Phase1("u"))), Fault.WRONG_PHASE),
-    (encoded(control(Phase1("t")), row(3)), Fault.WRONG_PHASE),
+    (encoded(control(Phase1("t")), row(0)), Fault.WRONG_PHASE),
     (encoded(control(Phase1("t")), control(Phase2("t", True))), Fault.WRONG_PHASE),
     (encoded(control(Phase1("t")), Notify(DATA_STREAM, "s")), Fault.WRONG_PHASE),
     ((LONGEST + 1).to_bytes(4, "big") + b"\5", Fault.FRAME_TOO_LONG),
@@ -314,6 +358,7 @@ def test_the_end_of_a_stream_and_an_error_are_passed_on() -> None:
         (lambda pair: pair.sink.control(Reply("t", True)), "REPLY for 't', and PHASE1 was for ''"),
         (lambda pair: pair.sink.ok(), "OK cannot be sent by a sink in state streaming"),
         (lambda pair: (pair.worker.control(Phase1("t")), pair.worker.rows([b"x"])), "rows while transaction 't'"),
+        (lambda pair: (pair.worker.rows([b"x"]), pair.worker.begin(0)), "said before the first of them"),
     ],
 )
 def test_what_we_must_not_say_is_refused_here(act: Callable[[Linked], Any], match: str) -> None:

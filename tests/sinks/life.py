@@ -7,10 +7,12 @@ servers that are started again when they have died. It reads one JSON object a l
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import importlib
 import json
 import os
+import pickle
 import signal
 import sys
 import traceback
@@ -22,6 +24,7 @@ import pyarrow as pa
 
 from wallaroo_spark.sinks.coordinator import Coordinator
 from wallaroo_spark.sinks.decisions import Decisions
+from wallaroo_spark.sinks.interface import Sink
 from wallaroo_spark.sinks.task import Vote, vote
 from wallaroo_spark.steps import at_each
 
@@ -99,16 +102,19 @@ def forked(work: Callable[[], None], log: str) -> int:
 class Tasks:
     """Forks a task a time, from a process that has opened nothing yet."""
 
-    def __init__(self, life: dict[str, Any]) -> None:
+    def __init__(self, life: dict[str, Any], sink: Sink) -> None:
         self._life = life
+        self._sink = sink
         ours, theirs = os.pipe(), os.pipe()
         self._pid = os.fork()
         if not self._pid:
             with contextlib.suppress(BaseException):
-                os.close(ours[1]), os.close(theirs[0])
+                os.close(ours[1])
+                os.close(theirs[0])
                 self._serve(os.fdopen(ours[0]), os.fdopen(theirs[1], "w"))
             os._exit(0)
-        os.close(ours[0]), os.close(theirs[1])
+        os.close(ours[0])
+        os.close(theirs[1])
         self._asked, self._answers = os.fdopen(ours[1], "w"), os.fdopen(theirs[0])
 
     def run(self, batch: int) -> list[Vote]:
@@ -116,7 +122,9 @@ class Tasks:
         votes = []
         for partition in range(PARTITIONS):
             for attempt in range(TRIES if self._life["retry"] else 1):
-                print(json.dumps([batch, partition, attempt]), file=self._asked, flush=True)
+                # Shipped for each task, as Spark does it.
+                shipped = base64.b64encode(pickle.dumps(self._sink)).decode()
+                print(json.dumps([batch, partition, attempt, shipped]), file=self._asked, flush=True)
                 answer = json.loads(self._answers.readline())
                 if answer is not None:
                     votes.append(Vote.from_json(answer))
@@ -128,11 +136,13 @@ class Tasks:
     def _serve(self, asked: Any, answers: Any) -> None:
         result = Path(self._life["log"] + ".vote")
         for line in asked:
-            batch, partition, attempt = json.loads(line)
+            batch, partition, attempt, shipped = json.loads(line)
             result.unlink(missing_ok=True)
 
-            def task(batch: int = batch, partition: int = partition, attempt: int = attempt) -> None:
-                sink = find(self._life["factory"])(self._life["name"], **self._life["settings"])
+            def task(
+                batch: int = batch, partition: int = partition, attempt: int = attempt, shipped: str = shipped
+            ) -> None:
+                sink = pickle.loads(base64.b64decode(shipped))
                 result.write_text(vote(sink, batch, partition, pieces(batch, partition), attempt).to_json())
 
             os.waitpid(forked(task, self._life["log"]), 0)
@@ -143,8 +153,8 @@ def drive(life: dict[str, Any]) -> None:
     """The driver: delivers the batches of a life."""
     os.setsid()
     obey(life["orders"], group=life["group"])
-    tasks = Tasks(life)
     sink = find(life["factory"])(life["name"], **life["settings"])
+    tasks = Tasks(life, sink)
     coordinator = Coordinator(sink, Decisions(life["checkpoint"], life["name"]))
     for batch in life["batches"]:
         coordinator.deliver(batch, tasks.run)

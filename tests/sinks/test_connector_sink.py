@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,15 @@ from tests.pems import Pems
 from tests.sinks.memory import partition_rows, pieces
 from tests.sinks.serving import SECONDS, ServingSink, shown
 from wallaroo_spark.errors import ConfigurationError, SinkError, TransportError
-from wallaroo_spark.protocol import V3, Error, FrameBuffer, Hello, Message, Notify, RawFrame
-from wallaroo_spark.protocol.sink_messages import Phase1, Range, Reply
+from wallaroo_spark.protocol import V3, Error, FrameBuffer, Hello, Message, Notify, NotifyAck, Ok, RawFrame
+from wallaroo_spark.protocol.sink_messages import (
+    ListUncommitted,
+    Phase1,
+    Range,
+    Reply,
+    ReplyUncommitted,
+    encode_control,
+)
 from wallaroo_spark.sinks import Prepared, Transaction, connector
 from wallaroo_spark.sinks.client import Reach, SinkClient
 from wallaroo_spark.sinks.connector_sink import ConnectorSink
@@ -34,8 +42,11 @@ def server(tmp_path: Path) -> Iterator[ServingSink]:
 
 
 def sink_to(*addresses: str, **settings: Any) -> ConnectorSink:
+    """A sink whose log of decisions has four outputs, and not where they end."""
     settings.setdefault("give_up_after", 1.0)
-    return ConnectorSink("orders", tuple(parse_address(one) for one in addresses), **settings)
+    sink = ConnectorSink("orders", tuple(parse_address(one) for one in addresses), **settings)
+    sink.remember({"ends": {str(partition): {} for partition in range(4)}, "whole": False})
+    return sink
 
 
 def prepared(sink: ConnectorSink, batch: int = 0, partition: int = 0, rows: list[str] | None = None) -> Prepared:
@@ -77,6 +88,7 @@ def test_what_is_aborted_is_never_shown(server: ServingSink) -> None:
 def test_what_one_sink_leaves_is_not_another_sinks(server: ServingSink) -> None:
     prepared(sink_to(server.address))
     other = ConnectorSink("order", (parse_address(server.address),))
+    other.remember({"ends": {"0": {}}, "whole": True})
 
     assert other.recover() == []
     assert len(sink_to(server.address).recover()) == 1
@@ -170,6 +182,127 @@ def test_a_sink_that_votes_no_aborts_the_batch_everywhere(server: ServingSink, t
     assert both == wanted
 
 
+def driver(server: ServingSink, checkpoint: Path, keep: int = 100, **settings: Any) -> Callable[[int], None]:
+    """Delivers batches of one partition, each with a driver that was just started."""
+
+    def deliver(batch: int) -> None:
+        sink = ConnectorSink("orders", (parse_address(server.address),), give_up_after=1.0, **settings)
+        log = Decisions(str(checkpoint), sink.name, keep)
+        Coordinator(sink, log).deliver(batch, lambda n: [vote(sink, n, 0, pieces(partition_rows(n, 0)))])
+
+    return deliver
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["all batches kept", "some forgotten"])
+def test_a_log_of_an_older_version_is_continued(server: ServingSink, tmp_path: Path, forgotten: bool) -> None:
+    """It has where its transactions end, and nothing of what it has forgotten: there the sink's word is taken."""
+    sink = sink_to(server.address)
+    log = Decisions(str(tmp_path / "checkpoint"), "orders", keep=2)
+    log.load()
+    for batch in range(4 if forgotten else 1):
+        # The partition has rows in the first batch alone.
+        votes = [prepared(sink)] if not batch else []
+        assert log.commit(batch, 0, votes)
+        sink.commit(batch, votes)
+        log.finish(batch)
+
+    deliver = driver(server, tmp_path / "checkpoint", keep=2)
+    deliver(4 if forgotten else 1)
+    deliver(5)
+    wanted = [row for batch in (0, 4 if forgotten else 1, 5) for row in partition_rows(batch, 0)]
+    assert server.shown() == {"orders-0": lines(*wanted)}
+
+
+def test_what_an_older_version_has_prepared_is_aborted(server: ServingSink, tmp_path: Path) -> None:
+    """Its id does not say of which try it is."""
+    prepared(sink_to(server.address), rows=["left"])
+
+    driver(server, tmp_path / "checkpoint")(0)
+    assert server.shown() == {"orders-0": lines(*partition_rows(0, 0))}
+
+
+def test_a_new_log_does_not_go_on_in_the_output_of_another_unless_it_is_told_to(
+    server: ServingSink, tmp_path: Path
+) -> None:
+    driver(server, tmp_path / "first")(0)
+    before = server.shown()
+
+    with pytest.raises(
+        SinkError,
+        match=r"log has 0 bytes of orders-0 as committed, and the sink says 18: .* or start=\"sink\" to go on",
+    ):
+        driver(server, tmp_path / "second")(0)
+    assert server.shown() == before
+    for batch in range(2):
+        driver(server, tmp_path / "second", start="sink")(batch)
+    assert server.shown() == {"orders-0": before["orders-0"] * 2 + lines(*partition_rows(1, 0))}
+
+
+def test_a_sink_that_moved_is_told_where_its_output_ends(server: ServingSink, tmp_path: Path) -> None:
+    deliver = driver(server, tmp_path / "checkpoint")
+    deliver(0)
+    server.address = f"localhost:{server.port}"
+    deliver(1)
+    deliver(2)
+
+    assert server.shown() == {"orders-0": lines(*(row for batch in range(3) for row in partition_rows(batch, 0)))}
+
+
+def test_a_copy_of_a_task_does_not_abort_what_the_other_has_prepared(server: ServingSink) -> None:
+    """With speculation either may be the one that counts."""
+    sink = sink_to(server.address)
+    sink.begin(0, 1, alone=False)
+    one = prepared(sink)
+
+    with pytest.raises(TransportError, match="is prepared by another run of this task, which may be the one"):
+        prepared(sink)
+    assert sink.recover() == [one.transaction]
+    sink.begin(0, 1, alone=True)
+    again = prepared(sink)
+    assert sink.recover() == [again.transaction]
+
+
+def test_a_sink_that_stops_reading_is_given_up() -> None:
+    async def run() -> None:
+        async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(V3.encode(Ok(2)) + V3.encode(NotifyAck(True, 1, 0)))
+            reply = encode_control(ReplyUncommitted(1))
+            writer.write(V3.encode(Message(0, 0, reply, event_time=0, key=b"")))
+            await asyncio.sleep(SECONDS)
+
+        listener = await asyncio.start_server(deaf, "127.0.0.1", 0)
+        address = listener.sockets[0].getsockname()[:2]
+        client = await SinkClient.open(address, "orders-0", Reach(answer_timeout=0.5))
+
+        async def send_for_ever() -> None:
+            async with client, asyncio.timeout(SECONDS):
+                while True:
+                    await client.send([b"x" * 100_000])
+
+        with pytest.raises(TransportError, match=r"has read nothing of orders-0 for 0\.5 s; see whether it runs"):
+            await send_for_ever()
+        listener.close()
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_reads_nothing_is_sent_away(tmp_path: Path) -> None:
+    """What it is told waits for it, but not for ever."""
+    with ServingSink(tmp_path, write_timeout=0.2) as server, socket.create_connection(("127.0.0.1", server.port)) as s:
+        s.settimeout(SECONDS)
+        question = V3.encode(Message(0, 0, encode_control(ListUncommitted(1)), event_time=0, key=b""))
+
+        def ask_and_ask() -> None:
+            for _ in range(2000):
+                s.sendall(question * 2000)
+
+        s.sendall(HELLO + V3.encode(Notify(1, "s")))
+        with pytest.raises(ConnectionError):
+            ask_and_ask()
+
+
 def test_a_sink_that_is_away_is_waited_for_and_then_named(tmp_path: Path) -> None:
     with ServingSink(tmp_path) as server:
         address = server.address
@@ -195,12 +328,9 @@ def test_a_new_session_of_a_worker_ends_the_old_one_and_its_rows(server: Serving
     async def run() -> None:
         address = parse_address(server.address)
         async with await SinkClient.open(address, "orders-0", Reach()) as old:
-            await old.notify(0)
-            await old.notify(1)
             await old.send([b"of the old\n"])
             async with await SinkClient.open(address, "orders-0", Reach()) as new:
-                await new.notify(0)
-                assert await new.notify(1) == 0
+                assert new.reference == 0
                 await new.send([b"of the new\n"])
                 assert await new.vote("orders/0/0/a") == (True, (1, 0, 11))
             with pytest.raises(TransportError):
@@ -221,8 +351,6 @@ def test_a_vote_on_anything_but_what_came_is_a_no(
 ) -> None:
     async def run() -> None:
         async with await SinkClient.open(parse_address(server.address), "orders-0", Reach()) as client:
-            await client.notify(0)
-            await client.notify(1)
             await client.send([b"four\n"])
             phase1 = Phase1("t", tuple(Range(*one) for one in ranges))
             client._stream.write(client._session.control(phase1))
@@ -238,7 +366,6 @@ def test_a_transaction_is_decided_on_another_connection(server: ServingSink) -> 
 
     async def run() -> None:
         async with await SinkClient.open(parse_address(server.address), "orders-0", Reach()) as client:
-            await client.notify(0)
             client.decide(one.transaction.id, True)
             assert await client.uncommitted() == ()
 
@@ -249,14 +376,13 @@ def test_a_transaction_is_decided_on_another_connection(server: ServingSink) -> 
 def test_several_transactions_follow_one_another_on_a_session(server: ServingSink) -> None:
     async def run() -> None:
         async with await SinkClient.open(parse_address(server.address), "orders-0", Reach()) as client:
-            await client.notify(0)
-            await client.notify(1)
             for number in range(4):
                 await client.send([b"%d\n" % number])
                 assert (await client.vote(f"t{number}"))[0]
                 client.decide(f"t{number}", number % 2 == 0)
             assert await client.uncommitted() == ()
-            assert await client.notify(1) == 4
+            await client.notify()
+            assert client.reference == 4
 
     asyncio.run(run())
     assert server.shown() == {"orders-0": b"0\n2\n"}
@@ -265,8 +391,8 @@ def test_several_transactions_follow_one_another_on_a_session(server: ServingSin
 @pytest.mark.parametrize(
     ("reach", "match"),
     [
-        (Reach(version="9"), "refuses orders: version '9' is not spoken here"),
-        (Reach(cookie="wrong"), "refuses orders: the cookie is not the one"),
+        (Reach(version="9"), "refuses orders-0: version '9' is not spoken here"),
+        (Reach(cookie="wrong"), "refuses orders-0: the cookie is not the one"),
     ],
 )
 def test_a_greeting_that_the_sink_does_not_take_is_passed_on(server: ServingSink, reach: Reach, match: str) -> None:
@@ -318,7 +444,8 @@ HELLO = V3.encode(Hello("0.0.1", b"", "test", "w-0"))
     [
         (b"GET / HTTP/1.1\r\n\r\n", "not the start of a HELLO"),
         (V3.encode(Hello("0.0.1", b"", "test", "../w")), "a worker is named by"),
-        (HELLO + V3.encode(Notify(1, "s")) + V3.encode(Message(1, 99, b"x")), "its id is the offset behind it, 1"),
+        (HELLO + V3.encode(Notify(1, "s")) + V3.encode(Message(1, 0, b"x")) * 2, "the offset in front of the row"),
+        (HELLO + V3.encode(Notify(0, "s")), "a sink takes NOTIFY of stream 1 alone"),
         (HELLO + b"\xff\xff\xff\xff\x05", "at most 4194304 are accepted"),
         (V3.encode(Notify(1, "s")), "not the start of a HELLO"),
     ],
@@ -387,6 +514,7 @@ def test_a_writer_is_made_of_settings_alone(tmp_path: Path) -> None:
             "has no cooky; it has cookie, version",
         ),
         (lambda path: connector("a:1", checkpoint=path, name="orders", encode="xml"), "one of value, json"),
+        (lambda path: connector("a:1", checkpoint=path, name="orders", start="now"), "one of log, sink"),
         (lambda path: connector("a:1", checkpoint="", name="orders"), "has no location"),
     ],
 )

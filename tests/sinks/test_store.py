@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from wallaroo_spark.errors import ConfigurationError, SinkError
+from wallaroo_spark.sinks.journal import encode_record
+from wallaroo_spark.sinks.ledger import Part, prepare_record
 from wallaroo_spark.sinks.states import TransactionState
 from wallaroo_spark.sinks.store import HIDDEN, Store, checked_worker
 from wallaroo_spark.steps import SinkStep, at_each
@@ -45,13 +47,13 @@ def test_rows_are_shown_when_they_are_committed(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         assert prepare(store, "t1", b"hello\n") == ""
         assert shown(tmp_path) == {}
-        assert store.uncommitted("w") == ["t1"]
+        assert store.uncommitted("w-0") == ["t1"]
 
         store.decide("w-0", "t1", True)
         assert shown(tmp_path) == {"w-0.out": b"hello\n"}
         assert prepare(store, "t2", b"world\n") == ""
-        store.decide("w", "t2", True)
-        store.decide("w", "t2", True)
+        store.decide("w-0", "t2", True)
+        store.decide("w-0", "t2", True)
 
     assert shown(tmp_path) == {"w-0.out": b"hello\nworld\n"}
     assert parts(tmp_path) == []
@@ -63,7 +65,7 @@ def test_what_is_aborted_is_gone(tmp_path: Path) -> None:
         store.decide("w-0", "t1", False)
         store.decide("w-0", "t1", False)
         store.decide("w-0", "t1", True)
-        assert store.uncommitted("w") == []
+        assert store.uncommitted("w-0") == []
 
     assert (shown(tmp_path), parts(tmp_path)) == ({}, [])
 
@@ -82,13 +84,13 @@ def test_nobody_decides_for_another_worker(tmp_path: Path) -> None:
 def test_the_next_server_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         prepare(store, "t1", b"one\n")
-        store.decide("w", "t1", True)
+        store.decide("w-0", "t1", True)
         prepare(store, "t2", b"two\n")
         store.begin("w-1").write([b"nobody asked for a vote"])
     with opened(tmp_path) as store:
         assert store.settle("w-0") == 4
-        assert store.uncommitted("w") == ["t2"]
-        store.decide("w", "t2", True)
+        assert store.uncommitted("w-0") == ["t2"]
+        store.decide("w-0", "t2", True)
 
     assert shown(tmp_path) == {"w-0.out": b"one\ntwo\n"}
     assert parts(tmp_path) == []
@@ -112,12 +114,12 @@ def test_what_is_committed_is_appended_once_wherever_the_server_dies(
 
     with opened(tmp_path) as store:
         prepare(store, "t1", b"one\n")
-        store.decide("w", "t1", True)
+        store.decide("w-0", "t1", True)
         prepare(store, "t2", b"second\n")
         stop = at_each(die)
         try:
             with pytest.raises(Died):
-                store.decide("w", "t2", True)
+                store.decide("w-0", "t2", True)
         finally:
             stop()
     if forgets and step is SinkStep.SERVER_APPENDED:
@@ -126,7 +128,7 @@ def test_what_is_committed_is_appended_once_wherever_the_server_dies(
     with opened(tmp_path) as store:
         # At once, whether or not the worker ever comes back.
         assert shown(tmp_path) == {"w-0.out": b"one\nsecond\n"}
-        assert store.uncommitted("w") == []
+        assert store.uncommitted("w-0") == []
         assert store.settle("w-0") == 11
 
     assert shown(tmp_path) == {"w-0.out": b"one\nsecond\n"}
@@ -138,10 +140,10 @@ def test_a_log_that_grows_is_written_anew_and_says_the_same(tmp_path: Path) -> N
         prepare(store, "kept", b"k", worker="w-7")
         for number in range(50):
             prepare(store, f"t{number}", b"x")
-            store.decide("w", f"t{number}", number % 2 == 0)
+            store.decide("w-0", f"t{number}", number % 2 == 0)
     assert (tmp_path / HIDDEN / "log").read_bytes().count(b"\n") <= 12
     with opened(tmp_path) as store:
-        assert store.uncommitted("w") == ["kept"]
+        assert store.uncommitted("w-7") == ["kept"]
         assert store.settle("w-0") == 25
 
 
@@ -151,18 +153,33 @@ def test_ranges_that_are_not_what_came_are_voted_down(tmp_path: Path, start: int
         part = store.begin("w-0")
         part.write([b"hello" + extra])
         assert reason in store.prepare(part, "t", start, start + 5)
-        assert store.uncommitted("w") == []
+        assert store.uncommitted("w-0") == []
     assert parts(tmp_path) == []
 
 
-def test_of_two_that_begin_at_the_same_place_one_can_be_committed(tmp_path: Path) -> None:
+def test_a_worker_has_one_transaction_at_a_time(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         prepare(store, "t1", b"left by a task that was killed\n")
-        prepare(store, "t2", b"hello\n")
-        store.decide("w", "t2", True)
+        assert "t1 of w-0 waits for a decision" in prepare(store, "t2", b"hello\n")
+        store.decide("w-0", "t1", False)
+        assert prepare(store, "t2", b"hello\n") == ""
+
+
+def test_of_two_that_an_older_version_has_left_one_can_be_committed(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        prepare(store, "t1", b"left by a task that was killed\n")
+        part = store.begin("w-0")
+        part.write([b"hello\n"])
+        part.sync()
+        older = prepare_record(Part("t2", "w-0", 0, 6, part.path.name))
+    with (tmp_path / HIDDEN / "log").open("ab") as log:
+        log.write(encode_record(older))
+    with opened(tmp_path) as store:
+        assert store.uncommitted("w-0") == ["t1", "t2"]
+        store.decide("w-0", "t2", True)
         with pytest.raises(SinkError, match=r"t1 starts at 0, and the output of w-0 ends at 6: .* abort it"):
-            store.decide("w", "t1", True)
-        store.decide("w", "t1", False)
+            store.decide("w-0", "t1", True)
+        store.decide("w-0", "t1", False)
 
     assert shown(tmp_path) == {"w-0.out": b"hello\n"}
 
@@ -170,7 +187,7 @@ def test_of_two_that_begin_at_the_same_place_one_can_be_committed(tmp_path: Path
 def test_an_output_that_somebody_else_wrote_to_is_found_out(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         prepare(store, "t1", b"hello\n")
-        store.decide("w", "t1", True)
+        store.decide("w-0", "t1", True)
         (tmp_path / "w-0.out").write_bytes(b"hello\nand more")
         assert "14 bytes, and 6 of it are committed" in prepare(store, "t2", b"x")
     with pytest.raises(SinkError, match=r"14 bytes, and 6 of it are committed .* restore it"):
@@ -216,10 +233,10 @@ def test_a_full_disk_is_a_vote_to_abort(tmp_path: Path, monkeypatch: pytest.Monk
     with opened(tmp_path) as store:
         disk = Full(monkeypatch, after)
         assert "No space left on device" in prepare(store, "t1", b"hello\n")
-        assert store.uncommitted("w") == []
+        assert store.uncommitted("w-0") == []
         disk.full = False
         assert prepare(store, "t1", b"hello\n") == ""
-        store.decide("w", "t1", True)
+        store.decide("w-0", "t1", True)
 
     assert shown(tmp_path) == {"w-0.out": b"hello\n"}
 
@@ -241,7 +258,7 @@ def test_a_decision_that_a_full_disk_stops_is_carried_out_later(
         prepare(store, "t1", b"hello\n")
         disk = Full(monkeypatch, after)
         with pytest.raises(SinkError, match=r"No space left on device; make room"):
-            store.decide("w", "t1", True)
+            store.decide("w-0", "t1", True)
         state = store.ledger.state("t1")
         assert state is (TransactionState.COMMITTED if after else TransactionState.PREPARED)
         if after:
@@ -250,7 +267,7 @@ def test_a_decision_that_a_full_disk_stops_is_carried_out_later(
         if after:
             assert store.settle("w-0") == 6
         else:
-            store.decide("w", "t1", True)
+            store.decide("w-0", "t1", True)
         assert shown(tmp_path) == {"w-0.out": b"hello\n"}
 
 

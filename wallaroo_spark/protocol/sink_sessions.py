@@ -1,8 +1,8 @@
 """A session between a worker and a connector sink: v3 with its roles reversed, both sides, without I/O.
 
-The worker connects, announces stream 1 (rows) and stream 0 (control), and sends MESSAGEs on both; the sink sends
-MESSAGEs on stream 0 alone. The id of a row's MESSAGE is the byte offset in the sink's output behind the row, so that a
-point of reference is how much of the output is committed, 0 before there is any. There are no credits.
+The worker connects, announces stream 1 (rows) alone, and sends MESSAGEs on it and on stream 0 (control), which is open
+from OK on and never announced; the sink sends MESSAGEs on stream 0 alone. The id of a row's MESSAGE is the byte offset
+in the sink's output in front of the row: the first one is where the last committed row ended. There are no credits.
 Source: ``protocol.md``, Sinks (v3, roles reversed).
 """
 
@@ -87,14 +87,13 @@ class SinkSession:
         self.state = SessionState.CONNECTED
         self.phase = Phase.WRITING
         self.committed = 0
-        """The point of reference of stream 1: bytes of the output that are committed, as this session knows."""
+        """Where the rows of this session begin: bytes of the output that are committed, as this side knows."""
         self.offset = 0
         """Bytes of the output with all rows that were sent on this session."""
         self._transaction = ""
         self._max_frame_bytes = max_frame_bytes
         self._buffer = FrameBuffer(max_frame_bytes)
-        self._open: set[int] = set()
-        self._said = 0
+        self._open = False
 
     def receive(self, data: bytes) -> None:
         """Take in what the transport received; discarded once the session has ended."""
@@ -108,19 +107,12 @@ class SinkSession:
         return V3.encode(Error(reason))
 
     def control(self, message: SinkMessage) -> bytes:
-        """A message of the control stream, which must be open. Raises :class:`LocalProtocolError`."""
+        """A message of the control stream. Raises :class:`LocalProtocolError`."""
         if type(message) not in _SAYS[self.side]:
             raise LocalProtocolError(f"{control_name(message)} is not a message that a {self.side} sends")
-        self._must_be_open(CONTROL_STREAM)
         self._turn(message, LocalProtocolError)
-        payload = encode_control(message)
-        self._said += len(payload)
         self._move(Message)
-        return self._fitting(encode_single(V3, CONTROL_STREAM, self._said, payload).data)
-
-    def _must_be_open(self, stream_id: int) -> None:
-        if stream_id not in self._open:
-            raise LocalProtocolError(f"stream {stream_id} is not open; NOTIFY opens it, and NOTIFY_ACK says so")
+        return self._fitting(encode_single(V3, CONTROL_STREAM, 0, encode_control(message)).data)
 
     def _fitting(self, data: bytes) -> bytes:
         if len(data) - LENGTH_BYTES > self._max_frame_bytes:
@@ -200,18 +192,30 @@ class SinkWorkerSession(SinkSession):
 
     side, peer = Side.WORKER, Side.SINK
 
+    def __init__(self, max_frame_bytes: int) -> None:
+        super().__init__(max_frame_bytes)
+        self.reference = 0
+        """What the sink's NOTIFY_ACK says. It may count what is not committed, and may be 0 after a restart."""
+
     def hello(self, *, version: str, cookie: bytes, program: str, worker: str) -> bytes:
         """HELLO, the first frame; ``worker`` is what the sink's output is called after."""
         return self._send(Hello(version, cookie, program, worker))
 
-    def notify(self, stream_id: int, name: str) -> bytes:
-        """NOTIFY; again when a later point of reference is wanted."""
-        self._open.discard(stream_id)
-        return self._send(Notify(stream_id, name))
+    def notify(self, name: str, reference: int = 0) -> bytes:
+        """NOTIFY of stream 1 with our own point of reference; again when the sink's is wanted once more."""
+        self._open = False
+        return self._send(Notify(DATA_STREAM, name, reference))
+
+    def begin(self, offset: int) -> None:
+        """The rows that follow begin here: where the last committed one ended, as the worker's own log has it."""
+        if self.phase is not Phase.WRITING or self.offset != self.committed:
+            raise LocalProtocolError("where the rows begin is said before the first of them")
+        self.committed = self.offset = offset
 
     def rows(self, rows: Sequence[bytes]) -> bytes:
         """MESSAGEs of stream 1, one a row; empty rows are nothing, and leave no trace."""
-        self._must_be_open(DATA_STREAM)
+        if not self._open:
+            raise LocalProtocolError(f"stream {DATA_STREAM} is not open; NOTIFY opens it, and NOTIFY_ACK says so")
         self._phase(PhaseEvent.ROWS, LocalProtocolError)
         filled = [row for row in rows if row]
         if not filled:
@@ -223,8 +227,7 @@ class SinkWorkerSession(SinkSession):
                 f"a row of {longest} bytes makes a frame of {1 + _HEAD.size + longest}; at most "
                 f"{self._max_frame_bytes} are accepted (maxFrameBytes)"
             )
-        ids = list(accumulate(map(len, filled), initial=self.offset))[1:]
-        self.offset = ids[-1]
+        *ids, self.offset = accumulate(map(len, filled), initial=self.offset)
         return encode_run(V3, DATA_STREAM, ids, filled).data
 
     def next_event(self) -> Frame | SinkMessage | None:
@@ -245,11 +248,9 @@ class SinkWorkerSession(SinkSession):
 
     def _take(self, frame: Frame) -> Frame | SinkMessage:
         match frame:
-            case NotifyAck():
-                if frame.success:
-                    self._open.add(frame.stream_id)
-                if frame.success and frame.stream_id == DATA_STREAM:
-                    self.committed = self.offset = 0 if frame.ref == NOTHING_PROCESSED else frame.ref
+            case NotifyAck() if frame.success and frame.stream_id == DATA_STREAM:
+                self._open = True
+                self.reference = 0 if frame.ref == NOTHING_PROCESSED else frame.ref
             case Message():
                 if frame.stream_id != CONTROL_STREAM:
                     raise broken(Fault.STREAM_NOT_OPEN, f"a sink sends MESSAGE on stream {frame.stream_id}, not on 0")
@@ -268,19 +269,33 @@ class SinkServerSession(SinkSession):
         self._cookie = cookie
         self._recognised = False
         self._walking: Iterator[RowsReceived | SinkMessage] = iter(())
+        self._gap = ""
 
     def ok(self) -> bytes:
         """The yes to HELLO."""
         return self._send(Ok(CREDITS))
 
-    def notify_ack(self, stream_id: int, committed: int) -> bytes:
-        """The answer to NOTIFY: yes to streams 0 and 1, with how much of the output is committed."""
-        accepted = stream_id in (CONTROL_STREAM, DATA_STREAM)
-        if accepted:
-            self._open.add(stream_id)
-        if stream_id == DATA_STREAM:
-            self.committed = self.offset = committed
-        return self._send(NotifyAck(accepted, stream_id, committed if stream_id == DATA_STREAM else 0))
+    def notify_ack(self, committed: int) -> bytes:
+        """The answer to NOTIFY of stream 1: yes, and how much of the output is committed."""
+        self._open, self._gap = True, ""
+        self.committed = self.offset = committed
+        return self._send(NotifyAck(True, DATA_STREAM, committed))
+
+    def decided(self, committed: int) -> None:
+        """A transaction that another session left was decided on this one: its output ends here now.
+
+        Rows that came before the decision no longer follow what is committed.
+        """
+        if self.phase is not Phase.WRITING or committed == self.committed:
+            return
+        if self.offset != self.committed:
+            self._gap = f"rows came before the decision that the output ends at {committed}"
+        self.committed = self.offset = committed
+
+    def gap(self) -> str:
+        """Why what came since the last vote is not all that was sent, empty when it is; asked for at a vote."""
+        gap, self._gap = self._gap, ""
+        return gap
 
     def next_event(self) -> Frame | RowsReceived | SinkMessage | None:
         """What happened next: HELLO, NOTIFY, EOS_MESSAGE and ERROR as frames, rows, or a control message.
@@ -316,8 +331,8 @@ class SinkServerSession(SinkSession):
     def _frame(self, raw: RawFrame) -> Frame:
         if raw.tag != V3.by_frame[Hello].tag:
             frame = self._decode(raw)
-            if isinstance(frame, Notify) and self.phase is not Phase.WRITING and frame.stream_id == DATA_STREAM:
-                raise broken(Fault.WRONG_PHASE, f"NOTIFY of stream {DATA_STREAM} between a PHASE1 and its PHASE2")
+            if isinstance(frame, Notify):
+                self._may_announce(frame.stream_id)
             return frame
         self._allow(Hello)
         hello = codecs.decode_hello(Reader(raw.body, V3.byte_order, "HELLO"), self._check_hello)
@@ -325,6 +340,16 @@ class SinkServerSession(SinkSession):
         if not 0 < size <= MAX_INSTANCE_BYTES:
             raise broken(Fault.BAD_INSTANCE, f"the worker's name has {size} bytes; it has 1 to {MAX_INSTANCE_BYTES}")
         return hello
+
+    def _may_announce(self, stream_id: int) -> None:
+        if stream_id != DATA_STREAM:
+            raise broken(
+                Fault.STREAM_NOT_OPEN,
+                f"NOTIFY of stream {stream_id}; a sink takes NOTIFY of stream {DATA_STREAM} alone, and what is said on "
+                f"stream {CONTROL_STREAM} needs none",
+            )
+        if self.phase is not Phase.WRITING:
+            raise broken(Fault.WRONG_PHASE, f"NOTIFY of stream {DATA_STREAM} between a PHASE1 and its PHASE2")
 
     def _check_hello(self, version: str | None, cookie: bytes | None) -> None:
         if version is not None and version != self._version:
@@ -344,8 +369,10 @@ class SinkServerSession(SinkSession):
             first = at + _HEAD.size + key_bytes
             if first > end:
                 raise broken(Fault.TRUNCATED_FRAME, "MESSAGE frame ends within its key")
-            if stream_id not in self._open:
-                raise broken(Fault.STREAM_NOT_OPEN, f"MESSAGE for stream {stream_id}; NOTIFY opens 0 and 1")
+            if stream_id not in (CONTROL_STREAM, DATA_STREAM) or (stream_id == DATA_STREAM and not self._open):
+                raise broken(
+                    Fault.STREAM_NOT_OPEN, f"MESSAGE for stream {stream_id}; NOTIFY opens {DATA_STREAM}, 0 needs none"
+                )
             if stream_id == DATA_STREAM:
                 if self._is_next(message_id, end - first):
                     rows.append(data[first:end])
@@ -358,16 +385,29 @@ class SinkServerSession(SinkSession):
             yield RowsReceived(rows, start, self.offset)
 
     def _is_next(self, message_id: int, size: int) -> bool:
-        """Whether a row follows the last one; False for one that is here already."""
+        """Whether a row follows the last one; one behind a gap is dropped, and the next vote is a no.
+
+        A worker whose connection was cut goes on where it was, and relies on that vote to be told of what is missing.
+        """
         if self.phase is not Phase.WRITING:
             self._phase(PhaseEvent.ROWS, RemoteProtocolError)
-        if message_id <= self.offset:
-            return False
-        if message_id != self.offset + size:
+        if message_id < self.offset:
             raise broken(
                 Fault.WRONG_OFFSET,
-                f"MESSAGE {message_id} has {size} bytes and follows {self.offset}; its id is the offset behind it, "
-                f"{self.offset + size}",
+                f"MESSAGE {message_id}, and the output has {self.offset} bytes with what came, {self.committed} of "
+                "them committed; an id is the offset in front of the row, and rows begin where the committed ones end",
             )
-        self.offset = message_id
+        if message_id > self.offset:
+            self._gap = self._gap or _gap(message_id, self.offset, size)
+            return False
+        self.offset += size
         return True
+
+
+def _gap(message_id: int, offset: int, size: int) -> str:
+    if message_id == offset + size:
+        return (
+            f"MESSAGE {message_id} has {size} bytes and follows {offset}: its id is the offset behind the row, and is "
+            "to be the one in front of it; an older version of this writer sends it so, and is to be replaced"
+        )
+    return f"MESSAGE {message_id} follows {offset}: what lies between did not arrive"

@@ -15,7 +15,6 @@ from wallaroo_spark.errors import RemoteProtocolError, SinkError, TransportError
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.protocol import Error, NotifyAck, Ok, Restart
 from wallaroo_spark.protocol.sink_messages import (
-    CONTROL_STREAM,
     DATA_STREAM,
     ListUncommitted,
     Phase1,
@@ -30,7 +29,10 @@ from wallaroo_spark.transport import ByteStream, client_context, connect, format
 log = logging.getLogger("wallaroo_spark.sinks")
 
 PROGRAM = "wallaroo_spark"
-NAMES = {CONTROL_STREAM: "control", DATA_STREAM: "data"}
+STREAM = "data"
+"""What stream 1 is called."""
+ALREADY_ACTIVE = "already active"
+"""In the reason of a sink that has another session of the worker, and keeps it."""
 FLUSH_BYTES = 64 * 1024
 """How much is encoded before what the sink says is looked at."""
 
@@ -41,9 +43,10 @@ Answer = TypeVar("Answer")
 class Reach:
     """How connector sinks are reached: picklable, and without a secret where ``cookie`` is ``env:`` or ``file:``.
 
-    ``tls`` verifies the sink by ``ca``, else by what the system trusts; files are looked for where a connection is
-    made, in tasks and in the driver. Times are in seconds; ``answer_timeout`` bounds a vote, which takes as long as
-    the sink's disk.
+    ``version`` and ``cookie`` are the sink's. ``tls`` verifies the sink by ``ca``, else by what the system trusts;
+    files are looked for where a connection is made, in tasks and in the driver. Times are in seconds;
+    ``answer_timeout`` bounds a vote, which takes as long as the sink's disk, and how long the sink may leave unread
+    what is sent.
     """
 
     cookie: str = field(default="", repr=False)
@@ -60,6 +63,8 @@ class Reach:
 class SinkClient:
     """One session, as ``worker``. Methods raise :class:`TransportError` when the sink cannot be reached, is silent for
     too long, or has another session of that worker, and :class:`SinkError` when it refuses or breaks the protocol.
+
+    ``prepared`` is what the sink has of this worker that waits for a decision; a sink tells it to nobody else.
     """
 
     def __init__(self, stream: ByteStream, worker: str, reach: Reach) -> None:
@@ -68,10 +73,15 @@ class SinkClient:
         self._reach = reach
         self._session = SinkWorkerSession(reach.max_frame_bytes)
         self._requests = 0
+        self._greeted = False
+        self.prepared: tuple[str, ...] = ()
 
     @classmethod
-    async def open(cls, address: tuple[str, int], worker: str, reach: Reach) -> Self:
-        """Connect and greet; then :meth:`notify`."""
+    async def open(cls, address: tuple[str, int], worker: str, reach: Reach, reference: int = 0) -> Self:
+        """Connect, greet, announce the rows and ask for what is prepared, as Wallaroo's workers do.
+
+        ``reference`` is where this side takes the worker's output to end.
+        """
         tls = client_context(reach.ca, reach.certificate, reach.key) if reach.tls or reach.ca else None
         stream = await connect(*address, tls=tls, timeout=reach.connect_timeout)
         client = cls(stream, worker, reach)
@@ -80,6 +90,9 @@ class SinkClient:
             hello = client._session.hello(version=reach.version, cookie=cookie, program=PROGRAM, worker=worker)
             stream.write(hello)
             await client._answer(Ok)
+            client._greeted = True
+            await client.notify(reference)
+            client.prepared = await client.uncommitted()
         except BaseException:
             stream.abort()
             raise
@@ -94,13 +107,21 @@ class SinkClient:
         else:
             self._stream.abort()
 
-    async def notify(self, stream_id: int) -> int:
-        """Open a stream, or ask again for its point of reference: how many bytes of its output are committed."""
-        self._stream.write(self._session.notify(stream_id, NAMES[stream_id]))
+    @property
+    def reference(self) -> int:
+        """What the sink says that its output has; no proof that so much is committed, nor that no more is."""
+        return self._session.reference
+
+    async def notify(self, reference: int = 0) -> None:
+        """Announce the rows; once more for a later :attr:`reference`."""
+        self._stream.write(self._session.notify(STREAM, reference))
         answer = await self._answer(NotifyAck)
-        if not answer.success or answer.stream_id != stream_id:
-            raise self._refused(f"it does not take stream {stream_id}")
-        return self._session.committed
+        if not answer.success or answer.stream_id != DATA_STREAM:
+            raise self.refused(f"it does not take stream {DATA_STREAM}")
+
+    def begin(self, offset: int) -> None:
+        """Have the rows begin there: where what is committed of the worker's output ends."""
+        self._session.begin(offset)
 
     async def send(self, rows: Sequence[bytes]) -> None:
         """Send rows, as many as there is room for, and wait for room. Raises LocalProtocolError for a row too long."""
@@ -132,12 +153,19 @@ class SinkClient:
         self._stream.write(self._session.control(ListUncommitted(self._requests)))
         answer = await self._answer(ReplyUncommitted)
         if answer.request != self._requests:
-            raise self._refused(f"it answers request {answer.request}, and {self._requests} was asked")
+            raise self.refused(f"it answers request {answer.request}, and {self._requests} was asked")
         return answer.transactions
 
     async def _drain(self) -> None:
         try:
-            await self._stream.drain()
+            async with asyncio.timeout(self._reach.answer_timeout):
+                await self._stream.drain()
+        except TimeoutError:
+            raise TransportError(
+                f"sink {self._stream.peer} has read nothing of {self._worker} for {self._reach.answer_timeout:g} s; "
+                "see whether it runs and its disk keeps up, or raise answer_timeout",
+                peer=self._stream.peer,
+            ) from None
         except TransportError:
             # An ERROR that was sent before the cut says why.
             await self._answer(Ok)
@@ -154,10 +182,7 @@ class SinkClient:
                         self._check(event)
                     data = await self._stream.read()
                     if not data:
-                        raise TransportError(
-                            f"sink {self._stream.peer} closed the connection of {self._worker}; its log says why",
-                            peer=self._stream.peer,
-                        )
+                        raise self._closed()
                     self._session.receive(data)
         except TimeoutError:
             raise TransportError(
@@ -166,20 +191,31 @@ class SinkClient:
                 peer=self._stream.peer,
             ) from None
         except RemoteProtocolError as error:
-            raise self._refused(f"it breaks the protocol: {error.message}") from error
+            raise self.refused(f"it breaks the protocol: {error.message}") from error
+
+    def _closed(self) -> TransportError:
+        what = f"sink {self._stream.peer} closed the connection of {self._worker}"
+        if not self._greeted:
+            cookie = "a cookie" if self._reach.cookie else "no cookie"
+            what += (
+                " before it answered HELLO: some sinks do so at a version or a cookie that is not theirs, and this "
+                f"HELLO said version {self._reach.version!r} and {cookie} (version=, cookie=)"
+            )
+        return TransportError(f"{what}; its log says why", peer=self._stream.peer)
 
     def _check(self, event: object) -> None:
-        if isinstance(event, Error) and event.reason == SUPERSEDED:
+        if isinstance(event, Error) and (event.reason == SUPERSEDED or event.reason.endswith(ALREADY_ACTIVE)):
             raise TransportError(
                 f"sink {self._stream.peer} has another session of {self._worker}: its partition is run elsewhere too",
                 peer=self._stream.peer,
             )
         if isinstance(event, Error):
-            raise self._refused(event.reason)
+            raise self.refused(event.reason)
         if isinstance(event, Restart):
             raise TransportError(f"sink {self._stream.peer} asks to connect again", peer=self._stream.peer)
 
-    def _refused(self, reason: str) -> SinkError:
+    def refused(self, reason: str) -> SinkError:
+        """The error for a sink that does not do what is asked of it."""
         return SinkError(
             f"sink {self._stream.peer} refuses {self._worker}: {reason}", peer=self._stream.peer, reason=reason
         )

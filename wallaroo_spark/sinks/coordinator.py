@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from wallaroo_spark.errors import SinkError
 from wallaroo_spark.sinks.decisions import Decisions
-from wallaroo_spark.sinks.interface import Prepared, Sink, Transaction
+from wallaroo_spark.sinks.interface import Prepared, Remembering, Sink, Transaction
 from wallaroo_spark.sinks.states import BatchEvent, BatchRun, BatchState
 from wallaroo_spark.sinks.task import Vote
 from wallaroo_spark.steps import SinkStep, passed
@@ -32,6 +32,7 @@ class Coordinator:
         self._sink = sink
         self._decisions = decisions
         self._always_recover = always_recover
+        self._remembering = sink if isinstance(sink, Remembering) else None
         self._settled = False
 
     def deliver(self, batch: int, run: RunPartitions) -> BatchState:
@@ -65,6 +66,7 @@ class Coordinator:
         ``batch`` is the one that comes next: whoever still works at it is overruled. Raises :class:`SinkError`.
         """
         self._decisions.load()
+        self._remind()
         self._overrule({batch})
         for number, prepared in self._decisions.unfinished().items():
             log.warning("sink %s: batch %d was decided and not finished, which is done now", self._sink.name, number)
@@ -81,6 +83,15 @@ class Coordinator:
         if undecided:
             log.warning("sink %s: %d transactions without a decision are aborted", self._sink.name, len(undecided))
             self._sink.abort(undecided)
+
+    def _remind(self) -> None:
+        if self._remembering is None:
+            return
+        memory = self._decisions.memory()
+        if memory is None:
+            history, whole = self._decisions.history()
+            memory = self._remembering.recollect(history, whole=whole)
+        self._remembering.remember(memory)
 
     def _overrule(self, batches: set[int]) -> None:
         """Decide the open try of each batch to abort, so that nobody can commit what is aborted here."""
@@ -110,6 +121,8 @@ class Coordinator:
         """
         slot = self._decisions.next_try(batch)
         state.on(BatchEvent.RUN)
+        if self._remembering is not None:
+            self._remembering.begin(batch, slot, alone=not self._always_recover)
         votes: list[Vote] = []
         try:
             votes.extend(run(batch))
@@ -120,7 +133,8 @@ class Coordinator:
             raise
         state.on(BatchEvent.ALL_YES)
         passed(SinkStep.VOTED)
-        if not self._decisions.commit(batch, slot, prepared):
+        memory = self._remembering.after(prepared) if self._remembering is not None else None
+        if not self._decisions.commit(batch, slot, prepared, memory):
             state.on(BatchEvent.OVERRULED)
             self._throw_away(state, votes, all_of_it=False)
             raise SinkError(
@@ -129,6 +143,8 @@ class Coordinator:
                 batch=batch,
             )
         state.on(BatchEvent.LOGGED)
+        if self._remembering is not None and memory is not None:
+            self._remembering.remember(memory)
         passed(SinkStep.DECIDED)
         retried = any(one.attempt for one in votes)
         if retried:
@@ -164,7 +180,8 @@ class Coordinator:
         """
         try:
             found = [one for one in self._sink.recover() if one.batch == state.batch] if all_of_it else []
-            transactions: dict[Transaction, None] = dict.fromkeys([*(one.transaction for one in votes), *found])
+            ours = [(one.prepared or one).transaction for one in votes]
+            transactions: dict[Transaction, None] = dict.fromkeys([*ours, *found])
             self._sink.abort(list(transactions))
         except Exception as error:
             log.warning("sink %s: batch %d is aborted later: %s", self._sink.name, state.batch, error)

@@ -16,7 +16,7 @@ from typing import Any
 
 from wallaroo_spark.checkpoint.beside import Beside
 from wallaroo_spark.errors import CheckpointError, SinkError
-from wallaroo_spark.sinks.interface import Prepared
+from wallaroo_spark.sinks.interface import Memory, Prepared
 
 KEEP = 100
 """Finished batches whose decisions are kept, as many as Spark keeps batches of its own."""
@@ -148,13 +148,33 @@ class Decisions:
             return batch, "finished"
         return batch, "committed" if batch in self._committed else "aborted"
 
+    def memory(self) -> Memory | None:
+        """What the newest decision to commit keeps for the sink; None when there is none, or of an older version."""
+        for number in sorted(self._batches, reverse=True):
+            for slot in sorted(self._batches[number].tries):
+                content = self._content(number, slot)
+                if content["decision"] == "commit":
+                    found = content.get("memory")
+                    return found if isinstance(found, dict) else None
+        return None
+
+    def history(self) -> tuple[list[Prepared], bool]:
+        """All that is committed in the batches that are kept, oldest first, and whether there never were others."""
+        found = [one for number in sorted(self._batches) for one in self.committed(number)]
+        return found, sum(known.finished for known in self._batches.values()) < self._keep
+
     def next_try(self, batch: int) -> int:
         """The first try of a batch that is not decided."""
         return self._batches.get(batch, Batch()).next
 
-    def commit(self, batch: int, slot: int, prepared: Sequence[Prepared]) -> bool:
-        """Decide a try: to commit. This is the point of no return. False when it was decided otherwise before."""
-        content = {"decision": "commit", "prepared": [one.to_json() for one in prepared]}
+    def commit(self, batch: int, slot: int, prepared: Sequence[Prepared], memory: Memory | None = None) -> bool:
+        """Decide a try: to commit. This is the point of no return. False when it was decided otherwise before.
+
+        ``memory`` is kept with it for the sink.
+        """
+        content: dict[str, Any] = {"decision": "commit", "prepared": [one.to_json() for one in prepared]}
+        if memory is not None:
+            content["memory"] = dict(memory)
         if not self._decide(batch, slot, content):
             return False
         self._committed[batch] = tuple(prepared)
@@ -193,15 +213,29 @@ class Decisions:
 
     def _read(self, batch: int, slot: int) -> tuple[Prepared, ...] | None:
         """What a try's decision commits, or None for one to abort."""
-        name = f"{batch}.{slot}.json"
+        content = self._content(batch, slot)
+        if content["decision"] == "abort":
+            return None
         try:
-            content = json.loads(self._beside.read(name) or b"")
-            if content["decision"] == "abort":
-                return None
             return tuple(Prepared.from_json(one) for one in content["prepared"])
         except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"{self.identity}/{name} is not a decision as this version writes it ({error!r}); restore it, or "
-                f"find out in the sink whether batch {batch} is there and remove the file",
-                location=f"{self.identity}/{name}",
-            ) from error
+            raise self._unknown(batch, slot, error) from error
+
+    def _content(self, batch: int, slot: int) -> dict[str, Any]:
+        """A try's decision as it was written."""
+        try:
+            content = json.loads(self._beside.read(f"{batch}.{slot}.json") or b"")
+            if content["decision"] not in ("abort", "commit"):
+                raise ValueError(f"it decides {content['decision']!r}")
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._unknown(batch, slot, error) from error
+        found: dict[str, Any] = content
+        return found
+
+    def _unknown(self, batch: int, slot: int, error: Exception) -> CheckpointError:
+        name = f"{batch}.{slot}.json"
+        return CheckpointError(
+            f"{self.identity}/{name} is not a decision as this version writes it ({error!r}); restore it, or "
+            f"find out in the sink whether batch {batch} is there and remove the file",
+            location=f"{self.identity}/{name}",
+        )

@@ -10,7 +10,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from wallaroo_spark.errors import ConfigurationError
 
@@ -124,3 +124,32 @@ class Sink(Protocol):
     def recover(self) -> Sequence[Transaction]:
         """What of this sink's (by name) is prepared and not decided; only what can be taken to be no longer at work."""
         ...
+
+
+Memory = Mapping[str, Any]
+"""What a sink has the log keep for it from one batch to the next, of values that JSON has."""
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A sink that needs more than its far end tells: the log keeps a value for it, beside each decision to commit.
+
+    All runs in the driver, before the sink is sent to the tasks.
+    """
+
+    def remember(self, memory: Memory) -> None:
+        """This is what the log has: the value of the newest decision to commit."""
+
+    def recollect(self, history: Sequence[Prepared], *, whole: bool) -> Memory:
+        """The value of a log without one: a new log, or one of an older version.
+
+        ``history`` is all that it has as committed, oldest first, and ``whole`` whether that is all there ever was.
+        """
+        ...
+
+    def after(self, prepared: Sequence[Prepared]) -> Memory:
+        """The value once these are committed."""
+        ...
+
+    def begin(self, batch: int, slot: int, *, alone: bool) -> None:
+        """A try at a batch begins; ``alone`` says that a task runs only once at a time (no speculation)."""

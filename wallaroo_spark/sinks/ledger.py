@@ -6,7 +6,6 @@ Source: ``protocol.md``, Sinks (v3, roles reversed).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,8 +13,6 @@ from typing import Any
 from wallaroo_spark.errors import SinkError
 from wallaroo_spark.sinks.states import TRANSACTION, TransactionEvent, TransactionState
 
-MOST_PREPARED = 1000
-"""Transactions of one worker that may wait for a decision; a worker has one, or a few that crashes have left."""
 LONGEST_ID = 1024
 """Bytes of a transaction's id; ``short_bytes`` would let a peer make us keep 64 KiB for each."""
 
@@ -32,14 +29,6 @@ class Part:
     start: int
     end: int
     file: str
-
-
-def commands(worker: str, other: str) -> bool:
-    """Whether ``worker`` may ask about, and decide, transactions of ``other``: its own, or of its partitions.
-
-    The partitions of ``orders`` are ``orders-0``, ``orders-1`` and so on; a driver asks as ``orders``.
-    """
-    return other == worker or bool(re.fullmatch(r"-(0|[1-9][0-9]*)", other.removeprefix(worker)))
 
 
 class Ledger:
@@ -71,11 +60,11 @@ class Ledger:
         return self._parts.get(transaction)
 
     def uncommitted(self, worker: str) -> list[str]:
-        """The transactions that are prepared and not decided, of a worker and of its partitions."""
+        """The worker's transactions that are prepared and not decided: one, or several in a log of an older version."""
         return [
             name
             for name, state in self._states.items()
-            if state is TransactionState.PREPARED and commands(worker, self._parts[name].worker)
+            if state is TransactionState.PREPARED and self._parts[name].worker == worker
         ]
 
     def waiting(self, worker: str) -> Part | None:
@@ -99,8 +88,9 @@ class Ledger:
                 f"its rows are {part.start} to {part.end}, and the output of {part.worker} ends at "
                 f"{self.offset(part.worker)}"
             )
-        if sum(known.worker == part.worker for known in self._parts.values()) >= MOST_PREPARED:
-            return f"{MOST_PREPARED} transactions of {part.worker} wait for a decision; decide some"
+        waiting = self.uncommitted(part.worker)
+        if waiting:
+            return f"{waiting[0]} of {part.worker} waits for a decision; a worker has one transaction at a time"
         return ""
 
     def apply(self, record: Record) -> None:

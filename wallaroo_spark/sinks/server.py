@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from wallaroo_spark.errors import ConfigurationError, ProtocolError, SinkError, TransportError
 from wallaroo_spark.protocol import Error, Frame, Hello, Notify, SessionState
 from wallaroo_spark.protocol.sink_messages import (
-    CONTROL_STREAM,
     DATA_STREAM,
     ListUncommitted,
     Phase1,
@@ -41,6 +40,8 @@ class SinkSettings:
     max_frame_bytes: int = 4 << 20
     max_sessions: int = 1024
     handshake_timeout: float = 10.0
+    write_timeout: float = 60.0
+    """How long a peer may leave unread what it is told, and how long a session that is superseded may take to end."""
 
 
 class SinkServer:
@@ -92,7 +93,14 @@ class SinkServer:
         while (other := self._of_worker.get(served.worker)) is not None:
             log.warning("< %s: a new session supersedes that of %s", served.shown, other.peer)
             other.supersede()
-            await other.ended.wait()
+            try:
+                async with asyncio.timeout(self._settings.write_timeout):
+                    await other.ended.wait()
+            except TimeoutError:
+                raise SinkError(
+                    f"the session that {served.worker} had before does not end, after {self._settings.write_timeout:g} "
+                    "s: the sink's disk may not answer; try again later"
+                ) from None
         self._of_worker[served.worker] = served
 
 
@@ -106,6 +114,7 @@ class _Served:
         self.ended = asyncio.Event()
         self._store = store
         self._stream = stream
+        self._write_timeout = settings.write_timeout
         self._superseded = False
         self._session = SinkServerSession(
             settings.max_frame_bytes, version=settings.version, cookie=settings.cookie.encode()
@@ -135,7 +144,7 @@ class _Served:
                 await self._on(event)
                 if self._session.state is SessionState.ERROR:
                     return
-            await self._stream.drain()
+            await self._drain()
             if not await self._read():
                 return
 
@@ -153,6 +162,16 @@ class _Served:
         log.warning("< %s: the session ends: %s", self.shown, reason)
         self._stream.write(self._session.fail(reason))
         await self._stream.close()
+
+    async def _drain(self) -> None:
+        try:
+            async with asyncio.timeout(self._write_timeout):
+                await self._stream.drain()
+        except TimeoutError:
+            self._stream.abort()
+            raise TransportError(
+                f"{self.shown} reads nothing of what it is told, for {self._write_timeout:g} s", peer=self.peer
+            ) from None
 
     async def _read(self) -> bool:
         data = await self._stream.read()
@@ -178,26 +197,32 @@ class _Served:
             case Phase2():
                 log.info("< %s: PHASE2 %s %s", self.shown, event.transaction, "commit" if event.commit else "abort")
                 await asyncio.to_thread(self._store.decide, self.worker, event.transaction, event.commit)
+                await self._follow()
             case WorkersLeft():
                 log.info("< %s: WORKERS_LEFT %s", self.shown, ", ".join(event.workers))
             case Error():
                 log.warning("< %s: ERROR: %s", self.shown, event.reason)
 
     async def _on_notify(self, notify: Notify) -> None:
-        committed = 0
-        if notify.stream_id == DATA_STREAM:
+        await self._drop_part()
+        committed = await asyncio.to_thread(self._store.settle, self.worker)
+        if notify.ref != committed:
+            log.info("< %s: begins at %d, and has %d committed", self.shown, notify.ref, committed)
+        self._stream.write(self._session.notify_ack(committed))
+
+    async def _follow(self) -> None:
+        """Have the session begin where the output ends, after a decision about what another session had prepared."""
+        committed = self._store.offset(self.worker)
+        if committed != self._session.committed:
             await self._drop_part()
-            committed = await asyncio.to_thread(self._store.settle, self.worker)
-        elif notify.stream_id != CONTROL_STREAM:
-            log.warning("< %s: NOTIFY of stream %d, which a sink does not have", self.shown, notify.stream_id)
-        self._stream.write(self._session.notify_ack(notify.stream_id, committed))
+            self._session.decided(committed)
 
     async def _on_phase1(self, phase1: Phase1) -> None:
-        start, end = self._session.committed, self._session.offset
+        start, end, gap = self._session.committed, self._session.offset, self._session.gap()
         part, self.part = self.part or self._store.begin(self.worker), None
-        if phase1.ranges not in ((Range(DATA_STREAM, start, end),), () if start == end else None):
+        if gap or phase1.ranges not in ((Range(DATA_STREAM, start, end),), () if start == end else None):
             shown = ", ".join(f"{one.start} to {one.end} of stream {one.stream_id}" for one in phase1.ranges[:4])
-            reason = f"it is about {shown or 'nothing'}, and {start} to {end} of stream {DATA_STREAM} came"
+            reason = gap or f"it is about {shown or 'nothing'}, and {start} to {end} of stream {DATA_STREAM} came"
             await asyncio.to_thread(part.discard)
         else:
             reason = await asyncio.to_thread(self._store.prepare, part, phase1.transaction, start, end)
@@ -209,7 +234,7 @@ class _Served:
             self._stream.write(self._session.control(Reply(phase1.transaction, not reason)))
 
     async def _drop_part(self) -> None:
-        """A stream that is announced again begins where the output ends."""
+        """Rows that are not voted on end with the announcement that they came under."""
         if self.part is not None:
             part, self.part = self.part, None
             await asyncio.to_thread(part.discard)

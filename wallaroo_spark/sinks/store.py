@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.sinks.journal import Journal, sync_folder
-from wallaroo_spark.sinks.ledger import Ledger, Part, Record, commands, prepare_record
+from wallaroo_spark.sinks.ledger import Ledger, Part, Record, prepare_record
 from wallaroo_spark.sinks.states import TransactionState
 from wallaroo_spark.steps import SinkStep, passed
 
@@ -148,7 +148,7 @@ class Store:
         Raises :class:`SinkError` when the decision cannot be carried out now; it may be given again.
         """
         part = self.ledger.part(transaction)
-        if part is None or not commands(worker, part.worker):
+        if part is None or part.worker != worker:
             log.info("PHASE2 of %s for %r, which is not here: passed over", worker, transaction)
             return
         with self._of(part.worker):
@@ -174,6 +174,11 @@ class Store:
             part = self.ledger.waiting(worker)
             if part is not None:
                 self._append(part)
+            return self.ledger.offset(worker)
+
+    def offset(self, worker: str) -> int:
+        """How much of the worker's output readers see."""
+        with self._mutex:
             return self.ledger.offset(worker)
 
     def uncommitted(self, worker: str) -> list[str]:
