@@ -1,7 +1,8 @@
 """The one table of options: the DataSource, the YAML file, the command line and the reference page all read it.
 
 Each field of :class:`Options` is a row of the table: its Python name, default, type, unit and help. The public name is
-the camelCase form, as in Spark's own sources (``max_frame_bytes`` is ``maxFrameBytes``; ``tls_key`` is ``tls.key``).
+the camelCase form, as in Spark's own sources (``max_frame_bytes`` is ``maxFrameBytes``); ``tls_key`` is ``tls.key``,
+``v3_leave`` is ``v3.leave``.
 Spark hands option keys over in lower case, so names are matched without regard to case.
 """
 
@@ -180,6 +181,13 @@ class Options:
         "End a session that has sent nothing for so long and waits for nothing; it may come back. 0: never.",
         minimum=0,
     )
+    v3_leave: str = _option(
+        "close",
+        Kind.TEXT,
+        "How a v3 session is told to connect again: by closing the connection, which the connectors in the field "
+        "answer by coming back, or by RESTART, on which Wallaroo's own SDK hangs.",
+        choices=("close", "restart"),
+    )
     lease_seconds: float = _option(
         10.0, Kind.SECONDS, "How long a slot's lease lasts without being renewed.", minimum=0.5
     )
@@ -260,8 +268,9 @@ def table() -> Iterator[Row]:
 
 def public_name(attribute: str) -> str:
     """The public name of an attribute: ``max_frame_bytes`` → ``maxFrameBytes``, ``tls_key`` → ``tls.key``."""
-    if attribute.startswith("tls_"):
-        return "tls." + public_name(attribute.removeprefix("tls_"))
+    for group in ("tls", "v3"):
+        if attribute.startswith(f"{group}_"):
+            return f"{group}." + public_name(attribute.removeprefix(f"{group}_"))
     head, *tail = attribute.split("_")
     return head + "".join(word.capitalize() for word in tail)
 

@@ -118,6 +118,23 @@ class TestDraftLe:
                 w.send("M", self.message(0, 7, number, b"again"))
             assert [row["value"] for row in worker.rows("shop-1", 7, 1, 3)] == [b"again", b"again"]
 
+    def test_the_worker_s_leaving_is_a_nack_for_each_stream(self, worker: Running) -> None:
+        with wire(worker, "<") as w:
+            w.hello("H", b"shop-1")
+            w.frame()
+            w.send("N", self.notify(7, b"orders"))
+            w.send("M", self.message(0, 7, 1, b"one"))
+            w.send("M", self.message(0, 7, 2, b"two"))
+            wait_for_messages(worker, 2)
+            worker.commit({"shop-1": {"7": 1}})
+            w.expect("A", struct.pack("<IQQ", 0, 7, 1))
+            worker.client.stop("a test")
+            w.expect("!", struct.pack("<IQQ", 0, 7, 1))
+            tag, body = w.frame()
+            assert chr(tag) == "E"
+            assert body[2:].startswith(b"try again later: ")
+            w.expect_closed()
+
     def test_an_instance_of_another_slot_is_told_where_to_go(self, make_fleet: Callable[..., Fleet]) -> None:
         fleet = make_fleet(workers=2)
         here, there = fleet.start(0), fleet.start(1)
@@ -272,16 +289,18 @@ class TestV3:
 
             eventually(granted, "the stream is free once it has ended and nothing of it is held")
 
-    def test_an_instance_of_another_slot_is_restarted_there(self, make_fleet: Callable[..., Fleet]) -> None:
+    def test_an_instance_of_another_slot_is_told_by_an_error(self, make_fleet: Callable[..., Fleet]) -> None:
         fleet = make_fleet(workers=2)
         here, there = fleet.start(0), fleet.start(1)
         fleet.registry.assign("shop-1", 1, 2)
-        address = there.lease.connect.encode()
         with wire(here, ">") as w:
             w.hello(0, b"shop-1")
-            w.expect(7, struct.pack(">I", len(address)) + address)
+            tag, body = w.frame()
+            assert tag == 2
+            assert body[2:].startswith(f"redirect to {there.lease.connect}: ".encode())
+            w.expect_closed()
 
-    def test_a_session_is_rewound_by_a_restart(self, worker: Running) -> None:
+    def test_a_session_is_rewound_by_a_plain_close(self, worker: Running) -> None:
         with wire(worker, ">") as w:
             w.hello(0, b"shop-1")
             w.frame()
@@ -292,9 +311,18 @@ class TestV3:
             worker.commit({"": {"7": 1}})
             w.frame()
             worker.rewind({})
-            w.expect(7, struct.pack(">I", 0))
+            w.expect_closed()
 
-    def test_the_worker_s_leaving_is_a_restart_too(self, worker: Running) -> None:
+    def test_the_worker_s_leaving_is_a_plain_close_too(self, worker: Running) -> None:
+        with wire(worker, ">") as w:
+            w.hello(0, b"shop-1")
+            w.frame()
+            worker.client.stop("a test")
+            w.expect_closed()
+        worker.ended()
+
+    def test_where_the_option_asks_for_it_it_is_a_restart(self, make_fleet: Callable[..., Fleet]) -> None:
+        worker = make_fleet(v3_leave="restart").start()
         with wire(worker, ">") as w:
             w.hello(0, b"shop-1")
             w.frame()

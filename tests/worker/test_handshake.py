@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.worker.bench import COOKIE, Bench, names
-from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, REVISIONS, V3, Error, Hello, Ok, Restart, Revision, reasons
+from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, REVISIONS, V3, Error, Hello, Ok, Revision, reasons
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.flow import LARGEST_WINDOW
 from wallaroo_spark.worker.ledger import StreamKey
@@ -166,7 +166,7 @@ def test_frames_before_ok_break_the_protocol(make_bench: Callable[..., Bench]) -
     assert hasty.said(Ok) == []
 
 
-@drafts
+@revisions
 def test_an_instance_of_another_slot_is_told_where_to_go(bench: Bench, revision: Revision) -> None:
     bench.slot_of["shop-9"] = (1, "there:7101")
     connector = bench.connect(revision, "shop-9")
@@ -174,16 +174,6 @@ def test_an_instance_of_another_slot_is_told_where_to_go(bench: Bench, revision:
 
     assert reasons.redirect_address(connector.error) == "there:7101"
     assert connector.closed == e.Close(0)
-
-
-def test_in_v3_restart_names_the_worker(bench: Bench) -> None:
-    bench.slot_of["shop-9"] = (1, "there:7101")
-    connector = bench.connect(V3, "shop-9")
-
-    assert connector.hello() == [Restart("there:7101")]
-    assert connector.closed is None
-    bench.do(e.Tick(1_000.0))
-    assert connector.closed == e.Close(0, at_once=True)
 
 
 @revisions

@@ -62,7 +62,8 @@ class Revision:
 
     ``stream_scope`` is ``"instance"`` where a stream id belongs to its connector instance and ``"source"`` where it
     belongs to the whole source. ``end_of_stream(stream_id, last_id)`` is the frame that closes a stream.
-    ``restart_names_worker`` says whether RESTART can carry the address of another worker.
+    ``restart_names_worker`` says whether RESTART can carry the address of another worker, and ``back_after_close``
+    whether connectors come back after a plain close of the connection, which some of them understand better.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Revision:
     stream_scope: str
     end_of_stream: Callable[[int, int], Frame]
     restart_names_worker: bool = False
+    back_after_close: bool = False
     by_tag: Mapping[int, Codec] = field(init=False)
     by_frame: Mapping[type[Any], Codec] = field(init=False)
 
@@ -178,6 +180,7 @@ V3 = Revision(
     stream_scope="source",
     end_of_stream=_eos_message,
     restart_names_worker=True,
+    back_after_close=True,
 )
 
 REVISIONS: Mapping[str, Revision] = {revision.name: revision for revision in (DRAFT_LE, DRAFT_BE, V3)}

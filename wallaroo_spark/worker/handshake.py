@@ -68,10 +68,6 @@ class Handshake:
         why = f"instance {client.instance!r} belongs to slot {event.slot}"
         if event.address is None:
             sessions.refuse(client, reasons.later(f"{why}, which has no worker right now"))
-        elif client.revision.restart_names_worker:
-            sessions.log(client, f"goes to {event.address}: {why}")
-            sessions.send(client, client.protocol.restart(event.address))
-            sessions.leave(client, wait=True)
         else:
             sessions.refuse(client, reasons.redirect(event.address, why))
 

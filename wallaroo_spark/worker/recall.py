@@ -1,4 +1,4 @@
-"""Senders are made to go back: NACK where the revision has it, else RESTART of the session.
+"""Senders are made to go back: by NACK where the revision has it, else by connecting again.
 
 Source: ``protocol.md``, section Rewinding.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from wallaroo_spark.protocol import Nack, Restart, StreamState, reasons
+from wallaroo_spark.protocol import Nack, StreamState
 from wallaroo_spark.worker.connection import Client, Phase
 from wallaroo_spark.worker.ledger import StreamKey
 from wallaroo_spark.worker.sessions import Sessions
@@ -51,9 +51,5 @@ class Recall:
             sessions.send(client, client.protocol.nack(stream_id, reference))
             if key in client.streams:
                 client.open.add(key)
-        elif client.revision.has(Restart):
-            sessions.log(client, f"must connect again and send stream {stream_id}: {why}")
-            sessions.send(client, client.protocol.restart())
-            sessions.leave(client, wait=True)
         else:
-            sessions.refuse(client, reasons.later(f"stream {stream_id} is needed again: {why}"))
+            sessions.send_off(client, f"stream {stream_id} is needed again: {why}")

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from wallaroo_spark.columnar import find_messages
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.options import Options
-from wallaroo_spark.protocol import Fault, Restart, WorkerSession, broken, reasons
+from wallaroo_spark.protocol import Fault, Nack, Restart, WorkerSession, broken, reasons
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.buffer import Buffer
 from wallaroo_spark.worker.connection import BEFORE_OK, Client, Phase
@@ -157,7 +157,7 @@ class Sessions:
             for client in list(self.streaming.values()):
                 if client.heard_at + self.options.idle_timeout <= now and not self._awaits(client):
                     seconds = self.options.idle_timeout
-                    self.refuse(client, reasons.later(f"nothing was sent for {seconds:g} seconds (idleTimeout)"))
+                    self.send_off(client, f"nothing was sent for {seconds:g} seconds (idleTimeout)", told=True)
 
     def _active(self, client: Client) -> bool:
         """Whether a session has sent something of late, or would if it had credits."""
@@ -193,11 +193,8 @@ class Sessions:
         """The worker is about to leave; every session is told to connect again."""
         self.stopping = reason
         for client in list(self.clients.values()):
-            if client.phase is Phase.STREAMING and client.revision.has(Restart):
-                self.send(client, client.protocol.restart())
-                self.leave(client, wait=True)
-            elif client.phase is not Phase.LEAVING:
-                self.refuse(client, reasons.later(reason))
+            if client.phase is not Phase.LEAVING:
+                self.send_off(client, reason)
 
     def fault(self, client: Client, error: RemoteProtocolError, *, at_once: bool = False) -> None:
         """A peer broke a rule: tell it why where it can be told, close, and count."""
@@ -207,6 +204,32 @@ class Sessions:
         if data is not None and not at_once:
             self.send(client, data)
         self.leave(client, at_once=at_once)
+
+    def send_off(self, client: Client, why: str, *, told: bool = False) -> None:
+        """Have a connector that did nothing wrong connect again, in the way in which its revision does.
+
+        ``told`` is for what its people should read: it is said in an ERROR wherever that does not stop the connector.
+        """
+        revision = client.revision if client.phase is Phase.STREAMING else None
+        if revision is None or not revision.has(Restart):
+            self._nack(client)
+            self.refuse(client, reasons.later(why))
+        elif revision.back_after_close and self.options.v3_leave == "close":
+            self.log(client, f"must connect again: {why}")
+            client.protocol.close()
+            self.leave(client)
+        elif told and not revision.back_after_close:
+            self.refuse(client, reasons.later(why))
+        else:
+            self.log(client, f"must connect again: {why}")
+            self.send(client, client.protocol.restart())
+            self.leave(client, wait=True)
+
+    def _nack(self, client: Client) -> None:
+        """Say from where each stream is to be sent again, where the revision can say it."""
+        if client.phase is Phase.STREAMING and client.revision.has(Nack):
+            for key in sorted(client.streams):
+                self.send(client, client.protocol.nack(key.stream_id, self.buffer.reference(key)))
 
     def refuse(self, client: Client, reason: str) -> None:
         """End a session that did nothing wrong."""
