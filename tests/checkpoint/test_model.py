@@ -14,6 +14,7 @@ from wallaroo_spark.checkpoint import (
     newest_committed,
     newest_planned,
     parse_offsets,
+    receivers_in,
 )
 from wallaroo_spark.errors import CheckpointError
 
@@ -52,10 +53,32 @@ def test_each_of_two_receivers_finds_its_own_source() -> None:
     assert parse_offsets(1, text, "returns") == expected(1)
 
 
-def test_two_sources_of_one_receiver_are_refused() -> None:
-    text = offsets_text(offset({"a": {"1": 1}}), offset({"a": {"1": 2}}))
-    with pytest.raises(CheckpointError, match=r"offsets/4 has 2 sources of receiver 'orders'.*call stream\(\) once"):
-        parse_offsets(4, text, "orders")
+def test_of_two_sources_of_one_receiver_the_one_that_is_less_far_counts() -> None:
+    one = {"a": {"1": 9, "2": 7, "3": "e:0:5:40"}, "b": {"4": 1}, "": {"5": 2}}
+    other = {"a": {"1": 2**63, "2": 7, "3": "e:0:5:7"}, "": {"5": 1, "6": 3}}
+    for first, second in ((one, other), (other, one)):
+        planned = parse_offsets(4, offsets_text(offset(first), "-", offset(second)), "orders")
+        assert planned is not None
+        assert planned.references["a"] == {"1": 9, "2": 7, "3": "e:0:5:7"}
+        assert planned.references[""] == {"5": 1}
+        assert not planned.references.get("b")
+        assert planned.undecided == ()
+
+
+def test_references_without_an_order_are_said_to_be_undecided_where_two_sources_differ() -> None:
+    opaque = '"wallaroo":1,"ids":"opaque"'
+    one = offset({"a": {"1": 9, "2": 3, "3": "e:0:5:40", "4": 8}, "": {"5": 2}}).replace('"wallaroo": 1', opaque)
+    other = offset({"a": {"1": 8, "2": 3, "3": "e:1:5:7", "4": "e:0:5:1"}, "": {"5": 1}}).replace(
+        '"wallaroo": 1', opaque
+    )
+    assert opaque in one
+    planned = parse_offsets(4, offsets_text(one, other), "orders")
+    assert planned == PlannedBatch(4, {"a": {"2": 3}, "": {"5": 1}}, (("a", "1"), ("a", "3"), ("a", "4")))
+
+
+def test_the_receivers_of_a_plan_are_named() -> None:
+    text = offsets_text("-", '{"logOffset":3}', offset({}), offset({}).replace("orders", "bills"), offset({}))
+    assert receivers_in(4, text) == ("bills", "orders")
 
 
 def test_offsets_of_other_sources_may_be_anything() -> None:

@@ -206,10 +206,13 @@ def test_partitions_may_be_the_first_call_of_a_process(
     assert sorted(str(row) for row in rows) == ["a", "a", "b"]
 
 
-def test_equal_offsets_have_no_partitions(make_reader: MakeReader) -> None:
+def test_equal_offsets_have_one_empty_partition_at_first_and_then_none(make_reader: MakeReader) -> None:
     reader = make_reader()
     start = reader.initialOffset()
 
+    (look,) = reader.partitions(start, start)
+    assert isinstance(look, RangePartition)
+    assert look.ranges == []
     assert reader.partitions(start, start) == []
 
 

@@ -18,6 +18,7 @@ from wallaroo_spark.checkpoint.model import (
     newest_committed,
     newest_planned,
     parse_offsets,
+    receivers_in,
 )
 from wallaroo_spark.checkpoint.watcher import CheckpointWatcher
 
@@ -34,4 +35,5 @@ __all__ = [
     "newest_committed",
     "newest_planned",
     "parse_offsets",
+    "receivers_in",
 ]

@@ -20,6 +20,7 @@ from wallaroo_spark.checkpoint.model import (
     newest_committed,
     newest_planned,
     parse_offsets,
+    receivers_in,
 )
 from wallaroo_spark.checkpoint.places import open_location
 from wallaroo_spark.errors import CheckpointError
@@ -91,6 +92,15 @@ class CheckpointFiles:
     def holes(self) -> tuple[int, ...]:
         """Batches that are missing inside either log; see :func:`wallaroo_spark.checkpoint.model.holes`."""
         return self._retrying(lambda: tuple(sorted({*holes(self._list("offsets")), *holes(self._list("commits"))})))
+
+    def receivers(self) -> tuple[str, ...]:
+        """The receivers that have a source in the newest batch that is planned, by name; none before the first."""
+
+        def read() -> tuple[str, ...]:
+            newest = max(self._list("offsets"), default=None)
+            return () if newest is None else receivers_in(newest, self._read(f"offsets/{newest}"))
+
+        return self._retrying(read)
 
     def query_id(self) -> str | None:
         """The id of the query that the checkpoint belongs to, or None before Spark has written it.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -31,10 +31,16 @@ _GREATEST_ID = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """What one batch reads up to, in the streams of one receiver."""
+    """What one batch reads up to, in the streams of one receiver.
+
+    A query may have several sources of one receiver, which need not be equally far: then ``references`` has of each
+    stream the one that comes first, for the messages behind it are still needed. ``undecided`` names the streams, by
+    scope and stream id, of which that cannot be told, because their references have no order.
+    """
 
     batch: int
     references: References
+    undecided: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,33 +54,22 @@ class Progress:
 def parse_offsets(batch: int, text: str, receiver: str) -> PlannedBatch | None:
     """The part of ``offsets/<batch>`` that belongs to ``receiver``, or None when it has none there.
 
-    Raises :class:`CheckpointError` for a format that is not known, a file that is cut short or damaged, and two
-    sources of one receiver in the same query.
+    Raises :class:`CheckpointError` for a format that is not known, and a file that is cut short or damaged.
     """
     where = f"offsets/{batch}"
-    version, _, rest = text.partition("\n")
-    if version.strip() not in OFFSET_LOG_VERSIONS:
-        raise CheckpointError(
-            f"{where} starts with {version[:20]!r}, and only the offset log formats "
-            f"{' and '.join(OFFSET_LOG_VERSIONS)} are known; use a Spark release that writes one of these",
-            batch=batch,
-        )
-    metadata, _, body = rest.partition("\n")
-    lines = [line for line in body.split("\n") if line.strip()]
-    # Spark 2 left the metadata line empty; JSON that does not end says that the file does not either.
-    if (not lines and version.strip() == "v1") or (metadata.strip() and not isinstance(_json(metadata), dict)):
-        raise _damaged(where, "is cut short")
-    if version.strip() == "v2":
-        lines = [line.partition(":")[2] for line in lines]
+    lines = _source_lines(batch, text)
     ours = [offset for line in lines if (offset := _source_offset(where, line, receiver)) is not None]
-    if len(ours) > 1:
-        raise CheckpointError(
-            f"{where} has {len(ours)} sources of receiver {receiver!r}, and a receiver feeds one query once; "
-            "call stream() once and use its DataFrame several times",
-            batch=batch,
-            receiver=receiver,
-        )
-    return PlannedBatch(batch, _references(where, ours[0])) if ours else None
+    if not ours:
+        return None
+    ordered = all(offset.get("ids") != "opaque" for offset in ours)
+    references, undecided = _first([_references(where, offset) for offset in ours], ordered)
+    return PlannedBatch(batch, references, undecided)
+
+
+def receivers_in(batch: int, text: str) -> tuple[str, ...]:
+    """The receivers that have a source in ``offsets/<batch>``, sorted. Raises as :func:`parse_offsets` does."""
+    values = [_json(line) for line in _source_lines(batch, text)]
+    return tuple(sorted({str(value["receiver"]) for value in values if _is_ours(value) and "receiver" in value}))
 
 
 def is_commit(text: str) -> bool:
@@ -123,6 +118,67 @@ def changed(before: References | None, after: References) -> References:
     return {scope: streams for scope, streams in differing.items() if streams}
 
 
+def _source_lines(batch: int, text: str) -> list[str]:
+    """The offsets of all sources of a batch, one a source."""
+    where = f"offsets/{batch}"
+    version, _, rest = text.partition("\n")
+    if version.strip() not in OFFSET_LOG_VERSIONS:
+        raise CheckpointError(
+            f"{where} starts with {version[:20]!r}, and only the offset log formats "
+            f"{' and '.join(OFFSET_LOG_VERSIONS)} are known; use a Spark release that writes one of these",
+            batch=batch,
+        )
+    metadata, _, body = rest.partition("\n")
+    lines = [line for line in body.split("\n") if line.strip()]
+    # Spark 2 left the metadata line empty; JSON that does not end says that the file does not either.
+    if (not lines and version.strip() == "v1") or (metadata.strip() and not isinstance(_json(metadata), dict)):
+        raise _damaged(where, "is cut short")
+    return [line.partition(":")[2] for line in lines] if version.strip() == "v2" else lines
+
+
+def _first(sources: Sequence[References], ordered: bool) -> tuple[References, tuple[tuple[str, str], ...]]:
+    """Of each stream the reference that no source has yet to reach, and the streams of which that cannot be told.
+
+    A stream that one source has nothing of is left out: for that source it begins at its first message. ``ordered``
+    is whether the ids of the instances' streams increase.
+    """
+    first: dict[str, dict[str, Reference]] = {}
+    undecided = []
+    for scope, streams in sources[0].items():
+        first[scope] = {}
+        for stream in streams:
+            found = [source.get(scope, {}).get(stream) for source in sources]
+            known = [reference for reference in found if reference is not None]
+            if len(known) < len(sources):
+                continue
+            # Ids of the whole source, which v3 has, always increase.
+            earliest = _earliest(known, ordered or not scope)
+            if earliest is None:
+                undecided.append((scope, stream))
+            else:
+                first[scope][stream] = earliest
+    return first, tuple(undecided)
+
+
+def _earliest(references: Sequence[Reference], ordered: bool) -> Reference | None:
+    """The one that comes first; None when they differ and have no order."""
+    if len(set(references)) == 1:
+        return references[0]
+    numbers = [reference for reference in references if isinstance(reference, int)]
+    if len(numbers) == len(references):
+        return min(numbers) if ordered else None
+    buffers = {str(reference).rpartition(":")[0] for reference in references}
+    positions = [str(reference).rpartition(":")[2] for reference in references]
+    # Positions within one worker's buffer have an order; those of different buffers have none.
+    if numbers or len(buffers) > 1 or not all(position.isdecimal() for position in positions):
+        return None
+    return min(references, key=lambda reference: int(str(reference).rpartition(":")[2]))
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, dict) and "wallaroo" in value
+
+
 def _source_offset(where: str, line: str, receiver: str) -> dict[str, Any] | None:
     """The offset in ``line`` when it is one of ``receiver``; lines of other kinds of sources may hold anything."""
     if line.strip() == _NO_OFFSET:
@@ -130,7 +186,7 @@ def _source_offset(where: str, line: str, receiver: str) -> dict[str, Any] | Non
     value = _json(line)
     if value is None and '"wallaroo"' in line:
         raise _damaged(where, "has an offset of ours that is not JSON")
-    if not isinstance(value, dict) or "wallaroo" not in value or value.get("receiver") != receiver:
+    if not _is_ours(value) or value.get("receiver") != receiver:
         return None
     if value["wallaroo"] != SOURCE_OFFSET_VERSION:
         raise CheckpointError(
@@ -138,7 +194,8 @@ def _source_offset(where: str, line: str, receiver: str) -> dict[str, Any] | Non
             f"{SOURCE_OFFSET_VERSION}; use the release that wrote it, or a new checkpoint",
             receiver=receiver,
         )
-    return value
+    found: dict[str, Any] = value
+    return found
 
 
 def _references(where: str, offset: Mapping[str, Any]) -> References:

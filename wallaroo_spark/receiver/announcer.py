@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wallaroo_spark.checkpoint import References, changed
+from wallaroo_spark.checkpoint import Reference, References, changed
 from wallaroo_spark.errors import RegistryError, TransportError
 from wallaroo_spark.registry import Lease, Registry
 from wallaroo_spark.steps import Step, passed
@@ -99,15 +99,20 @@ class Announcer:
         self.find_workers()
         self.settle()
 
-    def commit(self, epoch: int, batch: int, references: References) -> None:
+    def commit(
+        self, epoch: int, batch: int, references: References, undecided: Collection[tuple[str, str]] = ()
+    ) -> None:
         """Spark has committed ``batch`` of the query of that epoch: have the workers that are known now told.
 
+        The streams in ``undecided``, by scope and stream id, stand where they stood before.
         What is said late, of a query that another has followed, is about another checkpoint and is passed over.
         """
         with self._changed:
             standing = self._standing
             if standing is None or epoch != standing.epoch or batch <= standing.batch:
                 return
+            if undecided:
+                references = _keeping(standing.references, references, undecided)
             self._standing = Standing(epoch, batch, references)
             self._changed.notify_all()
 
@@ -236,6 +241,17 @@ class Teller:
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._standing() not in (None, self.told))
             return not self._stopped
+
+
+def _keeping(
+    before: References, references: References, streams: Collection[tuple[str, str]]
+) -> dict[str, dict[str, Reference]]:
+    """``references``, and for these streams what was there before."""
+    kept = {scope: dict(known) for scope, known in references.items()}
+    for scope, stream in streams:
+        if stream in before.get(scope, {}):
+            kept.setdefault(scope, {})[stream] = before[scope][stream]
+    return kept
 
 
 def _attempt(step: Callable[[], None]) -> Exception | None:

@@ -11,20 +11,22 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import metadata
 from typing import Any
 
+from wallaroo_spark.checkpoint import PlannedBatch
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.longjobs import classic_context
 from wallaroo_spark.options import Options
+from wallaroo_spark.receiver import writers
 from wallaroo_spark.transport import advertised
 
 log = logging.getLogger("wallaroo_spark.receiver")
 
 JAVA_NEEDED = 17
 PYSPARK_NEEDED = (4, 3)
-_ASYNC_OPTION = "asyncprogresstrackingenabled"
+_ASYNC_OPTION = "asyncProgressTrackingEnabled"
 _PYTHON_CHECK_SECONDS = 30
 _GREATEST_PORT = 65_535
 
@@ -123,7 +125,7 @@ def addresses(options: Options) -> None:
 
 def synchronous(writer: Any, holes: tuple[int, ...], checkpoint: str) -> None:
     """Refuse asynchronous progress tracking, under which a planned range may change."""
-    if writer_options(writer).get(_ASYNC_OPTION, "false").lower() == "true":
+    if (writers.option(writer, _ASYNC_OPTION) or "false").lower() == "true":
         raise ConfigurationError(
             "asyncProgressTrackingEnabled lets a planned range change, so messages could be lost; leave it out"
         )
@@ -135,17 +137,40 @@ def synchronous(writer: Any, holes: tuple[int, ...], checkpoint: str) -> None:
         )
 
 
-def writer_options(writer: Any) -> dict[str, str]:
-    """The options that a DataStreamWriter carries, by lower-case name; empty where Spark does not let us see them."""
-    try:
-        if hasattr(writer, "_write_proto"):
-            return {name.lower(): value for name, value in writer._write_proto.options.items()}
-        java_writer = writer._jwrite
-        field = java_writer.getClass().getDeclaredField("extraOptions")
-        field.setAccessible(True)
-        options = field.get(java_writer)
-        found = options.get(_ASYNC_OPTION)
-        return {_ASYNC_OPTION: str(found.get())} if found.isDefined() else {}
-    except Exception as error:
-        log.debug("the writer's options cannot be seen: %s", error)
-        return {}
+def trigger(writer: Any) -> None:
+    """Refuse ``Trigger.Once``, under which Spark plans one batch at once, before any connector is let in."""
+    if writers.runs_once(writer):
+        raise ConfigurationError(
+            "the trigger Once plans its batch before a connector has sent anything, so it would read nothing; "
+            "use .trigger(availableNow=True), which waits until the connectors are quiet"
+        )
+
+
+def same_receivers(checkpoint: str, found: Collection[str], read: Collection[str]) -> None:
+    """Refuse a checkpoint that follows the streams of receivers which the query does not read."""
+    others = sorted(set(found) - set(read))
+    if others:
+        raise CheckpointError(
+            f"checkpoint {checkpoint} is of receiver {_names(others)}, and this query reads {_names(sorted(read))}: "
+            "it would wait for ever, for the references there are of other streams; give the receiver the name that "
+            "it had, or use another checkpoint",
+            checkpoint=checkpoint,
+            found=sorted(found),
+        )
+
+
+def decided(checkpoint: str, committed: PlannedBatch | None) -> None:
+    """Refuse a checkpoint in which two sources of one receiver stand apart where references have no order."""
+    if committed is not None and committed.undecided:
+        streams = ", ".join(f"{stream} of {scope!r}" for scope, stream in committed.undecided[:5])
+        raise CheckpointError(
+            f"checkpoint {checkpoint} has several references in batch {committed.batch} for stream {streams}, of "
+            "sources of one receiver, and with opaque or ephemeral ids nobody can tell which comes first; use another "
+            "checkpoint, and read the stream once in the query",
+            checkpoint=checkpoint,
+            batch=committed.batch,
+        )
+
+
+def _names(receivers: Collection[str]) -> str:
+    return " and ".join(repr(name) for name in receivers)

@@ -16,6 +16,8 @@ import secrets
 import socket
 import threading
 import uuid
+import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
@@ -28,16 +30,19 @@ from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, Progre
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryError, TransportError, WallarooError
 from wallaroo_spark.longjobs import JobRecord, Patience
 from wallaroo_spark.options import Options, public_name, resolve_secret
-from wallaroo_spark.receiver import checks
+from wallaroo_spark.receiver import checks, writers
 from wallaroo_spark.receiver.announcer import Announcer, Standing
 from wallaroo_spark.receiver.fleet import Fleet
 from wallaroo_spark.receiver.ownership import require_own
-from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, EmbeddedRedis, Registry
 from wallaroo_spark.source import Secrets, load, register
 from wallaroo_spark.worker.flight_client import Trust, WorkerClient, status_token
 from wallaroo_spark.worker.service import WorkerSetup
 
 log = logging.getLogger("wallaroo_spark.receiver")
+
+_running: weakref.WeakSet[Receiver] = weakref.WeakSet()
+"""The receivers of this program that are started, for queries that read several."""
 
 WORKERS_SECONDS = 120.0
 """How long the workers may take to come up: a cluster may first have to start their executors."""
@@ -76,6 +81,9 @@ class Receiver:
         self._watcher: CheckpointWatcher | None = None
         self._listener: _Waker | None = None
         self._token = ""
+        self._query_starts = False
+        self._checkpoint_owner = self.owner
+        self._publishing = threading.Lock()
         self._lifecycle = threading.RLock()
         self._patience = Patience(f"receiver {name!r}")
 
@@ -109,6 +117,7 @@ class Receiver:
                 except BaseException:
                     self._shut_down()
                     raise
+                _running.add(self)
             return self
 
     def stream(self) -> DataFrame:
@@ -148,6 +157,7 @@ class Receiver:
     def _shut_down(self) -> None:
         """Free all that there is, whatever goes wrong with the rest of it."""
         self._patience.stopping.set()
+        _running.discard(self)
         for step in (self._stop_query, self._stop_workers, self._let_go_of_registry):
             try:
                 step()
@@ -263,48 +273,120 @@ class Receiver:
             if self._fleet is not None:
                 self._fleet.expect_end()
             raise self._name_in_use()
-        registry.publish_fleet({"status_token": status_token(self._token), "workers": str(self.options.workers)})
         if files is not None and checkpoints is not None:
-            checkpoints.lock(files.identity, self.owner, self.options.lease_seconds)
+            checkpoints.lock(files.identity, self._checkpoint_owner, self.options.lease_seconds)
+        self._publish()
+
+    def _publish(self) -> None:
+        """Say what holds for the fleet: by ``query`` a source knows whether the query that it is of is ours."""
+        registry = self._registry
+        # What was seen before a query began must not be written behind what was said of it.
+        with self._publishing:
+            if registry is not None:
+                workers, token = str(self.options.workers), status_token(self._token)
+                registry.publish_fleet({"status_token": token, "workers": workers, "query": self._feeds()})
+
+    def _feeds(self) -> str:
+        """The id of the query that is fed, or what stands for it while it starts, or while there is none."""
+        query = self._query
+        if query is None:
+            return QUERY_STARTS if self._query_starts else NO_QUERY
+        return str(query.id) if query.isActive else NO_QUERY
 
     def _start_query(self, writer: Any, checkpoint: str) -> Any:
         if self._fleet is None or self._announcer is None or self._registry is None:
             raise ConfigurationError("the receiver is not started; call start(), or use it in a with statement")
+        checks.trigger(writer)
+        read = writers.receivers_of(writer)
+        with contextlib.ExitStack() as held:
+            together = [self, *(held.enter_context(other._held_still()) for other in self._read_beside(read))]
+            for receiver in together:
+                receiver._must_feed_none()
+            for receiver in together:
+                receiver._stop_query()
+            files = CheckpointFiles(checkpoint, self._spark)
+            checks.synchronous(writer, files.holes(), files.identity)
+            checks.same_receivers(files.identity, files.receivers(), read or {self.name})
+            try:
+                for receiver in together:
+                    receiver._hold_checkpoint(CheckpointFiles(checkpoint, self._spark), self.owner)
+                    receiver._begin()
+                query = writer.option("checkpointLocation", checkpoint).start()
+                for receiver in together:
+                    receiver._query = query
+                require_own(self._spark, query, files, checkpoint, self._patience.stopping)
+                for receiver in together:
+                    receiver._follow()
+            except BaseException:
+                for receiver in together:
+                    receiver._stop_query()
+                raise
+        return query
+
+    def _read_beside(self, read: set[str] | None) -> list[Receiver]:
+        """The other receivers that a query reads, for it acknowledges to their connectors too."""
+        if read is None:
+            return []
+        if self.name not in read:
+            reads = f"it reads {', '.join(map(repr, sorted(read)))}" if read else "it reads none"
+            raise ConfigurationError(
+                f"the query does not read receiver {self.name!r}, {reads}; build it on what stream() of this "
+                "receiver returns, or start it by the receiver that it reads"
+            )
+        running = {receiver.name: receiver for receiver in list(_running)}
+        missing = sorted(read - running.keys() - {self.name})
+        if missing:
+            raise ConfigurationError(
+                f"the query also reads receiver {', '.join(map(repr, missing))}, which this program does not run; "
+                "start it here before the query, or leave its stream out"
+            )
+        return [running[name] for name in sorted(read - {self.name})]
+
+    @contextlib.contextmanager
+    def _held_still(self) -> Iterator[Self]:
+        """This receiver is neither started nor stopped meanwhile."""
+        if not self._lifecycle.acquire(timeout=STOP_SECONDS):
+            raise ConfigurationError(f"receiver {self.name!r} is starting or stopping; start the query again then")
+        try:
+            if self._fleet is None:
+                raise ConfigurationError(f"receiver {self.name!r} was stopped; start it before the query that reads it")
+            yield self
+        finally:
+            self._lifecycle.release()
+
+    def _must_feed_none(self) -> None:
         if self._query is not None and self._query.isActive:
             raise ConfigurationError(
                 f"receiver {self.name!r} feeds a query already; stop it first, or use foreachBatch for several sinks"
             )
-        self._stop_query()
-        files = CheckpointFiles(checkpoint, self._spark)
-        checks.synchronous(writer, files.holes(), files.identity)
-        try:
-            self._hold_checkpoint(files)
-            self._begin(files)
-            self._query = writer.option("checkpointLocation", checkpoint).start()
-            require_own(self._spark, self._query, files, checkpoint, self._patience.stopping)
-        except BaseException:
-            self._stop_query()
-            raise
+
+    def _follow(self) -> None:
+        """The query has started: watch what it commits."""
         assert self._watcher is not None
         self._watcher.start()
-        return self._query
+        self._renew_at_leisure()
 
-    def _begin(self, files: CheckpointFiles) -> None:
+    def _begin(self) -> None:
         """Have the workers know where the query will go on, and the watcher follow it from there."""
+        files = self._files
         assert self._announcer is not None
         assert self._registry is not None
+        assert files is not None
         committed = files.progress(self.name).committed
+        checks.decided(files.identity, committed)
         references = committed.references if committed else (self.options.starting_offsets or {})
         epoch = self._announcer.next_epoch(self._patience.ask(self._registry.next_submission))
         self._announcer.begin(Standing(epoch, committed.batch if committed else -1, references))
+        self._query_starts = True
+        self._patience.ask(self._renew)
         self._watcher = CheckpointWatcher(files, self.name, functools.partial(self._progressed, epoch))
         if files.stamp() is None:
             # PySpark asks Java for each value of a report, many times a batch, so this is for where nothing else tells.
             self._listener = _Waker(self._watcher)
             self._spark.streams.addListener(self._listener)
 
-    def _hold_checkpoint(self, files: CheckpointFiles) -> None:
-        """One query a checkpoint, whichever receiver feeds it."""
+    def _hold_checkpoint(self, files: CheckpointFiles, owner: str) -> None:
+        """One query a checkpoint, whichever receivers feed it; ``owner`` is the one that starts it."""
         checkpoints = self._checkpoints
         assert checkpoints is not None
 
@@ -316,20 +398,23 @@ class Receiver:
             )
 
         seconds = self.options.lease_seconds
-        self._patience.hold(lambda: checkpoints.lock(files.identity, self.owner, seconds), seconds, in_use)
-        self._files = files
+        self._patience.hold(lambda: checkpoints.lock(files.identity, owner, seconds), seconds, in_use)
+        self._files, self._checkpoint_owner = files, owner
 
     def _progressed(self, epoch: int, progress: Progress) -> None:
         announcer = self._announcer
         if progress.committed is not None and announcer is not None:
-            announcer.commit(epoch, progress.committed.batch, progress.committed.references)
+            committed = progress.committed
+            announcer.commit(epoch, committed.batch, committed.references, committed.undecided)
 
     def _stop_query(self) -> None:
         """Stop the query; the watcher's last look then finds all that it has committed."""
         query, watcher, listener, files = self._query, self._watcher, self._listener, self._files
         self._query = self._listener = None
+        self._query_starts = False
         with contextlib.ExitStack() as last:
             last.callback(self._let_go_of_checkpoint, files)
+            last.callback(self._renew_at_leisure)
             if listener is not None:
                 last.callback(self._spark.streams.removeListener, listener)
             if watcher is not None:
@@ -343,11 +428,16 @@ class Receiver:
         if self._announcer is not None:
             self._announcer.settle()
 
+    def _renew_at_leisure(self) -> None:
+        with contextlib.suppress(WallarooError):
+            # Each round does it again, and says what goes wrong.
+            self._renew()
+
     def _let_go_of_checkpoint(self, files: CheckpointFiles | None) -> None:
         self._watcher = self._files = None
         if files is not None and self._checkpoints is not None:
             with contextlib.suppress(RegistryError):
-                self._checkpoints.unlock(files.identity, self.owner)
+                self._checkpoints.unlock(files.identity, self._checkpoint_owner)
 
 
 def _ask_to_leave(slot: int, client: WorkerClient) -> None:
@@ -365,9 +455,10 @@ def _slots(records: list[JobRecord], announcer: Announcer | None) -> list[dict[s
 
 def _slot_status(record: JobRecord, announcer: Announcer | None) -> dict[str, Any]:
     answer = announcer.status(record.number) if announcer else None
+    state = "serving" if answer else ("starting" if record.running else "down")
     return {
         "slot": record.number,
-        "state": "serving" if answer else ("starting" if record.running else "down"),
+        "state": state,
         "submissions": record.submissions,
         "last_error": record.last_error,
         **({"worker": answer} if answer else {}),

@@ -6,6 +6,11 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
+NO_QUERY = "none"
+"""What a fleet's record says of its ``query`` while the receiver feeds none."""
+QUERY_STARTS = "starting"
+"""What it says while one starts; then it says the query's id."""
+
 
 @dataclass(frozen=True)
 class Lease:

@@ -63,6 +63,8 @@ class FleetView:
         self._started = False
         self._away = False
         self.workers = 0
+        self.query = ""
+        self._looked = threading.Event()
         self.seen: dict[str, dict[str, Any]] = {}
 
     def start(self) -> None:
@@ -85,6 +87,10 @@ class FleetView:
         with self._changed:
             self._changed.wait_for(lambda: self._stamp != stamp, seconds)
             return self._stamp
+
+    def wait_for_first_look(self, seconds: float) -> None:
+        """Wait until the registry has answered once."""
+        self._looked.wait(seconds)
 
     def slots(self) -> dict[int, SlotView]:
         """The workers that answer now, by slot."""
@@ -125,6 +131,8 @@ class FleetView:
 
     def _take(self, fleet: dict[str, str], leases: dict[int, Lease]) -> None:
         self.workers = int(fleet.get("workers", self.workers))
+        self.query = fleet.get("query", self.query)
+        self._looked.set()
         for slot, lease in leases.items():
             known = self._slots.get(slot)
             # Another lease than the last one is a newer one, though a Redis with another clock may number it lower.

@@ -1,8 +1,9 @@
 """The source's offset: what Spark's offset log holds of it.
 
 A dictionary of JSON values: ``wallaroo`` is the format's version, ``receiver`` whose it is, ``streams`` the end
-reference of each stream by scope and decimal stream id. Two offsets that say the same are the same text, because Spark
-compares them as text. Source: ``design.md``, The picture (Source).
+reference of each stream by scope and decimal stream id; ``ids`` is there where they are ``opaque``, without an order.
+Two offsets that say the same are the same text, because Spark compares them as text. Source: ``design.md``, The picture
+(Source).
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from wallaroo_spark.checkpoint import Reference, References
 OFFSET_VERSION = 1
 
 
-def offset(receiver: str, references: References) -> dict[str, Any]:
-    """The offset that says exactly these references."""
+def offset(receiver: str, references: References, message_ids: str = "increasing") -> dict[str, Any]:
+    """The offset that says exactly these references; ``message_ids`` is the option of that name."""
     streams = {
         scope: {stream_id: references[scope][stream_id] for stream_id in sorted(references[scope], key=int)}
         for scope in sorted(references)
         if references[scope]
     }
-    return {"wallaroo": OFFSET_VERSION, "receiver": receiver, "streams": streams}
+    kind = {"ids": message_ids} if message_ids == "opaque" else {}
+    return {"wallaroo": OFFSET_VERSION, "receiver": receiver, **kind, "streams": streams}
 
 
 def references_of(value: Mapping[str, Any]) -> dict[str, dict[str, Reference]]:

@@ -47,6 +47,7 @@ class RangePartition(InputPartition):
     fail_on_data_loss: bool = True
     include_boundaries: bool = False
     trust: Trust | None = None
+    query: str = ""
 
     def __post_init__(self) -> None:
         super().__init__(self.slot)

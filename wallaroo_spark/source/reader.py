@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -22,10 +23,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from wallaroo_spark.checkpoint import Reference
-from wallaroo_spark.errors import TransportError
+from wallaroo_spark.checkpoint import Reference, References
+from wallaroo_spark.errors import ConfigurationError, TransportError
 from wallaroo_spark.options import Options, resolve_secret
-from wallaroo_spark.registry import Registry
+from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.source.fleet_view import FleetView
 from wallaroo_spark.source.offsets import merge, offset, references_of
 from wallaroo_spark.source.planner import Limits, Plan, combine, ranges, shares, slot_of
@@ -36,6 +37,9 @@ from wallaroo_spark.worker.flight_client import Trust
 log = logging.getLogger("wallaroo_spark.source")
 
 _LOOK_SECONDS = 0.1
+FIRST_LOOK_SECONDS = 5.0
+"""How long a source waits, once, for what the registry says of its receiver."""
+_QUERY_ID = "sql.streaming.queryId"
 
 
 class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -51,6 +55,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle_since: float | None = None
         self._target: dict[str, Any] | None = None
         self._last: dict[str, Any] = {}
+        self._looked = False
+        self._checked = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options}
@@ -74,7 +80,10 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts: ``startingOffsets``, or at nothing. May be called again."""
-        return offset(self.options.receiver, self.options.starting_offsets or {})
+        return self._offset(self.options.starting_offsets or {})
+
+    def _offset(self, references: References) -> dict[str, Any]:
+        return offset(self.options.receiver, references, self.options.message_ids)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The limit that the options set; Spark hands it back to :meth:`latestOffset`."""
@@ -89,6 +98,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends: ``start`` itself when there is nothing to read. Never raises what may pass."""
+        self._refuse_without_query()
         limits = self._limits(limit)
         if self._waiting_until is not None:
             return self._latest_of_available_now(start, limits)
@@ -100,6 +110,18 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planned = (stamp, start) if plan is not None and plan.empty else None
             return start
         return self._ends(start, plan)
+
+    def _refuse_without_query(self) -> None:
+        """Refuse to read for a query that the receiver did not start: its workers would let no connector in for it.
+
+        A receiver that starts a query has said so before. Where the registry is away nothing is known, and the query
+        waits for it anyway.
+        """
+        if not self._looked:
+            self._fleet.wait_for_first_look(FIRST_LOOK_SECONDS)
+            self._looked = True
+        if self._fleet.query == NO_QUERY:
+            raise _not_started(self.options.receiver, "and it feeds none")
 
     def _limits(self, limit: ReadLimit) -> Limits:
         """What Spark asks for; when it asks for what the options set, all of them count, for it can name but one."""
@@ -145,7 +167,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self, start: dict[str, Any], plan: Plan) -> dict[str, Any]:
         self._planned = None
-        self._last = offset(self.options.receiver, merge(references_of(start), plan.ends))
+        self._last = self._offset(merge(references_of(start), plan.ends))
         return self._last
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -164,13 +186,13 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._target is None and (late or (self._quiet() and not self._owes(start))):
                 everything = self._plan(start, Limits())
                 if everything is not None:
-                    self._target = offset(self.options.receiver, merge(references_of(start), everything.ends))
+                    self._target = self._offset(merge(references_of(start), everything.ends))
             plan = self._plan(start, limits)
             if plan is not None and not plan.empty:
                 ends = self._within_target(references_of(start), plan)
                 if ends != references_of(start):
                     self._idle_since = None
-                    self._last = offset(self.options.receiver, ends)
+                    self._last = self._offset(ends)
                     return self._last
             if self._target is not None:
                 return start
@@ -239,16 +261,19 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         plan = self._plan(self._last, Limits()) if self._last else None
         if plan is None:
             return None
-        latest = offset(self.options.receiver, merge(references_of(self._last), plan.ends))
+        latest = self._offset(merge(references_of(self._last), plan.ends))
         return {**latest, "lag": {"rows": plan.rows, "bytes": plan.bytes}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One partition a slot that has something. May be the first call of a process, with no plan before it."""
         passed(Step.OFFSETS_WRITTEN)
+        self._refuse_without_query()
         self._last = end
         planned = ranges(references_of(start), references_of(end))
+        self._checked, first = True, not self._checked
         if not planned:
-            return []
+            # A task knows the query that it is of, which this process does not: have one look in the first batch.
+            return [self._partition(0, [])] if first else []
         self._await_fleet()
         planned = [one for one in planned if not self._dissolved(one[3])]
         by_slot: dict[int, list[Any]] = {}
@@ -291,11 +316,13 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             fail_on_data_loss=options.fail_on_data_loss,
             include_boundaries=options.include_boundaries,
             trust=self._trust,
+            query=self._fleet.query if self._fleet.query not in (NO_QUERY, QUERY_STARTS) else "",
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The partition's rows as Arrow record batches, in an executor."""
         assert isinstance(partition, RangePartition)
+        _refuse_another_query(partition)
         return read_ranges(partition, lambda: Registry(partition.registry, partition.receiver, attempts=1))
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -305,3 +332,19 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The query has ended."""
         if "_fleet" in self.__dict__:
             self._fleet.stop()
+
+
+def _refuse_another_query(partition: RangePartition) -> None:
+    """Refuse to read for another query than the one that the receiver feeds, as far as both are known."""
+    context = TaskContext.get()
+    query = context.getLocalProperty(_QUERY_ID) if context is not None else None
+    if query and partition.query and query != partition.query:
+        raise _not_started(partition.receiver, f"and it feeds query {partition.query}, not {query}")
+
+
+def _not_started(receiver: str, what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"receiver {receiver!r} did not start this query, {what}, so no message would ever be acknowledged; "
+        "start it with receiver.start(rows.writeStream…, checkpoint=…) in place of .start()",
+        receiver=receiver,
+    )
