@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -248,3 +249,38 @@ def test_a_job_whose_task_holds_no_lease_any_more_is_cancelled_and_submitted_aga
     jobs.join(10, session.gate.set)
 
     assert jobs.records[0].submission == 8
+
+
+def lacking(number: int, submission: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def work(rows: Iterator[Any]) -> Iterator[Any]:
+        import no_such_package_anywhere
+
+        yield from no_such_package_anywhere.rows
+
+    return work
+
+
+def test_a_package_that_executors_lack_ends_a_start_at_once_with_the_way_out(spark: SparkSession) -> None:
+    jobs = LongJobs(spark, 1, "test-lacking", "job {number}", lambda: 1, lacking, 30.0)
+    jobs.start()
+    try:
+        with pytest.raises(ConfigurationError) as refused:
+            Patience("receiver 'a'").await_served("worker", jobs.records, set, 600.0)
+    finally:
+        jobs.join(10, lambda: None)
+
+    assert re.fullmatch(
+        r"receiver 'a': worker 0 cannot start: ModuleNotFoundError: No module named 'no_such_package_anywhere'"
+        r"; install pip install 'wallaroo-spark\[worker\]' where Spark's Python is on every node .*",
+        refused.value.message,
+    )
+
+
+def test_what_may_pass_is_waited_out() -> None:
+    gone = RuntimeError("noise\nCaused by: java.io.IOException: the executor is gone")
+    away = RuntimeError("x\nwallaroo_spark.errors.RegistryError: Redis at a:1 cannot be reached\n")
+    refused = RuntimeError(
+        "x\nwallaroo_spark.errors.ConfigurationError: TLS certificate a.pem: no such file\n\n\tat a.b"
+    )
+
+    assert [longjobs.is_permanent(error) for error in (gone, away, refused)] == [False, False, True]

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import re
+import socket
 import threading
 import time
 import weakref
@@ -42,6 +43,10 @@ END_SECONDS = 10.0
 MISSED_LEASES = 2.0
 """A job whose task has served, and then has held no lease for the time of so many, is cancelled and submitted again."""
 _ERROR_CHARACTERS = 500
+_LACKING = re.compile(r"(ModuleNotFound|Import)Error: ")
+"""What Python says of a package that it has not."""
+_REFUSED = re.compile(re.escape(f"{ConfigurationError.__module__}.{ConfigurationError.__qualname__}: "))
+"""How Python shows what this package raises of its options; Spark hands it on as text."""
 _ASK_AGAIN_SECONDS = 0.2
 _LOOK_AGAIN_SECONDS = 0.05
 
@@ -61,6 +66,8 @@ class JobRecord:
     submission: int = 0
     running: bool = False
     last_error: str = ""
+    permanent: bool = False
+    """Whether the last error is one that another submission will not mend."""
 
 
 class Service(Protocol):
@@ -111,7 +118,7 @@ class ServiceThread:
 def serve(service: ServiceThread, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """Run a service in mapInPandas, yielding empty frames as heartbeats; ends when it does, and raises what it raises.
 
-    ``rows`` are the task's own, of which it has one that only places it.
+    ``rows`` are the task's own, of which it has one that only places it. What this host lacks is said with its name.
     """
     import pandas
     import pyarrow
@@ -119,9 +126,12 @@ def serve(service: ServiceThread, rows: Iterator[pd.DataFrame]) -> Iterator[pd.D
     for _ in rows:
         pass
     heartbeat = pandas.DataFrame({"slot": pandas.Series([], dtype=pandas.ArrowDtype(pyarrow.int32()))})
-    with service as running:
-        while running.alive(HEARTBEAT_SECONDS):
-            yield heartbeat
+    try:
+        with service as running:
+            while running.alive(HEARTBEAT_SECONDS):
+                yield heartbeat
+    except ConfigurationError as error:
+        raise ConfigurationError(f"on {socket.gethostname()}: {error.message}", **error.fields) from None
 
 
 class Held(Protocol):
@@ -263,7 +273,7 @@ class LongJobs:
             except RegistryError as error:
                 record.last_error = error.message
             except Exception as error:
-                record.last_error = in_short(error)
+                record.last_error, record.permanent = in_short(error), is_permanent(error)
                 if not self._stopping.is_set():
                     log.warning("%s: its job failed and is submitted again: %s", tag, record.last_error)
             record.running = False
@@ -327,6 +337,12 @@ class Patience:
             missing = [record for record in records if (record.number, record.submission) not in now]
             if not missing:
                 return
+            for record in missing:
+                if record.permanent:
+                    raise ConfigurationError(
+                        f"{self._owner}: {what} {record.number} cannot start: {record.last_error}",
+                        number=record.number,
+                    )
             if time.monotonic() > until:
                 why = "; ".join(f"{what} {record.number}: {record.last_error or 'no error'}" for record in missing)
                 raise ConfigurationError(
@@ -342,10 +358,21 @@ class Patience:
 def in_short(error: Exception) -> str:
     """What happened, out of a Spark error's many lines about where."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lacking = [line for line in lines if _LACKING.match(line)]
     ours = [line for line in lines if line.startswith("wallaroo_spark.")]
     causes = [line.removeprefix("Caused by: ") for line in lines if re.search(r"(Exception|Error): \S", line)]
-    text = (ours[-1:] or causes[:1] or lines[:1] or [repr(error)])[0]
-    return text.lstrip(": ")[:_ERROR_CHARACTERS]
+    text = (lacking[-1:] or ours[-1:] or causes[:1] or lines[:1] or [repr(error)])[0].lstrip(": ")[:_ERROR_CHARACTERS]
+    if lacking:
+        text += (
+            "; install pip install 'wallaroo-spark[worker]' where Spark's Python is on every node (PYSPARK_PYTHON), "
+            "or ship it with --archives"
+        )
+    return text
+
+
+def is_permanent(error: Exception) -> bool:
+    """Whether a job failed by what stays as it is until somebody mends it: an option, a file, a package, a port."""
+    return any(_LACKING.match(line.strip()) or _REFUSED.match(line.strip()) for line in str(error).splitlines())
 
 
 def classic_context(spark: Any) -> Any:

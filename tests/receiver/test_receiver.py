@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -77,6 +78,26 @@ def test_what_cannot_start_leaves_nothing_behind(spark: SparkSession) -> None:
 
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("wallaroo-orders")]
     assert redis_servers() <= of_other_tests
+
+
+def test_a_file_that_executors_lack_ends_the_start_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    missing = str(tmp_path / "no.pem")
+    with (
+        pytest.raises(ConfigurationError, match=rf"worker 0 cannot start: .*on \S+: .*{missing}"),
+        Receiver(spark, "orders", workers=1, tls_certificate=missing, tls_key=missing),
+    ):
+        pytest.fail("it must not start")
+
+
+@pytest.mark.long
+def test_a_port_that_another_program_keeps_ends_the_start_with_the_way_out(spark: SparkSession) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        with (
+            pytest.raises(ConfigurationError, match=rf"worker 0 cannot start: .*listen on 127\.0\.0\.1:{port}: "),
+            Receiver(spark, "orders", workers=1, port=port),
+        ):
+            pytest.fail("it must not start")
 
 
 def test_a_query_that_cannot_start_leaves_the_receiver_ready_for_another(spark: SparkSession, tmp_path: Path) -> None:

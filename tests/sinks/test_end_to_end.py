@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from tests.sinks.serving import ServingSink
 from wallaroo_spark import sinks
+from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.sinks import BatchWriter, Prepared, Transaction, transactional
 from wallaroo_spark.sinks.connector_sink import ConnectorSink
 from wallaroo_spark.steps import SinkStep, at_each
@@ -152,3 +153,18 @@ def test_whole_rows_go_out_as_json(stage: Stage, spark: SparkSession) -> None:
     assert content.endswith(b"\r\n")
     rows = [json.loads(line) for line in content.splitlines()]
     assert rows == [{"id": number, "twice": 2 * number, "text": "ä"} for number in range(3)]
+
+
+def test_a_writer_with_the_checkpoint_of_another_query_delivers_nothing_and_names_both(stage: Stage) -> None:
+    stage.add()
+    own, other = stage.checkpoint, f"{stage.checkpoint}-of-another"
+    stage.checkpoint = other
+    stage.run(lambda frame, batch: None)
+    found = CheckpointFiles(other).query_id()
+    stage.checkpoint = own
+    for checkpoint, said in ((other, f"is of the query {found}"), (f"{own}-of-none", "is no query's checkpoint")):
+        writer = sinks.connector(stage.addresses, checkpoint=checkpoint, name="orders")
+        with pytest.raises(StreamingQueryException, match=said) as refused:
+            stage.run(writer)
+        assert str(CheckpointFiles(own).query_id()) in str(refused.value)
+    assert not stage.seen()

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from wallaroo_spark.errors import TransportError
-from wallaroo_spark.transport import ByteStream, connect, serve, serve_once_free
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.transport import ByteStream, connect, serve, serve_once_free, succession
 
 
 async def echo(stream: ByteStream) -> None:
@@ -44,5 +44,13 @@ async def test_whoever_is_told_to_stop_waits_no_longer() -> None:
 
 
 async def test_what_time_does_not_mend_is_raised_at_once() -> None:
-    with pytest.raises(TransportError, match="65536"):
+    with pytest.raises(ConfigurationError, match="65536"):
         await serve_once_free(echo, "127.0.0.1", 65536, stopped=asyncio.Event())
+
+
+async def test_a_port_that_a_stranger_keeps_is_said_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(succession, "FREE_SECONDS", 0.1)
+    holder = await serve(echo, "127.0.0.1", 0)
+    with pytest.raises(ConfigurationError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use; free"):
+        await serve_once_free(echo, "127.0.0.1", holder.address[1], stopped=asyncio.Event())
+    await holder.close()

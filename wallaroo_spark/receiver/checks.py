@@ -146,6 +146,22 @@ def trigger(writer: Any) -> None:
         )
 
 
+def receivers(name: str, read: Collection[str], running: Collection[str]) -> None:
+    """Refuse a query that does not read the receiver ``name``, or reads others than those that are ``running``."""
+    if name not in read:
+        reads = f"it reads {_names(sorted(read))}" if read else "it reads none"
+        raise ConfigurationError(
+            f"the query does not read receiver {name!r}, {reads}; build it on what stream() of this receiver returns, "
+            "or start it by the receiver that it reads"
+        )
+    missing = sorted({*read} - {*running, name})
+    if missing:
+        raise ConfigurationError(
+            f"the query also reads receiver {_names(missing)}, which this program does not run; start it here before "
+            "the query, or leave its stream out"
+        )
+
+
 def same_receivers(checkpoint: str, found: Collection[str], read: Collection[str]) -> None:
     """Refuse a checkpoint that follows the streams of receivers which the query does not read."""
     others = sorted(set(found) - set(read))

@@ -23,7 +23,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from wallaroo_spark import longjobs
 from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, Progress
@@ -34,6 +33,7 @@ from wallaroo_spark.receiver import checks, writers
 from wallaroo_spark.receiver.announcer import Announcer, Standing
 from wallaroo_spark.receiver.fleet import Fleet
 from wallaroo_spark.receiver.ownership import require_own
+from wallaroo_spark.receiver.waker import Waker
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, EmbeddedRedis, Registry
 from wallaroo_spark.source import Secrets, load, register
 from wallaroo_spark.worker.flight_client import Trust, WorkerClient, status_token
@@ -79,7 +79,7 @@ class Receiver:
         self._query: Any = None
         self._files: CheckpointFiles | None = None
         self._watcher: CheckpointWatcher | None = None
-        self._listener: _Waker | None = None
+        self._listener: Waker | None = None
         self._token = ""
         self._query_starts = False
         self._checkpoint_owner = self.owner
@@ -327,19 +327,8 @@ class Receiver:
         """The other receivers that a query reads, for it acknowledges to their connectors too."""
         if read is None:
             return []
-        if self.name not in read:
-            reads = f"it reads {', '.join(map(repr, sorted(read)))}" if read else "it reads none"
-            raise ConfigurationError(
-                f"the query does not read receiver {self.name!r}, {reads}; build it on what stream() of this "
-                "receiver returns, or start it by the receiver that it reads"
-            )
         running = {receiver.name: receiver for receiver in list(_running)}
-        missing = sorted(read - running.keys() - {self.name})
-        if missing:
-            raise ConfigurationError(
-                f"the query also reads receiver {', '.join(map(repr, missing))}, which this program does not run; "
-                "start it here before the query, or leave its stream out"
-            )
+        checks.receivers(self.name, read, running.keys())
         return [running[name] for name in sorted(read - {self.name})]
 
     @contextlib.contextmanager
@@ -382,7 +371,7 @@ class Receiver:
         self._watcher = CheckpointWatcher(files, self.name, functools.partial(self._progressed, epoch))
         if files.stamp() is None:
             # PySpark asks Java for each value of a report, many times a batch, so this is for where nothing else tells.
-            self._listener = _Waker(self._watcher)
+            self._listener = Waker(self._watcher)
             self._spark.streams.addListener(self._listener)
 
     def _hold_checkpoint(self, files: CheckpointFiles, owner: str) -> None:
@@ -463,24 +452,3 @@ def _slot_status(record: JobRecord, announcer: Announcer | None) -> dict[str, An
         "last_error": record.last_error,
         **({"worker": answer} if answer else {}),
     }
-
-
-class _Waker(StreamingQueryListener):
-    """Has the watcher look when Spark reports progress, which it does after it has written ``commits/N``."""
-
-    def __init__(self, watcher: CheckpointWatcher) -> None:
-        self._watcher = watcher
-
-    def onQueryStarted(self, event: Any) -> None:
-        """Nothing to see yet."""
-
-    def onQueryProgress(self, event: Any) -> None:
-        """A batch has been committed."""
-        self._watcher.wake()
-
-    def onQueryIdle(self, event: Any) -> None:
-        """Nothing new."""
-
-    def onQueryTerminated(self, event: Any) -> None:
-        """The last batch may have been committed since."""
-        self._watcher.wake()

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.errors import SinkError
+from wallaroo_spark.longjobs import classic_context
 from wallaroo_spark.sinks.coordinator import Coordinator
 from wallaroo_spark.sinks.decisions import Decisions
 from wallaroo_spark.sinks.interface import Sink, checked_name
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("wallaroo_spark.sinks")
 
 _VOTES = "vote string"
+_QUERY_ID = "sql.streaming.queryId"
 
 
 def transactional(sink: Sink, *, checkpoint: str, shape: Callable[[DataFrame], DataFrame] | None = None) -> BatchWriter:
@@ -62,7 +65,18 @@ class BatchWriter:
         self._coordinator.deliver(batch_id, lambda batch: run_partitions(self.sink, rows, batch))
 
     def _start(self, df: DataFrame) -> Coordinator:
-        query = CheckpointFiles(self.checkpoint).query_id()
+        files = CheckpointFiles(self.checkpoint)
+        query, running = files.query_id(), _running_query(df)
+        if running is not None and query != running:
+            found = f"of the query {query}" if query else "no query's checkpoint"
+            raise SinkError(
+                f"sink {self.sink.name}: {files.identity} is {found}, and this batch is of the query {running}, whose "
+                "checkpoint is elsewhere: decisions there would be of other batches; make the writer with checkpoint= "
+                "as the query has it",
+                checkpoint=files.identity,
+                found=query,
+                query=running,
+            )
         if query is None:
             log.warning(
                 "sink %s: %s is no query's checkpoint; give the one of the query that this writer belongs to",
@@ -73,6 +87,12 @@ class BatchWriter:
         decisions.claim(query)
         speculation = df.sparkSession.conf.get("spark.speculation", "false")
         return Coordinator(self.sink, decisions, always_recover=speculation == "true")
+
+
+def _running_query(df: DataFrame) -> str | None:
+    """The id of the query that a batch is of; None outside a query, and where Spark does not tell (Spark Connect)."""
+    context = classic_context(df.sparkSession)
+    return context.getLocalProperty(_QUERY_ID) if context is not None else None
 
 
 def run_partitions(sink: Sink, df: DataFrame, batch: int) -> list[Vote]:

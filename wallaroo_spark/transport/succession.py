@@ -8,7 +8,7 @@ import errno
 import ssl
 import time
 
-from wallaroo_spark.errors import TransportError
+from wallaroo_spark.errors import ConfigurationError, TransportError
 from wallaroo_spark.transport.base import Handler, Listener
 from wallaroo_spark.transport.tcp import serve
 
@@ -22,15 +22,21 @@ async def serve_once_free(
 ) -> Listener | None:
     """Listen as :func:`serve` does, waiting for a port that is in use; None when ``stopped`` is set meanwhile.
 
-    Raises :class:`TransportError` when the port does not come free, and at once for whatever else is wrong with it.
+    Raises :class:`ConfigurationError` when the port does not come free, and at once for whatever else is wrong with it.
     """
     until = time.monotonic() + FREE_SECONDS
     while not stopped.is_set():
         try:
             return await serve(handler, host, port, tls=tls)
         except TransportError as error:
-            if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE or time.monotonic() > until:
-                raise
+            if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
+                raise ConfigurationError(error.message, **error.fields) from error
+            if time.monotonic() > until:
+                raise ConfigurationError(
+                    f"{error.message}; another program has held it for {FREE_SECONDS:g} seconds, which is longer than "
+                    "a predecessor may take to end",
+                    **error.fields,
+                ) from error
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), _PAUSE_SECONDS)
     return None

@@ -12,7 +12,7 @@ from wallaroo_spark.transport import ByteStream
 async def free_inner_port(options: Options, slot: int, stopped: asyncio.Event) -> int | None:
     """The number of the slot's inner port, 0 being any, once a predecessor has let it go; None when told to stop.
 
-    Raises :class:`TransportError` when it does not come free, or cannot be listened at.
+    Raises :class:`ConfigurationError` when it does not come free, or cannot be listened at.
     """
     if not options.inner_port:
         return 0
