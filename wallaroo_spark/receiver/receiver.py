@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import logging
 import os
 import re
@@ -18,7 +17,6 @@ import threading
 import uuid
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,12 +25,13 @@ from pyspark.sql import DataFrame
 from wallaroo_spark import longjobs
 from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, Progress
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryError, TransportError, WallarooError
-from wallaroo_spark.longjobs import JobRecord, Patience
+from wallaroo_spark.longjobs import Patience
 from wallaroo_spark.options import Options, public_name, resolve_secret
 from wallaroo_spark.receiver import checks, writers
 from wallaroo_spark.receiver.announcer import Announcer, Standing
 from wallaroo_spark.receiver.fleet import Fleet
 from wallaroo_spark.receiver.ownership import require_own
+from wallaroo_spark.receiver.slots import slots
 from wallaroo_spark.receiver.waker import Waker
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, EmbeddedRedis, Registry
 from wallaroo_spark.source import Secrets, load, register
@@ -47,7 +46,6 @@ _running: weakref.WeakSet[Receiver] = weakref.WeakSet()
 WORKERS_SECONDS = 120.0
 """How long the workers may take to come up: a cluster may first have to start their executors."""
 STOP_SECONDS = 15.0
-STATUS_THREADS = 16
 
 
 class Receiver:
@@ -139,7 +137,7 @@ class Receiver:
         standing = announcer.standing if announcer else None
         return {
             "receiver": self.name,
-            "workers": _slots(fleet.records, announcer) if fleet else [],
+            "workers": slots(fleet.records, announcer) if fleet else [],
             "query": {
                 "active": bool(query is not None and query.isActive),
                 "checkpoint": files.identity if files else None,
@@ -434,21 +432,3 @@ def _ask_to_leave(slot: int, client: WorkerClient) -> None:
         client.stop("the receiver is stopping")
     except WallarooError as error:
         log.debug("slot %d: %s", slot, error)
-
-
-def _slots(records: list[JobRecord], announcer: Announcer | None) -> list[dict[str, Any]]:
-    """All slots' status, asked for at the same time."""
-    with ThreadPoolExecutor(min(STATUS_THREADS, len(records)), "wallaroo-status") as pool:
-        return list(pool.map(_slot_status, records, itertools.repeat(announcer)))
-
-
-def _slot_status(record: JobRecord, announcer: Announcer | None) -> dict[str, Any]:
-    answer = announcer.status(record.number) if announcer else None
-    state = "serving" if answer else ("starting" if record.running else "down")
-    return {
-        "slot": record.number,
-        "state": state,
-        "submissions": record.submissions,
-        "last_error": record.last_error,
-        **({"worker": answer} if answer else {}),
-    }
