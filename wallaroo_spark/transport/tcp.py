@@ -1,7 +1,8 @@
 """Streams over TCP and TLS, on asyncio.
 
 Both sides set TCP_NODELAY, because frames are small and answered at once, and keepalive, because a connector may be
-silent for hours and a peer that lost its power says nothing: it is noticed after about a minute.
+silent for hours and a peer that lost its power says nothing: it is noticed after about a minute. While something is
+under way to the peer, a look at what TCP knows notices it as soon.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from collections.abc import Callable
 from typing import Any
 
 from wallaroo_spark.errors import TransportError
+from wallaroo_spark.transport import vigil
 from wallaroo_spark.transport.address import format_address
 from wallaroo_spark.transport.base import HIGH_WATER, READ_AT_MOST, ByteStream, Handler, Listener
 from wallaroo_spark.transport.binding import bind
 from wallaroo_spark.transport.failures import check_port, closed_here, cut, describe, not_connected
+from wallaroo_spark.transport.tls import names_in, said_goodbye
 
 _log = logging.getLogger(__name__)
 
@@ -146,13 +149,14 @@ class _TcpStream(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._lost = asyncio.Event()
+        self._vigil: vigil.Vigil | None = None
 
     # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self._tls = transport.get_extra_info("ssl_object") is not None
-        self.certificate_names = _names(transport.get_extra_info("peercert"))
+        self.certificate_names = names_in(transport.get_extra_info("peercert"))
         self.peer = self.peer or _peer_name(transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
         with contextlib.suppress(OSError):
@@ -175,7 +179,7 @@ class _TcpStream(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        if self._tls and not self._closing and not _said_goodbye(self._transport.get_extra_info("ssl_object")):
+        if self._tls and not self._closing and not said_goodbye(self._transport.get_extra_info("ssl_object")):
             detail = "the peer ended without the TLS farewell; it may have refused our certificate"
             self._failure = self._failure or cut(self.peer, detail)
         self._ended = True
@@ -217,6 +221,9 @@ class _TcpStream(asyncio.BufferedProtocol):
     def write(self, data: bytes) -> None:
         if self._closing or self._failure or self._lost.is_set():
             return
+        if self._vigil is None:
+            self._vigil = vigil.Vigil()
+            asyncio.get_running_loop().call_later(vigil.LOOK_SECONDS, self._look)
         if not self._tls or len(data) <= _TLS_PIECE:
             self._transport.write(data)
             return
@@ -277,6 +284,18 @@ class _TcpStream(asyncio.BufferedProtocol):
     def pause(self) -> None:
         """Leave the socket unread, for :meth:`secure` to find the handshake whole."""
         self._transport.pause_reading()
+
+    def _look(self) -> None:
+        """End the connection when its peer answers nothing any more; looks on while something is under way to it."""
+        seen = None if self._lost.is_set() else vigil.look(self._transport.get_extra_info("socket"))
+        if seen is None or self._vigil is None or not (seen.queued or self.queued):
+            self._vigil = None
+        elif self._vigil.gone(seen, asyncio.get_running_loop().time()):
+            detail = f"it has confirmed nothing of what was sent for {vigil.GONE_SECONDS:g} s; its host may be gone"
+            self._failure = self._failure or cut(self.peer, detail)
+            self._end(reset=True)
+        else:
+            asyncio.get_running_loop().call_later(vigil.LOOK_SECONDS, self._look)
 
     def _take(self, most: int) -> bytes:
         chunk = self._chunks[0]
@@ -413,22 +432,3 @@ def _peer_name(transport: asyncio.BaseTransport) -> str:
     if not address:
         return "unknown"
     return format_address(str(address[0]).removeprefix("::ffff:"), int(address[1]))
-
-
-def _said_goodbye(tls: ssl.SSLObject) -> bool:
-    """Whether the peer ended the TLS session, and not merely, or somebody else, the TCP connection below it."""
-    try:
-        return not tls.read(1)
-    except ssl.SSLZeroReturnError:
-        return True
-    except ssl.SSLError:
-        return False
-
-
-def _names(certificate: Any) -> tuple[str, ...]:
-    """Common name first, then the alternative names, each once."""
-    if not certificate:
-        return ()
-    subject = [value for group in certificate.get("subject", ()) for name, value in group if name == "commonName"]
-    alternatives = [value for _, value in certificate.get("subjectAltName", ())]
-    return tuple(dict.fromkeys([*subject, *alternatives]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError
 
@@ -96,3 +97,22 @@ def _readable(what: str, path: str) -> None:
 def _why(error: Exception) -> str:
     reason = getattr(error, "reason", None)
     return str(reason).replace("_", " ").lower() if reason else str(error)
+
+
+def said_goodbye(tls: ssl.SSLObject) -> bool:
+    """Whether the peer ended the TLS session, and not merely, or somebody else, the TCP connection below it."""
+    try:
+        return not tls.read(1)
+    except ssl.SSLZeroReturnError:
+        return True
+    except ssl.SSLError:
+        return False
+
+
+def names_in(certificate: Any) -> tuple[str, ...]:
+    """Common name first, then the alternative names, each once."""
+    if not certificate:
+        return ()
+    subject = [value for group in certificate.get("subject", ()) for name, value in group if name == "commonName"]
+    alternatives = [value for _, value in certificate.get("subjectAltName", ())]
+    return tuple(dict.fromkeys([*subject, *alternatives]))

@@ -1,0 +1,67 @@
+"""Whether the host at the other end of a TCP connection still answers what it is sent.
+
+Keepalive asks only while nothing is under way, and TCP goes on sending the same bytes for a quarter of an hour. Linux'
+``TCP_USER_TIMEOUT`` ends that sooner, but also ends a connection whose peer answers well and does not read for so long
+(measured), which a worker does that is short of memory, or a subscriber that is slow. So what TCP knows is looked at.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from typing import Any, NamedTuple
+
+GONE_SECONDS = 60.0
+"""What is sent may stay unanswered for so long: as long as keepalive takes."""
+LOOK_SECONDS = 5.0
+
+_WORDS = struct.Struct("8B13I")
+"""The head of Linux' ``struct tcp_info``: the fourth byte counts unanswered probes of a closed window; the fifth number
+is of packets under way, the last one of milliseconds since an answer came.
+"""
+
+
+class Sight(NamedTuple):
+    """What is seen of a connection: ``queued`` bytes that the peer has not confirmed, whether something was sent that
+    is ``unanswered``, and how long ago in seconds the last answer came.
+    """
+
+    queued: int
+    unanswered: bool
+    last_answer: float
+
+
+class Vigil:
+    """Judges what is seen of one connection over time; pure, with the clock as an argument."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def gone(self, sight: Sight, now: float) -> bool:
+        """Whether the peer has answered nothing for too long, although something was sent to it all the while."""
+        answered = self._since is not None and sight.last_answer < now - self._since
+        if not sight.unanswered or answered:
+            self._since = None
+        elif self._since is None:
+            # The last answer may be hours old, if nothing was sent until now.
+            self._since = now
+        return self._since is not None and now - self._since >= GONE_SECONDS
+
+
+def look(connection: Any) -> Sight | None:
+    """What the system knows of a socket; None where it does not tell, as elsewhere than on Linux."""
+    if sys.platform != "linux":
+        return None
+    # Elsewhere there may be no such modules.
+    import fcntl
+    import termios
+
+    try:
+        told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _WORDS.size)
+        (queued,) = struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))
+        words = _WORDS.unpack(told)
+    except (OSError, struct.error):
+        return None
+    probes, under_way, last_answer = words[3], words[12], words[20]
+    return Sight(queued, probes > 0 or under_way > 0, last_answer / 1000)
