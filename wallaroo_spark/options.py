@@ -149,7 +149,8 @@ class Options:
     message_ids: str = _option(
         "increasing",
         Kind.TEXT,
-        "Whether message ids of the drafts increase within a stream, or are compared for equality alone.",
+        "Whether message ids of the drafts increase from one NOTIFY of a stream to the next (else: ERROR), "
+        "or are compared for equality alone.",
         choices=("increasing", "opaque"),
     )
     event_time_unit: str = _option(

@@ -63,6 +63,7 @@ def test_what_is_taken_in_is_counted_and_what_is_committed_is_free_again(buffer:
 
 def test_replays_cost_nothing(buffer: Buffer) -> None:
     fill(buffer, A, 1, 2)
+    buffer.open(A, "stream 1", 0)
     used, version = buffer.used, buffer.version
     fill(buffer, A, 1, 2)
 

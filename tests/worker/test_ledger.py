@@ -108,18 +108,57 @@ class TestAppend:
         stream = ledger()
 
         assert put(stream, [1, 2, 3]) == 3
-        assert put(stream, [2, 3]) == 0
+        stream.open("orders", 0)
+        assert put(stream, [2]) == 0
         assert put(stream, [3, 4, 5]) == 2
-        assert put(stream, [4, 6, 5, 7]) == 2
+        stream.open("orders", 0)
+        assert put(stream, [4, 5, 6, 7]) == 2
         assert held(stream) == [1, 2, 3, 4, 5, 6, 7]
+
+    def test_an_id_that_goes_down_in_a_session_is_an_error_and_what_comes_before_it_counts(self) -> None:
+        stream = ledger()
+
+        with pytest.raises(RemoteProtocolError, match="stream 1: message 10 was sent behind message 30") as caught:
+            put(stream, [30, 10, 20])
+        assert caught.value.fields["fault"] is Fault.IDS_NOT_INCREASING
+        assert "messageIds=increasing" in caught.value.message
+        assert "set messageIds=opaque" in caught.value.message
+        stream.validate()
+        assert held(stream) == [30]
+
+    def test_of_what_broke_a_rule_of_opaque_ids_nothing_is_taken_for_sent(self) -> None:
+        stream = ledger("opaque")
+        put(stream, [5])
+        with pytest.raises(RemoteProtocolError, match="message 5 was sent before"):
+            put(stream, [7, 5])
+
+        stream.open("orders", 0)
+        assert put(stream, [5, 7]) == 1
+        assert held(stream) == [5, 7]
+
+    def test_a_range_that_ends_at_an_unstable_group_waits_for_all_of_it(self) -> None:
+        stream = ledger()
+        put(stream, [4])
+        put(stream, [5, 5], unstable=[5])
+        assert end_of(stream, None) == 4
+        assert ids_of(stream, None, 5) is None
+
+        put(stream, [5])
+        assert end_of(stream, None) == 5
+        assert ids_of(stream, None, 5) == [4, 5, 5, 5]
+        assert ids_of(stream, 4, 5) == [5, 5, 5]
+        put(stream, [6])
+        assert ids_of(stream, 5, 6) == [6]
 
     def test_values_and_sizes_follow_the_rows_that_stay(self) -> None:
         stream = ledger()
-        put(stream, [1, 5, 2, 6])
+        put(stream, [2, 4])
+        stream.open("orders", 0)
+        put(stream, [3, 5, 6])
 
-        (segment,) = stream.segments
-        assert segment.held.lot.stored["message_id"].to_pylist() == [1, 5, 6]
-        assert len(segment.sizes) == len(segment) == 3
+        segment = stream.segments[-1]
+        assert segment.held.lot.stored["message_id"].to_pylist()[segment.low : segment.high] == [5, 6]
+        assert len(segment.sizes) == len(segment) == 2
 
     @pytest.mark.parametrize("first", [True, False])
     def test_a_stream_is_ephemeral_or_it_is_not(self, first: bool) -> None:

@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from tests.protocol.strategies import steady
 from wallaroo_spark.errors import RemoteProtocolError
-from wallaroo_spark.protocol import U64_MAX, Fault
-from wallaroo_spark.worker.references import IncreasingIds, OpaqueIds, ReferenceRule, rule_for
+from wallaroo_spark.protocol import U64_MAX, Fault, Flags
+from wallaroo_spark.worker.references import IncreasingIds, NotIncreasing, OpaqueIds, ReferenceRule, rule_for
+
+UNSTABLE, BOUNDARY, END = Flags.UNSTABLE_REFERENCE, Flags.BOUNDARY, Flags.BOUNDARY | Flags.EOS
+KINDS = (0, 0, int(UNSTABLE), int(BOUNDARY), int(END))
 
 
 def new(rule: ReferenceRule, *ids: int) -> list[int]:
@@ -25,6 +28,23 @@ def test_the_option_names_the_rule() -> None:
     assert isinstance(rule_for(False, None), OpaqueIds)
 
 
+def one_by_one(messages: list[tuple[int, int]], last: int | None) -> tuple[list[int], int | None]:
+    """The ids of messages (with their flags) that are new, behind ``last``; and the index of the first wrong one."""
+    new, highest, sent, unstable = [], last, None, False
+    for at, (value, flags) in enumerate(messages):
+        repeating = last is not None and (sent is None or sent < last)
+        if highest is None or value > highest:
+            new.append(value)
+            highest = value
+        elif value == highest and unstable:
+            new += [value] if (last is None or value > last) and flags & END != END else []
+        elif not repeating and not (value == highest and flags & BOUNDARY):
+            return new, at
+        sent = value if sent is None else max(sent, value)
+        unstable = bool(flags & UNSTABLE)
+    return new, None
+
+
 class TestIncreasingIds:
     def test_the_first_message_of_a_stream_is_new_whatever_its_id(self) -> None:
         assert new(IncreasingIds(), 0) == [0]
@@ -36,12 +56,29 @@ class TestIncreasingIds:
     def test_what_is_not_above_the_last_one_is_a_replay(self) -> None:
         rule = IncreasingIds(last=5)
 
-        assert new(rule, 4, 5, 6, 7) == [6, 7]
+        assert new(rule, 4, 3, 5, 6, 7) == [6, 7]
+        rule.resume(0, None)
         assert new(rule, 7) == []
         assert new(rule, 8) == [8]
 
-    def test_a_step_back_within_a_run_is_a_replay(self) -> None:
-        assert new(IncreasingIds(), 1, 5, 3, 5, 6) == [1, 5, 6]
+    @pytest.mark.parametrize("ids", [(1, 5, 3, 6), (1, 5, 5, 6)])
+    def test_a_step_back_that_repeats_nothing_is_an_error_and_changes_nothing(self, ids: tuple[int, ...]) -> None:
+        rule = IncreasingIds()
+        with pytest.raises(NotIncreasing) as caught:
+            new(rule, *ids)
+
+        assert (caught.value.at, caught.value.message_id, caught.value.highest) == (2, ids[2], 5)
+        assert rule.last is None
+        assert new(rule, *ids[:2]) == [1, 5]
+
+    def test_once_all_of_it_was_repeated_ids_increase(self) -> None:
+        rule = IncreasingIds(last=5)
+        assert new(rule, 2, 5) == []
+
+        with pytest.raises(NotIncreasing):
+            new(rule, 4)
+        rule.resume(0, None)
+        assert new(rule, 4) == []
 
     def test_a_whole_run_of_replays_leaves_the_last_one_where_it_was(self) -> None:
         rule = IncreasingIds(last=9)
@@ -77,21 +114,35 @@ class TestIncreasingIds:
         assert new(rule, 0, 1) == [0, 1]
 
     @steady
-    @given(st.lists(st.integers(0, 12), max_size=30), st.none() | st.integers(0, 12), st.data())
-    def test_runs_say_what_messages_one_by_one_say(self, ids: list[int], last: int | None, data: st.DataObject) -> None:
-        expected, highest = [], -1 if last is None else last
-        for value in ids:
-            if value > highest:
-                expected.append(value)
-                highest = value
+    @given(
+        st.lists(st.tuples(st.integers(-1, 2), st.sampled_from(KINDS)), max_size=30),
+        st.none() | st.integers(0, 12),
+        st.data(),
+    )
+    def test_runs_say_what_messages_one_by_one_say(
+        self, steps: list[tuple[int, int]], last: int | None, data: st.DataObject
+    ) -> None:
+        messages, at = [], data.draw(st.integers(0, 12))
+        for step, flags in steps:
+            at = max(0, at + step)
+            messages.append((at, flags))
+        expected, wrong = one_by_one(messages, last)
 
-        rule, found, at = IncreasingIds(last), [], 0
-        while at < len(ids):
-            size = data.draw(st.integers(1, len(ids) - at))
-            found += new(rule, *ids[at : at + size])
+        rule, found, at, stopped = IncreasingIds(last), [], 0, None
+        while at < len(messages) and stopped is None:
+            size = data.draw(st.integers(1, len(messages) - at))
+            part = messages[at : at + size]
+            ids = np.array([value for value, _ in part], dtype=np.uint64)
+            try:
+                mask = rule.select(ids, np.array([flags for _, flags in part], dtype=np.uint16))
+            except NotIncreasing as error:
+                stopped = at + error.at
+            else:
+                found += ids.tolist() if mask is None else ids[mask].tolist()
             at += size
 
-        assert found == expected
+        assert stopped == wrong
+        assert found == expected[: len(found)] if wrong is not None else found == expected
 
 
 class TestOpaqueIds:

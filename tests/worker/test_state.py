@@ -67,10 +67,70 @@ class TestMessages:
         connector = bench.join(revision)
         connector.open(7)
         connector.messages(7, [1, 2, 3])
+        connector.leave()
+        connector = bench.join(revision)
+        connector.open(7)
         connector.messages(7, [2, 3, 4])
 
         assert bench.counts["replayed"] == 2
         assert bench.run_batch() == {key(revision): [1, 2, 3, 4]}
+
+    @revisions
+    def test_ids_that_go_down_in_a_session_are_an_error_and_not_acknowledged(
+        self, bench: Bench, revision: Revision
+    ) -> None:
+        connector = bench.join(revision)
+        connector.open(7)
+        connector.send(*(connector.message(7, number) for number in (30, 10, 20)))
+
+        assert "stream 7: message 10 was sent behind message 30" in connector.error
+        assert ("messageIds=opaque" in connector.error) is (revision is not V3)
+        assert bench.counts["fault:ids-not-increasing"] == 1
+
+    @revisions
+    def test_what_is_sent_again_behind_a_notify_may_go_down_until_all_of_it_was_repeated(
+        self, bench: Bench, revision: Revision
+    ) -> None:
+        connector = bench.join(revision)
+        connector.open(7)
+        connector.messages(7, [1, 2, 3])
+        connector.leave()
+        connector = bench.join(revision)
+        connector.open(7)
+        connector.messages(7, [2, 1, 3, 4])
+        assert connector.error == ""
+        connector.messages(7, [3])
+
+        assert "message 3 was sent behind message 4" in connector.error
+        assert bench.run_batch() == {key(revision): [1, 2, 3, 4]}
+
+    @drafts
+    def test_several_unstable_messages_with_one_id_are_several_messages(self, bench: Bench, revision: Revision) -> None:
+        unstable, boundary = Flags.UNSTABLE_REFERENCE, Flags.BOUNDARY
+        for committed in ([1, 5, 5, 5, 5], [6]):
+            connector = bench.join(revision)
+            connector.open(7)
+            connector.send(
+                connector.message(7, 1),
+                *(connector.message(7, 5, unstable) for _ in range(3)),
+                connector.message(7, 5, boundary),
+                connector.message(7, 6),
+                connector.message(7, 6, boundary | Flags.EOS),
+            )
+            assert connector.error == ""
+            if committed == [6]:
+                break
+            assert bench.run_batch(rows=5) == {KEY: committed}
+            connector.leave()
+        assert bench.run_batch() == {KEY: [6]}
+
+    @drafts
+    def test_a_stable_id_may_not_be_repeated(self, bench: Bench, revision: Revision) -> None:
+        connector = bench.join(revision)
+        connector.open(7)
+        connector.messages(7, [5, 5])
+
+        assert "message 5 was sent behind message 5" in connector.error
 
     @drafts
     def test_the_end_of_a_stream_may_come_with_its_last_message(self, bench: Bench, revision: Revision) -> None:
@@ -153,7 +213,9 @@ class TestMessages:
         connector.messages(7, [5, 6])
         connector.messages(7, [2, 7])
 
-        assert bench.run_batch() == {StreamKey("", 7): [5, 6, 7]}
+        assert "message 2 was sent behind message 6" in connector.error
+        assert "ids of v3 always do" in connector.error
+        assert bench.run_batch() == {StreamKey("", 7): [5, 6]}
 
     def test_unstable_references_are_not_acknowledged(self, bench: Bench) -> None:
         connector = bench.join(DRAFT_BE)

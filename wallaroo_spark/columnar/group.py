@@ -50,6 +50,11 @@ class StreamRows:
     def __len__(self) -> int:
         return self.high - self.low
 
+    def head(self, count: int) -> StreamRows:
+        """The first ``count`` of the rows."""
+        high = self.low + count
+        return StreamRows(self.lot, self.stream_id, self.low, high, int(self.sizes[:count].sum()), self.rising)
+
     @property
     def stored(self) -> pa.RecordBatch:
         """The rows' columns, not copied."""

@@ -36,6 +36,7 @@ class Fault(StrEnum):
     NAME_TOO_LONG = "name-too-long"
     NO_CREDIT = "no-credit"
     MIXED_EPHEMERAL = "mixed-ephemeral"
+    IDS_NOT_INCREASING = "ids-not-increasing"
     REPLAY_DIFFERS = "replay-differs"
     HANDSHAKE_TIMEOUT = "handshake-timeout"
     PEER_NEVER_READS = "peer-never-reads"

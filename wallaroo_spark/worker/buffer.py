@@ -116,10 +116,13 @@ class Buffer:
     ) -> None:
         """Take in what is new of one run, already told apart by stream. Raises :class:`RemoteProtocolError`."""
         for ledger, part in parts:
-            segment = ledger.append(part, held, received_at, instance)
-            if segment is not None:
-                self.rows += len(segment)
-                self.version += 1
+            before = ledger.end
+            try:
+                ledger.append(part, held, received_at, instance)
+            finally:
+                if ledger.end != before:
+                    self.rows += ledger.end - before
+                    self.version += 1
 
     def settle(self, held: HeldLot) -> None:
         """All that is new of a lot has been taken in."""

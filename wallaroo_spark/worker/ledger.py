@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from wallaroo_spark.columnar import StreamRows
+from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Fault, Flags, broken
-from wallaroo_spark.worker.references import ReferenceRule, rule_for
+from wallaroo_spark.worker.references import NotIncreasing, ReferenceRule, rule_for
 from wallaroo_spark.worker.segment import HeldLot, Piece, Segment
 
 Reference = int | str
@@ -148,11 +149,19 @@ class Ledger:
         """Take in what is new of these rows, which lie in ``held``; None when nothing is.
 
         Raises :class:`RemoteProtocolError` when lasting and ephemeral messages meet in the stream, or opaque ids are
-        not repeated as they were sent.
+        not repeated as they were sent; and when ids do not increase, where what comes before counts.
         """
         self._settle_kind(not rows.lot.plain and bool(int(rows.flags[0]) & Flags.EPHEMERAL))
         low, high, size = rows.low, rows.high, rows.size
-        new = None if self.ephemeral else self._rule.select(rows.message_ids, rising=rows.rising)
+        try:
+            new = None if self.ephemeral else self._rule.select(rows.message_ids, rows.flags, rising=rows.rising)
+        except NotIncreasing as found:
+            if found.at:
+                self.append(rows.head(found.at), held, received_at, instance)
+            raise broken(Fault.IDS_NOT_INCREASING, self._not_increasing(found)) from None
+        except RemoteProtocolError:
+            self._rule.rewind(self._id_before(self.end))
+            raise
         if new is not None:
             kept = np.flatnonzero(new)
             if not len(kept):
@@ -170,6 +179,13 @@ class Ledger:
         self.end = segment.end
         self._count_stable(segment)
         return segment
+
+    def _not_increasing(self, found: NotIncreasing) -> str:
+        way_out = "set messageIds=opaque for other ids" if self.key.scope else "ids of v3 always do"
+        return (
+            f"stream {self.key.stream_id}: message {found.message_id} was sent behind message {found.highest}, and "
+            f"with messageIds=increasing ids increase from one NOTIFY to the next; {way_out}"
+        )
 
     def recover(self) -> None:
         """After an error half-way: what its segments have is held, and nothing behind them counts as accepted."""
@@ -219,8 +235,6 @@ class Ledger:
         if self._committed_id is not None and reference <= self._committed_id:
             return self.start if reference == self._committed_id else None
         for segment in self.segments:
-            if segment.last_id == reference:
-                return segment.end
             if segment.last_id > reference:
                 return segment.first + int(np.searchsorted(segment.ids, np.uint64(reference), side="right"))
         return self.end
@@ -335,7 +349,9 @@ class Ledger:
             return None
         if self.increasing:
             last = self._id_before(self.end)
-            if self.ended or (last is not None and last >= end):
+            # Behind an unstable message another one of its id may follow, which is of the range.
+            whole = last is not None and (last > end or (last == end and self._stable_end == self.end))
+            if self.ended or whole:
                 return begin, self.position_after(end) or begin
             return None
         stop = self.position_after(end)
@@ -427,5 +443,6 @@ class Ledger:
         assert self.start <= self._stable_end <= self.end, self
         if self.increasing and not self.ephemeral and self.segments:
             ids = np.concatenate([segment.ids for segment in self.segments])
-            assert bool(np.all(ids[1:] > ids[:-1])), self
+            stable = np.concatenate([segment.flags & Flags.UNSTABLE_REFERENCE == 0 for segment in self.segments])
+            assert bool(np.all((ids[1:] > ids[:-1]) | ((ids[1:] == ids[:-1]) & ~stable[:-1]))), self
             assert self._committed_id is None or int(ids[0]) > self._committed_id, self

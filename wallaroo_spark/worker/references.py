@@ -12,10 +12,21 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from wallaroo_spark.protocol import Fault, broken
+from wallaroo_spark.protocol import Fault, Flags, broken
 
 Ids = NDArray[np.uint64]
+FlagsOf = NDArray[np.uint16]
 Mask = NDArray[np.bool_]
+
+
+class NotIncreasing(Exception):
+    """Message ``message_id``, at index ``at`` of a column, was sent behind ``highest`` and is no replay."""
+
+    def __init__(self, at: int, message_id: int, highest: int) -> None:
+        super().__init__(at, message_id, highest)
+        self.at = at
+        self.message_id = message_id
+        self.highest = highest
 
 
 class ReferenceRule(Protocol):
@@ -25,10 +36,11 @@ class ReferenceRule(Protocol):
     def repeating(self) -> bool:
         """Whether a sender has still to repeat what it sent before; what follows is told by what it repeats."""
 
-    def select(self, ids: Ids, *, rising: bool = False) -> Mask | None:
+    def select(self, ids: Ids, flags: FlagsOf | None = None, *, rising: bool = False) -> Mask | None:
         """Which of these messages are new; None when all are. They count as accepted from here on.
 
-        ``rising`` is whether each id is known to be above the one before it.
+        ``rising`` is whether each id is known to be above the one before it. Raises :class:`NotIncreasing`, which
+        changes nothing, and :class:`RemoteProtocolError`, which has to be followed by :meth:`rewind`.
         """
 
     def resume(self, notified: int, committed: int | None) -> None:
@@ -42,40 +54,76 @@ class ReferenceRule(Protocol):
 
 
 class IncreasingIds:
-    """A message whose id is not above the last one accepted is a replay."""
+    """A message whose id is not above the last one accepted is a replay, until its sender has repeated all of that.
+
+    From there on ids have to increase: one that does not would be a message that is lost in silence. Messages of one id
+    follow each other where those before the last are UNSTABLE, and a BOUNDARY may repeat the id that it stands behind.
+    """
 
     repeating = False
 
     def __init__(self, last: int | None = None) -> None:
         self.last = last
+        self._replay_to = last
+        self._repeated = last is None
+        self._sent_unstable = False
 
-    def select(self, ids: Ids, *, rising: bool = False) -> Mask | None:
+    def select(self, ids: Ids, flags: FlagsOf | None = None, *, rising: bool = False) -> Mask | None:
         """See :class:`ReferenceRule`."""
         if not len(ids):
             return None
         first_is_new = self.last is None or int(ids[0]) > self.last
         if first_is_new and (rising or bool(np.all(ids[1:] > ids[:-1]))):
-            self.last = int(ids[-1])
+            self._sent(ids, flags)
             return None
-        highest = np.maximum.accumulate(ids)
-        new = np.empty(len(ids), dtype=np.bool_)
-        new[0] = True
-        new[1:] = ids[1:] > highest[:-1]
-        if self.last is not None:
-            new &= ids > np.uint64(self.last)
-        self.last = int(highest[-1]) if self.last is None else max(self.last, int(highest[-1]))
+        if flags is None:
+            flags = np.zeros(len(ids), dtype=np.uint16)
+        # The highest id before each message; before the very first there is none, and any is above that.
+        none = self.last is None
+        highest = np.maximum.accumulate(np.append(np.uint64(self.last or 0), ids))[:-1]
+        above, same = ids > highest, ids == highest
+        if none:
+            above[0], same[0] = True, False
+        follows_unstable = np.append(self._sent_unstable, flags[:-1] & np.uint16(Flags.UNSTABLE_REFERENCE) != 0)
+        self._check(ids, highest, above | (same & (follows_unstable | (flags & np.uint16(Flags.BOUNDARY) != 0))))
+        if self._replay_to is not None:
+            # Of what was accepted in sessions before, every message has been sent once already.
+            same &= highest > np.uint64(self._replay_to)
+        # A stream that ends with a boundary of the last message's id has ended with that message.
+        end = np.uint16(Flags.BOUNDARY | Flags.EOS)
+        new: Mask = above | (same & follows_unstable & (flags & end != end))
+        self._sent(ids, flags)
         return new
 
+    def _check(self, ids: Ids, highest: Ids, sound: Mask) -> None:
+        repeated = np.full(len(ids), self._repeated)
+        if not self._repeated:
+            assert self._replay_to is not None
+            repeated[1:] = np.logical_or.accumulate(ids >= np.uint64(self._replay_to))[:-1]
+        wrong = np.flatnonzero(repeated & ~sound)
+        if len(wrong):
+            at = int(wrong[0])
+            raise NotIncreasing(at, int(ids[at]), int(highest[at]))
+
+    def _sent(self, ids: Ids, flags: FlagsOf | None) -> None:
+        highest = int(ids.max())
+        self._repeated = self._repeated or self._replay_to is None or highest >= self._replay_to
+        self._sent_unstable = flags is not None and bool(int(flags[-1]) & Flags.UNSTABLE_REFERENCE)
+        self.last = highest if self.last is None else max(self.last, highest)
+
     def resume(self, notified: int, committed: int | None) -> None:
-        """Nothing to do: what is accepted stays accepted, whoever sends it again."""
+        """What is accepted stays accepted, whoever sends it again, and will be repeated first."""
+        self._replay_to, self._repeated, self._sent_unstable = self.last, self.last is None, False
 
     def commit(self, ref: int) -> None:
-        """See :class:`ReferenceRule`."""
-        self.last = ref if self.last is None else max(self.last, ref)
+        """See :class:`ReferenceRule`. What is committed and was never accepted here may still be sent."""
+        if self.last is None or ref > self.last:
+            self.rewind(ref)
 
     def rewind(self, ref: int | None) -> None:
         """See :class:`ReferenceRule`."""
         self.last = ref
+        self.resume(0, ref)
 
 
 class OpaqueIds:
@@ -101,7 +149,7 @@ class OpaqueIds:
         """See :class:`ReferenceRule`."""
         return bool(self._replay) or self._skip_to is not None
 
-    def select(self, ids: Ids, *, rising: bool = False) -> Mask | None:
+    def select(self, ids: Ids, flags: FlagsOf | None = None, *, rising: bool = False) -> Mask | None:
         """See :class:`ReferenceRule`."""
         values: list[int] = ids.tolist()
         start = self._skip(values)

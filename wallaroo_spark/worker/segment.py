@@ -250,6 +250,11 @@ class Segment:
         return self.held.lot.message_ids[self.low : self.high]
 
     @property
+    def flags(self) -> NDArray[np.uint16]:
+        """The flags of its rows."""
+        return self.held.lot.flags[self.low : self.high]
+
+    @property
     def sizes(self) -> NDArray[np.int64]:
         """What each of its rows costs in memory, in bytes."""
         return self.held.lot.sizes[self.low : self.high]
@@ -282,8 +287,7 @@ class Segment:
         """The positions behind rows whose id can be resumed from."""
         if self.held.lot.plain:
             return np.arange(self.first + 1, self.end + 1)
-        flags = self.held.lot.flags[self.low : self.high]
-        stable = np.flatnonzero((flags & np.uint16(Flags.UNSTABLE_REFERENCE)) == 0)
+        stable = np.flatnonzero((self.flags & np.uint16(Flags.UNSTABLE_REFERENCE)) == 0)
         return stable.astype(np.int64) + (self.first + 1)
 
 
