@@ -20,7 +20,7 @@ def beside(request: pytest.FixtureRequest, tmp_path: Path) -> Beside:
     made = Beside(str(tmp_path / "checkpoint"), "sinks", "orders")
     if request.param == "remote":
         made.filesystem, made.path = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "checkpoint/_wallaroo/s"
-        made._local = False
+        made.local = False
     return made
 
 

@@ -305,3 +305,26 @@ def test_a_commit_that_is_being_written_is_none(tmp_path: Path) -> None:
     (tmp_path / "commits" / "1").write_text("v1\n{")
 
     assert files.committed() == 0
+
+
+def test_a_place_on_two_machines_is_two_checkpoints_and_a_shared_one_is_one(tmp_path: Path) -> None:
+    path, ours, theirs = tmp_path / "checkpoint", tmp_path / "ours", tmp_path / "theirs"
+
+    def mounted(volume: Path) -> str:
+        """What a machine takes the checkpoint for that has this volume at that path."""
+        volume.mkdir(exist_ok=True)
+        volume.rename(path)
+        try:
+            return CheckpointFiles(str(path)).key
+        finally:
+            path.rename(volume)
+
+    keys = [mounted(volume) for volume in (ours, theirs, ours, theirs)]
+    assert keys[:2] == keys[2:]
+    assert keys[0] != keys[1]
+    assert all(key.startswith(f"file://{path}#") for key in keys)
+
+
+def test_a_place_that_has_one_name_everywhere_goes_by_that() -> None:
+    assert CheckpointFiles("mock:///bucket/checkpoint").key == "mock:///bucket/checkpoint"
+    assert CheckpointFiles("/Volumes/main/default/orders").key == "file:///Volumes/main/default/orders"

@@ -203,11 +203,44 @@ def test_a_planned_batch_has_no_commit_at_or_beyond_it(offsets: set[int], commit
 
 
 @given(batches)
-def test_holes_are_what_is_missing_in_between(present: set[int]) -> None:
-    missing = holes(present)
+def test_what_asynchronous_progress_leaves_out_of_both_logs_is_a_hole(present: set[int]) -> None:
+    missing = holes(present, present)
     assert not set(missing) & present
     if present:
         assert present | set(missing) == set(range(min(present), max(present) + 1))
+
+
+@st.composite
+def purged(draw: st.DrawFn) -> tuple[set[int], set[int]]:
+    """Both logs of a query that ran, was killed while Spark purged them, and ran again, some times."""
+    offsets: set[int] = set()
+    commits: set[int] = set()
+    newest = -1
+    for _ in range(draw(st.integers(1, 4))):
+        ran = range(newest + 1, newest + 1 + draw(st.integers(1, 12)))
+        offsets |= {*ran}
+        commits |= {*ran} - ({ran[-1]} if draw(st.booleans()) else set())
+        newest = ran[-1] if ran[-1] in commits else ran[-1] - 1
+        below = draw(st.integers(0, max(0, newest)))
+        # All that is old in one log goes before the other is begun, each in any order.
+        for log in (offsets, commits):
+            old = sorted(batch for batch in log if batch < below)
+            gone = draw(st.sets(st.sampled_from(old))) if old else set()
+            log.difference_update(gone)
+            if len(gone) < len(old):
+                break
+    return offsets, commits
+
+
+@given(purged())
+def test_a_purge_that_was_cut_short_leaves_no_holes(logs: tuple[set[int], set[int]]) -> None:
+    assert holes(*logs) == ()
+
+
+def test_holes_show_behind_what_a_purge_has_left() -> None:
+    assert holes({0, 3, 5, 6, 7, 8}, {0, 1, 2, 3, 4, 5, 6, 7}) == ()
+    assert holes({5, 6, 7, 8}, {1, 3, 5, 6, 7}) == ()
+    assert holes({6, 11, 12}, {0, 6, 11}) == (7, 8, 9, 10)
 
 
 def test_only_what_differs_is_changed() -> None:

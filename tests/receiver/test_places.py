@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.elsewhere import Elsewhere
 from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered, payloads
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.checkpoint.hadoop import Hadoop
@@ -17,21 +17,6 @@ from wallaroo_spark.receiver import Receiver, ownership
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class Elsewhere:
-    """A session whose default file system is not the local one: every path of it is in ``folder``."""
-
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.folder = folder
-        # Hadoop keeps a file system for good once it has opened it.
-        self.root = f"viewfs://{uuid.uuid4().hex[:8]}"
-        self.spark = spark.newSession()
-        self.spark.conf.set("fs.defaultFS", self.root)
-        for name in ("tmp", "data"):
-            (folder / name).mkdir()
-            link = f"fs.viewfs.mounttable.{self.root.rpartition('/')[2]}.link./{name}"
-            self.spark.conf.set(link, (folder / name).as_uri())
 
 
 @pytest.fixture

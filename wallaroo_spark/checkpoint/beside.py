@@ -11,7 +11,8 @@ from typing import Any
 
 from pyarrow import fs
 
-from wallaroo_spark.checkpoint.places import open_location
+from wallaroo_spark.checkpoint.hadoop import HadoopHandler
+from wallaroo_spark.checkpoint.places import Location, open_location
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 
 FOLDER = "_wallaroo"
@@ -23,15 +24,18 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 class Beside:
     """One folder, ``<location>/_wallaroo/<names…>``, on any file system that a checkpoint may be on.
 
-    ``filesystem`` (of ``pyarrow.fs``) and ``path`` are for streams of one's own. A file is there whole or not at all,
+    ``spark`` is a session of the process, if it has one: its settings say where the location is.
+    ``filesystem`` (of ``pyarrow.fs``) and ``path`` are for streams of one's own; ``local`` says that it is this
+    machine's disk. A file is there whole or not at all,
     and on a local file system it outlives the machine's crash once it is written. Names are single parts of a path,
     and begin with no dot. Raises :class:`ConfigurationError` as :class:`CheckpointFiles` does, and for such names; its
     methods raise :class:`CheckpointError` when a file cannot be read or written.
     """
 
-    def __init__(self, location: str, *names: str) -> None:
-        self.filesystem, root, identity = open_location(location)
-        self._local = isinstance(self.filesystem, fs.LocalFileSystem)
+    def __init__(self, location: Location, *names: str, spark: Any = None) -> None:
+        opened = open_location(location, spark)
+        self.filesystem, root, identity = opened
+        self.local, self._objects = opened.local, opened.objects
         self._parts = (FOLDER, *(_checked(name) for name in names))
         self._root = root
         self.path = "/".join(part for part in (root, *self._parts) if part)
@@ -43,13 +47,13 @@ class Beside:
     def write(self, name: str, data: bytes) -> None:
         """Put a file there, in place of one of that name."""
         with self._explained("written", name):
-            temporary = self._temporary(_checked(name), data)
-            target = self._file(name)
-            if not self._local:
-                # Hadoop moves nothing over a file that is there.
-                with contextlib.suppress(OSError):
-                    self.filesystem.delete_file(target)
-                self.filesystem.move(temporary, target)
+            target = self._file(_checked(name))
+            if self._objects:
+                self._put(target, data)
+                return
+            temporary = self._temporary(name, data)
+            if not self.local:
+                replace(self.filesystem, temporary, target)
                 return
             os.replace(temporary, target)
             sync(self.path)
@@ -65,9 +69,12 @@ class Beside:
             target = self._file(_checked(name))
             if self.filesystem.get_file_info(target).type != fs.FileType.NotFound:
                 return False
+            if self._objects:
+                self._put(target, data)
+                return True
             temporary = self._temporary(name, data)
             try:
-                if not self._local:
+                if not self.local:
                     self.filesystem.move(temporary, target)
                     return True
                 _link(temporary, target)
@@ -89,6 +96,12 @@ class Beside:
             except FileNotFoundError:
                 return None
             return content
+
+    def mark(self, name: str = "identity") -> str:
+        """What tells this folder from one of the same name elsewhere: made once, and gone with the checkpoint."""
+        while (known := self.read(name)) is None:
+            self.create(name, uuid.uuid4().hex.encode())
+        return known.decode()
 
     def names(self) -> list[str]:
         """The names of the files and folders there, sorted; empty when there is no such folder."""
@@ -120,17 +133,22 @@ class Beside:
         self._make()
         temporary = self._file(f".{name}.{uuid.uuid4().hex}{_TEMPORARY}")
         try:
-            with self.filesystem.open_output_stream(temporary) as stream:
-                stream.write(data)
-            if self._local:
-                sync(temporary)
+            self._put(temporary, data)
         except OSError:
             self._drop(temporary)
             raise
         return temporary
 
+    def _put(self, path: str, data: bytes) -> None:
+        with self.filesystem.open_output_stream(path) as stream:
+            stream.write(data)
+        if self.local:
+            sync(path)
+
     def _make(self) -> None:
-        if not self._local:
+        if self._objects:
+            return
+        if not self.local:
             self.filesystem.create_dir(self.path, recursive=True)
             return
         missing = []
@@ -172,6 +190,17 @@ def _checked(name: str) -> str:
             name=name,
         )
     return name
+
+
+def replace(filesystem: Any, temporary: str, target: str) -> None:
+    """Rename a file in place of another, on a file system that renames nothing over what is there. Raises OSError."""
+    handler = getattr(filesystem, "handler", None)
+    if isinstance(handler, HadoopHandler):
+        handler.replace(temporary, target)
+        return
+    with contextlib.suppress(OSError):
+        filesystem.delete_file(target)
+    filesystem.move(temporary, target)
 
 
 def _link(temporary: str, target: str) -> None:

@@ -1,4 +1,4 @@
-"""A checkpoint's files, wherever ``pyarrow.fs`` can read them. Only reads, and only what has changed."""
+"""A checkpoint's files, wherever ``pyarrow.fs`` can read them; of Spark's own nothing but what has changed is read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from pyarrow import fs
 
+from wallaroo_spark.checkpoint.beside import Beside
 from wallaroo_spark.checkpoint.model import (
     PlannedBatch,
     Progress,
@@ -22,7 +24,7 @@ from wallaroo_spark.checkpoint.model import (
     parse_offsets,
     receivers_in,
 )
-from wallaroo_spark.checkpoint.places import open_location
+from wallaroo_spark.checkpoint.places import Location, open_location
 from wallaroo_spark.errors import CheckpointError
 
 # Object stores that look like directories.
@@ -52,7 +54,8 @@ class CheckpointFiles:
     Its methods may be called from several threads, and raise :class:`CheckpointError` when the files cannot be read.
     """
 
-    def __init__(self, location: str, spark: Any = None) -> None:
+    def __init__(self, location: Location, spark: Any = None) -> None:
+        self._location, self._spark = location, spark
         self.filesystem, self._root, self.identity = open_location(location, spark)
         self._remote = not isinstance(self.filesystem, fs.LocalFileSystem) or self._root.startswith(_MOUNTS)
         self._plans: dict[tuple[str, int, _Entry], PlannedBatch | None] = {}
@@ -90,8 +93,17 @@ class CheckpointFiles:
         return self._retrying(lambda: max(self._whole_commits(self._list("commits")), default=None))
 
     def holes(self) -> tuple[int, ...]:
-        """Batches that are missing inside either log; see :func:`wallaroo_spark.checkpoint.model.holes`."""
-        return self._retrying(lambda: tuple(sorted({*holes(self._list("offsets")), *holes(self._list("commits"))})))
+        """Batches that asynchronous progress has left out; see :func:`wallaroo_spark.checkpoint.model.holes`."""
+        return self._retrying(lambda: holes(self._list("offsets"), self._list("commits")))
+
+    @cached_property
+    def key(self) -> str:
+        """What tells this checkpoint from every other, also from one at the same path of another machine.
+
+        On a local disk that is a mark beside the checkpoint, which is made now unless there is one. Raises
+        :class:`CheckpointError` when it cannot be.
+        """
+        return self.identity if self._remote else f"{self.identity}#{Beside(self._location, spark=self._spark).mark()}"
 
     def receivers(self) -> tuple[str, ...]:
         """The receivers that have a source in the newest batch that is planned, by name; none before the first."""
@@ -123,7 +135,9 @@ class CheckpointFiles:
         offsets = self._list("offsets")
         committed, planned = newest_committed(offsets, commits), newest_planned(offsets, commits)
         wanted = {(receiver, batch, offsets[batch]) for batch in (committed, planned) if batch is not None}
-        plans = {key: self._plans[key] if key in self._plans else self._plan(key) for key in wanted}
+        # Where a file does not say when it was written, it is read each time.
+        known = {key: plan for key, plan in self._plans.items() if key[2].modified is not None}
+        plans = {key: known[key] if key in known else self._plan(key) for key in wanted}
         self._plans = plans
         found = {key[1]: plan for key, plan in plans.items()}
         return Progress(

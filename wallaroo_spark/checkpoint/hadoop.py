@@ -19,6 +19,11 @@ log = logging.getLogger(__name__)
 _CHUNK_BYTES = 1 << 20
 _NOT_FOUND = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 _EXISTS = ("org.apache.hadoop.fs.FileAlreadyExistsException", "java.nio.file.FileAlreadyExistsException")
+_HDFS_SETTINGS = (
+    r"^dfs\.(nameservices|internal\.nameservices|ha\.|namenode\.rpc-address|client\.failover|client\.use\.datanode)",
+    r"^dfs\.(data\.transfer\.protection|encrypt\.data\.transfer|namenode\.kerberos\.principal)",
+    r"^hadoop\.(security\.authentication|rpc\.protection)",
+)
 _UNKNOWN = "org.apache.hadoop.fs.UnsupportedFileSystemException"
 
 
@@ -53,6 +58,59 @@ class Hadoop:
         """The file system of a URI, for ``pyarrow.fs``; paths in it are whole URIs. Raises OSError."""
         with translated(uri):
             return fs.PyFileSystem(HadoopHandler(self, self.path(uri).getFileSystem(self.conf)))
+
+    def resolved(self, uri: str) -> str:
+        """Where a URI leads, over a mount table if need be; then a folder is made there. Raises OSError."""
+        with translated(uri):
+            path = self.path(uri)
+            filesystem = path.getFileSystem(self.conf)
+            if not uri.startswith("viewfs:"):
+                return uri
+            filesystem.mkdirs(path)
+            target: str = filesystem.resolvePath(path).toString()
+            return target
+
+    def s3_settings(self, bucket: str) -> dict[str, Any]:
+        """What ``pyarrow.fs.S3FileSystem`` takes for a bucket that s3a has settings for."""
+
+        def secret(name: str) -> str | None:
+            for key in (f"fs.s3a.bucket.{bucket}.{name}", f"fs.s3a.{name}"):
+                value = self.conf.getPassword(key)
+                if value is not None:
+                    return "".join(value) or None
+            return None
+
+        def plain(name: str) -> str:
+            value = self.conf.getTrimmed(f"fs.s3a.bucket.{bucket}.{name}") or self.conf.getTrimmed(f"fs.s3a.{name}")
+            return value or ""
+
+        with translated(bucket):
+            endpoint = plain("endpoint")
+            scheme = "https" if plain("connection.ssl.enabled").lower() != "false" else "http"
+            if "://" in endpoint:
+                scheme, _, endpoint = endpoint.partition("://")
+            styled = endpoint and plain("path.style.access").lower() != "true"
+            settings = {
+                "access_key": secret("access.key"),
+                "secret_key": secret("secret.key"),
+                "session_token": secret("session.token"),
+                "region": plain("endpoint.region") or None,
+                "endpoint_override": endpoint.rstrip("/") or None,
+                "scheme": scheme,
+                "anonymous": "AnonymousAWSCredentialsProvider" in plain("aws.credentials.provider") or None,
+                "force_virtual_addressing": True if styled else None,
+            }
+        return {name: value for name, value in settings.items() if value is not None}
+
+    def hdfs_settings(self) -> dict[str, Any]:
+        """What a client of HDFS must know to find the name nodes, and how to prove who it is."""
+        with translated("hdfs"):
+            found = {
+                str(entry.getKey()): str(entry.getValue())
+                for prefix in _HDFS_SETTINGS
+                for entry in self.conf.getValByRegex(prefix).entrySet()
+            }
+        return found
 
     def path(self, text: str) -> Any:
         """A Hadoop ``Path``."""

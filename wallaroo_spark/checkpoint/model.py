@@ -96,13 +96,17 @@ def newest_planned(offset_batches: Collection[int], commit_batches: Collection[i
     return newest if newest is not None and newest > max(commit_batches, default=-1) else None
 
 
-def holes(batches: Collection[int]) -> tuple[int, ...]:
-    """The batches that are missing between the oldest and the newest of a log.
+def holes(offset_batches: Collection[int], commit_batches: Collection[int]) -> tuple[int, ...]:
+    """The batches that neither log has, behind one that both have: nothing but asynchronous progress leaves these.
 
-    Clean-up takes the oldest only, so a hole means asynchronous progress tracking, under which a range that is planned
-    may change.
+    Under that a range that is planned may change. A clean-up that was cut short leaves others: it removes the oldest of
+    the offset log, in any order, and only then those of the commit log. So of what it was at, the commit log still has
+    all, or the offset log has nothing that is older.
     """
-    present = sorted(batches)
+    oldest = min({*offset_batches} & {*commit_batches}, default=None)
+    if oldest is None:
+        return ()
+    present = sorted(batch for batch in {*offset_batches, *commit_batches} if batch >= oldest)
     return tuple(missing for before, after in pairwise(present) for missing in range(before + 1, after))
 
 

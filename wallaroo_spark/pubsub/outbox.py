@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import fs
 
 from wallaroo_spark.checkpoint.beside import Beside
+from wallaroo_spark.checkpoint.places import Location
 from wallaroo_spark.errors import CheckpointError, PubSubError
 from wallaroo_spark.pubsub.messages import MAX_MESSAGE_BYTES
 from wallaroo_spark.pubsub.times import Time, pack, parse
@@ -107,15 +107,15 @@ class TopicIdentity:
 
 
 class Outbox:
-    """The folder of one topic beside a checkpoint, which is a path or a URI as Spark takes it.
+    """The folder of one topic beside a checkpoint, which is a path or a URI as the session ``spark`` takes it.
 
     Methods raise :class:`CheckpointError` when files cannot be read or written.
     """
 
-    def __init__(self, checkpoint: str, topic: str) -> None:
+    def __init__(self, checkpoint: Location, topic: str, spark: Any = None) -> None:
         self.checkpoint = checkpoint
         self.topic = topic
-        self._folder = Beside(checkpoint, FOLDER, topic)
+        self._folder = Beside(checkpoint, FOLDER, topic, spark=spark)
 
     def __repr__(self) -> str:
         return f"Outbox({self._folder.identity!r})"
@@ -220,7 +220,7 @@ class Outbox:
             self._folder.delete_folder(str(number))
 
     def _to_disk(self, path: str) -> None:
-        if isinstance(self._folder.filesystem, fs.LocalFileSystem):
+        if self._folder.local:
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(descriptor)

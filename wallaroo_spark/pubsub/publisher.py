@@ -22,6 +22,7 @@ import pandas as pd
 
 from wallaroo_spark import transport
 from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.checkpoint.places import Location
 from wallaroo_spark.errors import LeaseLostError, ProtocolError, PubSubError, TransportError, WallarooError
 from wallaroo_spark.longjobs import ServiceThread, serve
 from wallaroo_spark.pubsub.arrow import pack_rows
@@ -56,7 +57,7 @@ class PublisherSetup:
     partitions: int
     product: bool
     submission: int
-    checkpoint: str
+    checkpoint: Location
     registry: str = field(repr=False)
     cookie: str = field(repr=False)
     retain: int

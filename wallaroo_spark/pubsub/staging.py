@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegralType
 
 from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.checkpoint.places import Location, for_tasks
 from wallaroo_spark.errors import PubSubError
 from wallaroo_spark.longjobs import in_short
 from wallaroo_spark.pubsub.outbox import Manifest, Outbox, StagedFile
@@ -20,6 +21,8 @@ Epoch = None | int | str | tuple[int, str]
 
 BATCH_PROPERTY = "streaming.sql.batchId"
 """The local property under which Spark says which batch is being run."""
+QUERY_PROPERTY = "sql.streaming.queryId"
+"""Within a batch this is the id of the query, as its checkpoint has it."""
 RUN_PROPERTY = "spark.jobGroup.id"
 """Within a batch this is the id of the query's run."""
 
@@ -48,9 +51,10 @@ class Staged:
 def stage(df: DataFrame, epoch: Epoch, files: CheckpointFiles, outbox: Outbox, topic: Named) -> Staged:
     """Have the tasks of ``df`` write its rows for a batch that is not committed. Raises :class:`PubSubError`."""
     number, column = _epoch_parts(epoch, topic)
-    batch, run = _batch(df, number, topic)
+    batch, run, query = _batch(df, number, topic)
     _check_column(df, column, topic)
     newest = files.committed()
+    _check_query(files, query, batch, topic)
     if newest is not None and batch <= newest:
         raise PubSubError(
             f"batch {batch} is committed already, in {files.identity}, and subscribers have passed it; publish within "
@@ -59,7 +63,9 @@ def stage(df: DataFrame, epoch: Epoch, files: CheckpointFiles, outbox: Outbox, t
             batch=batch,
         )
     try:
-        rows = df.mapInArrow(_writer(outbox, batch, column), "file string, columns binary").collect()
+        checkpoint = for_tasks(outbox.checkpoint, df.sparkSession)
+        write = _writer(checkpoint, outbox.topic, batch, column)
+        rows = df.mapInArrow(write, "file string, columns binary").collect()
     except Exception as error:
         # A task's own words are worth more than the many lines that Spark puts around them.
         said = in_short(error)
@@ -72,10 +78,8 @@ def stage(df: DataFrame, epoch: Epoch, files: CheckpointFiles, outbox: Outbox, t
 
 
 def _writer(
-    outbox: Outbox, batch: int, column: str | None
+    checkpoint: Location, name: str, batch: int, column: str | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    checkpoint, name = outbox.checkpoint, outbox.topic
-
     def write(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
@@ -117,21 +121,36 @@ def _epoch_parts(epoch: Epoch, topic: Named) -> tuple[int | None, str | None]:
     return number, column
 
 
-def _batch(df: DataFrame, number: int | None, topic: Named) -> tuple[int, str]:
-    """The batch, and the run of the query it is in, empty where Spark does not say."""
+def _check_query(files: CheckpointFiles, query: str | None, batch: int, topic: Named) -> None:
+    """Refuse a query that writes to another checkpoint: what is published would be sent by the commits of the other."""
+    found = files.query_id()
+    if query is not None and found != query:
+        there = f"of the query {found}" if found else "of no query"
+        raise PubSubError(
+            f"topic {topic.name!r} has the checkpoint {files.identity}, which is {there}, and batch {batch} is of the "
+            f"query {query}; start the topic with the checkpoint= of the query that publishes on it",
+            topic=topic.name,
+            query=query,
+            found=found,
+        )
+
+
+def _batch(df: DataFrame, number: int | None, topic: Named) -> tuple[int, str, str | None]:
+    """The batch, the run of the query it is in, empty where Spark does not say, and the query's id if it says so."""
     try:
         context = df.sparkSession.sparkContext
         running, run = context.getLocalProperty(BATCH_PROPERTY), context.getLocalProperty(RUN_PROPERTY)
+        query = context.getLocalProperty(QUERY_PROPERTY)
     except Exception:
         # Spark Connect has no local properties.
-        running = run = None
+        running = run = query = None
     if number is None and running is None:
         raise PubSubError(
             f"Spark does not say which batch this is, for topic {topic.name!r}; call publish inside foreachBatch, or "
             "pass the batch id on: publish(df, topic, epoch=batch_id)",
             topic=topic.name,
         )
-    return (int(running or 0) if number is None else number), (run or "")
+    return (int(running or 0) if number is None else number), (run or ""), query
 
 
 def _check_column(df: DataFrame, column: str | None, topic: Named) -> None:

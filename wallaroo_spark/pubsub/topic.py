@@ -19,6 +19,8 @@ from pyspark.sql import DataFrame
 
 from wallaroo_spark import longjobs
 from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.checkpoint.places import for_tasks
+from wallaroo_spark.checkpoint.reach import require_reach
 from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError
 from wallaroo_spark.longjobs import JobRecord, LongJobs, Patience, Work
 from wallaroo_spark.options import resolve_secret
@@ -88,8 +90,8 @@ class Topic:
         self.owner = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
         self.pairs = pairs
         self._spark = spark
-        self._files = CheckpointFiles(checkpoint)
-        self._outbox = Outbox(checkpoint, name)
+        self._files = CheckpointFiles(checkpoint, spark)
+        self._outbox = Outbox(checkpoint, name, spark)
         self._registry_option = registry
         self._lease_seconds = lease_seconds
         self._setup = PublisherSetup(
@@ -218,6 +220,7 @@ class Topic:
         master = context.master if context is not None else "connect"
         longjobs.registry_reach(self._registry_option, master)
         longjobs.task_slots(self._spark, self._setup.partitions, what="publishers")
+        require_reach(self._spark, self._setup.checkpoint, f"topic {self.name!r}")
         if self._embedded is not None:
             self._embedded.start()
         leases = self._leases = leases_of(self.registry_url, self.name, self._lease_seconds)
@@ -255,6 +258,7 @@ class Topic:
         # Executors may have neither the driver's environment nor its files, so secrets are resolved here.
         shipped = vars(self._setup) | {
             "identity": self._identity,
+            "checkpoint": for_tasks(self._setup.checkpoint, self._spark),
             "registry": self.registry_url,
             "cookie": resolve_secret(self._setup.cookie),
             "host": host,

@@ -272,7 +272,7 @@ class Receiver:
                 self._fleet.expect_end()
             raise self._name_in_use()
         if files is not None and checkpoints is not None:
-            checkpoints.lock(files.identity, self._checkpoint_owner, self.options.lease_seconds)
+            checkpoints.lock(files.key, self._checkpoint_owner, self.options.lease_seconds)
         self._publish()
 
     def _publish(self) -> None:
@@ -379,13 +379,13 @@ class Receiver:
 
         def in_use() -> WallarooError:
             return CheckpointError(
-                f"checkpoint {files.identity} is used by another query, of {checkpoints.locked_by(files.identity)}; "
+                f"checkpoint {files.identity} is used by another query, of {checkpoints.locked_by(files.key)}; "
                 "stop that one, or use another checkpoint",
                 checkpoint=files.identity,
             )
 
         seconds = self.options.lease_seconds
-        self._patience.hold(lambda: checkpoints.lock(files.identity, owner, seconds), seconds, in_use)
+        self._patience.hold(lambda: checkpoints.lock(files.key, owner, seconds), seconds, in_use)
         self._files, self._checkpoint_owner = files, owner
 
     def _progressed(self, epoch: int, progress: Progress) -> None:
@@ -424,7 +424,7 @@ class Receiver:
         self._watcher = self._files = None
         if files is not None and self._checkpoints is not None:
             with contextlib.suppress(RegistryError):
-                self._checkpoints.unlock(files.identity, self._checkpoint_owner)
+                self._checkpoints.unlock(files.key, self._checkpoint_owner)
 
 
 def _ask_to_leave(slot: int, client: WorkerClient) -> None:

@@ -77,13 +77,13 @@ def sinks_of(location: str) -> list[dict[str, Any]]:
 
 
 class Decisions:
-    """The log of the sink ``name`` in the checkpoint at ``location``. :meth:`load` comes first.
+    """The log of the sink ``name`` in the checkpoint at ``location``, as ``spark`` takes it. :meth:`load` comes first.
 
     Methods raise :class:`CheckpointError` when the log cannot be read or written.
     """
 
-    def __init__(self, location: str, name: str, keep: int = KEEP) -> None:
-        self._beside = Beside(location, FOLDER, name)
+    def __init__(self, location: str, name: str, keep: int = KEEP, *, spark: Any = None) -> None:
+        self._beside = Beside(location, FOLDER, name, spark=spark)
         self._keep = max(1, keep)
         self._batches: dict[int, Batch] = {}
         self._committed: dict[int, tuple[Prepared, ...]] = {}

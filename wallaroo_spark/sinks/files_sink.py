@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from wallaroo_spark.checkpoint.beside import sync
-from wallaroo_spark.checkpoint.places import open_location
+from wallaroo_spark.checkpoint.places import Location, for_tasks, open_location, session
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.sinks.formats import FORMATS
 from wallaroo_spark.sinks.interface import Prepared, Transaction, checked_name
@@ -57,14 +57,17 @@ class FilesSink:
                 f"sink {name}: format {format!r} is not one of {', '.join(FORMATS)}", format=format
             )
         _check_place(name, path)
-        self._path, self._format = path, format
+        self._path: Location = path
+        self._format = format
         self._stage = Stage(checkpoint, name)
+        self.in_tasks = (checkpoint, path)
 
     def __repr__(self) -> str:
         return f"FilesSink({self._path!r}, name={self.name!r}, format={self._format!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_opened"}
+        kept = {key: value for key, value in self.__dict__.items() if key not in ("_opened", "in_tasks")}
+        return {**kept, "_path": for_tasks(self._path, session())}
 
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
         """Write the rows to a file out of sight, onto the disk."""
@@ -160,8 +163,10 @@ class FilesSink:
 
     @cached_property
     def _opened(self) -> tuple[Any, str]:
-        filesystem, root, _ = open_location(self._path)
-        return filesystem, root
+        opened = open_location(self._path, session())
+        if opened.objects:
+            raise _no_renames(self.name, opened.identity)
+        return opened.filesystem, opened.root
 
     @property
     def _staging(self) -> str:
@@ -183,12 +188,12 @@ class FilesSink:
     def _make(self, folder: str) -> None:
         """Make a folder and those above it, durably."""
         made = []
-        while self._kind(folder) == fs.FileType.NotFound:
+        while folder and self._kind(folder) == fs.FileType.NotFound:
             made.append(folder)
             folder = folder.rpartition("/")[0]
         for path in reversed(made):
             self._opened[0].create_dir(path, recursive=True)
-            self._sync(path.rpartition("/")[0])
+            self._sync(path.rpartition("/")[0] or "/")
 
     def _sync(self, *paths: str) -> None:
         if isinstance(self._opened[0], fs.LocalFileSystem):
@@ -237,8 +242,12 @@ def _check_place(name: str, path: str) -> None:
     known = scheme is None or scheme[1].lower() in _SCHEMES
     mounted = any(path.startswith((f"{mount}/", f"file:{mount}/", f"file://{mount}/")) for mount in _OBJECT_STORES)
     if not known or mounted or not path.strip():
-        raise ConfigurationError(
-            f"sink {name}: {path!r} is no place where a folder is renamed at once (object stores copy file by file); "
-            f"use a local path or a URI of {', '.join(_SCHEMES)}, or Spark's own sinks for that store",
-            path=path,
-        )
+        raise _no_renames(name, path)
+
+
+def _no_renames(name: str, path: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"sink {name}: {path!r} is no place where a folder is renamed at once (object stores copy file by file); "
+        f"use a local path or a URI of {', '.join(_SCHEMES)}, or Spark's own sinks for that store",
+        path=path,
+    )

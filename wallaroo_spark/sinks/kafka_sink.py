@@ -84,6 +84,7 @@ class KafkaSink:
         self._bootstrap, self._options = bootstrap, dict(options or {})
         self._topic, self._timeout, self._transaction_timeout = topic, timeout, transaction_timeout
         self._stage = Stage(checkpoint, name)
+        self.in_tasks = (checkpoint,)
         self._session: Session | None = None
 
     def __repr__(self) -> str:

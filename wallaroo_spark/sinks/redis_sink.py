@@ -114,6 +114,7 @@ class RedisSink:
         self._kind = "stream" if stream else "list"
         self._mark = f"{_same_slot(target)}:wallaroo:{name}"
         self._stage = Stage(checkpoint, name)
+        self.in_tasks = (checkpoint,)
 
     def __repr__(self) -> str:
         return f"RedisSink({self._kind}={self._target!r}, name={self.name!r})"

@@ -7,19 +7,17 @@ prepared; commit reads what the decision names and nothing else, so a file that 
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 import pyarrow as pa
-from pyarrow import fs
 
 from wallaroo_spark.checkpoint.beside import Beside, sync
+from wallaroo_spark.checkpoint.places import Location, for_tasks, session
 from wallaroo_spark.errors import SinkError
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 
 FOLDER = "stages"
-_IDENTITY = "identity"
 _FILE = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.([0-9a-z]{1,32})\.arrow")
 
 
@@ -40,25 +38,23 @@ class Stage:
     Methods raise :class:`SinkError` for rows that are gone, :class:`CheckpointError` when the folder cannot be used.
     """
 
-    def __init__(self, checkpoint: str, sink: str) -> None:
-        self._checkpoint = checkpoint
+    def __init__(self, checkpoint: Location, sink: str) -> None:
+        self.checkpoint = checkpoint
         self._sink = sink
 
-    def __reduce__(self) -> tuple[type[Stage], tuple[str, str]]:
-        return Stage, (self._checkpoint, self._sink)
+    def __reduce__(self) -> tuple[type[Stage], tuple[Location, str]]:
+        return Stage, (for_tasks(self.checkpoint, session()), self._sink)
 
     @cached_property
     def _beside(self) -> Beside:
-        return Beside(self._checkpoint, FOLDER, self._sink)
+        return Beside(self.checkpoint, FOLDER, self._sink, spark=session())
 
     def identity(self) -> str:
         """What tells this sink of this checkpoint from one of the same name: made once, and gone with the checkpoint.
 
         A store that notes how far it is notes this with it: batches of a new checkpoint count from 0 again.
         """
-        while (known := self._beside.read(_IDENTITY)) is None:
-            self._beside.create(_IDENTITY, uuid.uuid4().hex.encode())
-        return known.decode()
+        return self._beside.mark()
 
     def write(self, transaction: Transaction, rows: Iterable[pa.RecordBatch]) -> Prepared:
         """Write rows down, of one schema, whatever it is; when this returns they are on the disk."""
@@ -76,7 +72,7 @@ class Stage:
                     written += piece.num_rows
                 if writer is not None:
                     writer.close()
-            if isinstance(filesystem, fs.LocalFileSystem):
+            if self._beside.local:
                 sync(path)
                 sync(folder)
         except OSError as error:

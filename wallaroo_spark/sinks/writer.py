@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.checkpoint.places import session
+from wallaroo_spark.checkpoint.reach import require_reach
 from wallaroo_spark.errors import SinkError
 from wallaroo_spark.longjobs import classic_context
 from wallaroo_spark.sinks.coordinator import Coordinator
@@ -49,7 +51,7 @@ class BatchWriter:
         self._shape = shape
         self._coordinator: Coordinator | None = None
         # Found out here rather than in the first batch.
-        Decisions(checkpoint, sink.name)
+        Decisions(checkpoint, sink.name, spark=session())
 
     def __repr__(self) -> str:
         return f"BatchWriter({self.sink!r}, checkpoint={self.checkpoint!r})"
@@ -65,7 +67,8 @@ class BatchWriter:
         self._coordinator.deliver(batch_id, lambda batch: run_partitions(self.sink, rows, batch))
 
     def _start(self, df: DataFrame) -> Coordinator:
-        files = CheckpointFiles(self.checkpoint)
+        spark = df.sparkSession
+        files = CheckpointFiles(self.checkpoint, spark)
         query, running = files.query_id(), _running_query(df)
         if running is not None and query != running:
             found = f"of the query {query}" if query else "no query's checkpoint"
@@ -77,15 +80,17 @@ class BatchWriter:
                 found=query,
                 query=running,
             )
+        for location in getattr(self.sink, "in_tasks", ()):
+            require_reach(spark, location, f"sink {self.sink.name}")
         if query is None:
             log.warning(
                 "sink %s: %s is no query's checkpoint; give the one of the query that this writer belongs to",
                 self.sink.name,
                 self.checkpoint,
             )
-        decisions = Decisions(self.checkpoint, self.sink.name)
+        decisions = Decisions(self.checkpoint, self.sink.name, spark=spark)
         decisions.claim(query)
-        speculation = df.sparkSession.conf.get("spark.speculation", "false")
+        speculation = spark.conf.get("spark.speculation", "false")
         return Coordinator(self.sink, decisions, always_recover=speculation == "true")
 
 
