@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sf
 
-from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered, payloads, rows_of
+from tests.receiver.support import COOKIE, Batches, Feeders, addresses, eventually, numbered, payloads, rows_of
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.receiver import Receiver
@@ -136,11 +136,13 @@ def test_a_query_that_the_receiver_did_not_start_fails_with_the_way_out(
 ) -> None:
     way_out = r"receiver 'orders' did not start this query, .*; start it with receiver\.start\("
     plain = receiver.stream().writeStream.format("noop").option("checkpointLocation", str(tmp_path / "plain"))
+    eventually(lambda: [slot["state"] for slot in receiver.status()["workers"]] == ["waiting"])
     alone = plain.start()
     with pytest.raises(StreamingQueryException, match=way_out):
         alone.awaitTermination(90)
 
     own = receiver.start(receiver.stream().writeStream.format("noop"), checkpoint=str(tmp_path / "own"))
+    eventually(lambda: [slot["state"] for slot in receiver.status()["workers"]] == ["serving"])
     feeders.feed(feeders.connect("beside", addresses(receiver)), numbered("beside", 1, 5)).result(90)
     second = plain.start()
     with pytest.raises(StreamingQueryException, match=rf"and it feeds query {own.id}, not {second.id}"):

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from tests.cli.conftest import TOKEN, Desk
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.pubsub.topics import Standing, TopicRecord, Topics, leases_of
+from wallaroo_spark.registry import NO_QUERY
 from wallaroo_spark.worker.flight_client import status_token
 
 
@@ -57,6 +58,16 @@ def test_a_slot_that_nobody_serves_is_vacant(desk: Desk) -> None:
 
     assert shown.exit_code == 1
     assert [slot["state"] for slot in json.loads(shown.stdout)["workers"]] == ["serving", "vacant"]
+
+
+def test_a_slot_that_waits_for_its_query_is_not_served(desk: Desk) -> None:
+    desk.registry.publish_fleet({"status_token": status_token(TOKEN), "workers": "1", "query": NO_QUERY})
+
+    shown = status(desk)
+
+    assert shown.exit_code == 1
+    assert shown.stdout.splitlines()[2].split()[:2] == ["0", "waiting"]
+    assert "starts one, and .start() of Spark alone does not" in shown.stdout
 
 
 def test_a_worker_that_does_not_answer_is_unreachable(desk: Desk) -> None:

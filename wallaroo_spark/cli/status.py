@@ -20,6 +20,10 @@ ATTEMPTS = 2
 """How often the registry is tried: a person waits for the answer."""
 ANSWER_SECONDS = 5.0
 WIDE = 200
+WAITING = (
+    "No connector is let in before a query runs that the receiver has started: receiver.start(rows.writeStream…, "
+    "checkpoint=…) starts one, and .start() of Spark alone does not."
+)
 SINKS = {
     "new": "nothing was decided yet",
     "finished": "batch {batch} is committed and finished",
@@ -45,7 +49,7 @@ def status(registry: str, receiver: str, checkpoint: str, tls: bool, tls_ca: str
     With --registry it shows the topics too, or, without --receiver, them alone: where each partition is served, its
     newest epoch and how many subscribe. With --checkpoint it shows the transactional sinks of a query, beside the
     others or alone: for each the newest batch that was decided, and whether it is finished. The exit status is 0 when
-    every slot and every partition is served, and 1 when one is not or the receiver does not run.
+    every slot and every partition is served, and 1 when one is not, waits for its query, or the receiver does not run.
     """
     if (receiver and not registry) or not (registry or checkpoint):
         raise click.UsageError("give --registry URL, with --receiver NAME for its slots, or --checkpoint PATH, or all")
@@ -112,7 +116,7 @@ def look(registry: Registry, receiver: str, trust: Trust | None = None) -> dict[
     if not leases and driver is None:
         return {"receiver": receiver, "running": False, "driver": None, "workers": []}
     slots = range(max([int(fleet.get("workers", 0)), *(slot + 1 for slot in leases)]))
-    workers = [_slot(slot, leases.get(slot), fleet.get("status_token", ""), trust) for slot in slots]
+    workers = [_slot(slot, leases.get(slot), fleet, trust) for slot in slots]
     return {"receiver": receiver, "running": True, "driver": driver, "workers": workers}
 
 
@@ -124,7 +128,9 @@ def nothing_runs(answer: dict[str, Any]) -> str:
     )
 
 
-def _slot(slot: int, lease: Lease | None, token: str, trust: Trust | None) -> dict[str, Any]:
+def _slot(slot: int, lease: Lease | None, fleet: dict[str, str], trust: Trust | None) -> dict[str, Any]:
+    from wallaroo_spark.registry import state_served
+
     if lease is None:
         return {"slot": slot, "state": "vacant"}
     known = {"slot": slot, "connect": lease.connect, "holder": lease.holder, "generation": lease.generation}
@@ -132,14 +138,15 @@ def _slot(slot: int, lease: Lease | None, token: str, trust: Trust | None) -> di
         return {**known, "state": "starting"}
     from wallaroo_spark.worker.flight_client import WorkerClient
 
-    client = WorkerClient(lease.flight, token, ANSWER_SECONDS, trust)
+    client = WorkerClient(lease.flight, fleet.get("status_token", ""), ANSWER_SECONDS, trust)
     try:
         worker = client.status()
     except TransportError as error:
         return {**known, "state": "unreachable", "error": error.message}
     finally:
         client.close()
-    return {**known, "state": "stopping" if worker.get("stopping") else "serving", "worker": worker}
+    state = "stopping" if worker.get("stopping") else state_served(worker["ready"], fleet.get("query", ""))
+    return {**known, "state": state, "worker": worker}
 
 
 def _console() -> Console:
@@ -164,3 +171,5 @@ def _show(answer: dict[str, Any]) -> None:
                 markup=False,
                 soft_wrap=True,
             )
+    if any(slot["state"] == "waiting" for slot in answer["workers"]):
+        console.print(WAITING, markup=False, soft_wrap=True)

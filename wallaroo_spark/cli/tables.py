@@ -10,7 +10,14 @@ from rich.table import Table
 from wallaroo_spark.cli.common import count, size
 
 _FAULT = "fault:"
-_STYLES = {"serving": "green", "starting": "yellow", "down": "red", "vacant": "red", "unreachable": "red"}
+_STYLES = {
+    "serving": "green",
+    "waiting": "yellow",
+    "starting": "yellow",
+    "down": "red",
+    "vacant": "red",
+    "unreachable": "red",
+}
 
 
 def slots_table(slots: Iterable[Mapping[str, Any]]) -> Table:

@@ -137,7 +137,7 @@ class Receiver:
         standing = announcer.standing if announcer else None
         return {
             "receiver": self.name,
-            "workers": slots(fleet.records, announcer) if fleet else [],
+            "workers": slots(fleet.records, announcer, self._feeds()) if fleet else [],
             "query": {
                 "active": bool(query is not None and query.isActive),
                 "checkpoint": files.identity if files else None,

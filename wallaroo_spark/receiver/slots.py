@@ -8,19 +8,22 @@ from typing import Any
 
 from wallaroo_spark.longjobs import JobRecord
 from wallaroo_spark.receiver.announcer import Announcer
+from wallaroo_spark.registry import state_served
 
 STATUS_THREADS = 16
 
 
-def slots(records: list[JobRecord], announcer: Announcer | None) -> list[dict[str, Any]]:
-    """All slots' status, asked for at the same time."""
+def slots(records: list[JobRecord], announcer: Announcer | None, query: str) -> list[dict[str, Any]]:
+    """All slots' status, asked for at the same time; ``query`` is what the fleet's record says of it."""
     with ThreadPoolExecutor(min(STATUS_THREADS, len(records)), "wallaroo-status") as pool:
-        return list(pool.map(_slot, records, itertools.repeat(announcer)))
+        return list(pool.map(_slot, records, itertools.repeat(announcer), itertools.repeat(query)))
 
 
-def _slot(record: JobRecord, announcer: Announcer | None) -> dict[str, Any]:
+def _slot(record: JobRecord, announcer: Announcer | None, query: str) -> dict[str, Any]:
     answer = announcer.status(record.number) if announcer else None
-    state = "serving" if answer else ("starting" if record.running else "down")
+    state = (
+        state_served(bool(answer.get("ready", True)), query) if answer else ("starting" if record.running else "down")
+    )
     return {
         "slot": record.number,
         "state": state,

@@ -6,6 +6,6 @@ and its streams, so an emptied Redis costs a few seconds of new sessions and no 
 
 from wallaroo_spark.registry.client import Registry
 from wallaroo_spark.registry.embedded import EmbeddedRedis
-from wallaroo_spark.registry.model import NO_QUERY, QUERY_STARTS, Assignment, Lease
+from wallaroo_spark.registry.model import NO_QUERY, QUERY_STARTS, Assignment, Lease, state_served
 
-__all__ = ["NO_QUERY", "QUERY_STARTS", "Assignment", "EmbeddedRedis", "Lease", "Registry"]
+__all__ = ["NO_QUERY", "QUERY_STARTS", "Assignment", "EmbeddedRedis", "Lease", "Registry", "state_served"]

@@ -57,3 +57,11 @@ class Assignment:
 
     slot: int
     connect: str | None
+
+
+def state_served(ready: bool, query: str) -> str:
+    """The state of a slot whose worker answers: it waits while there is no query for which connectors are let in.
+
+    ``ready`` is whether the worker knows where a query stands, ``query`` what the fleet's record says of it.
+    """
+    return "waiting" if query == NO_QUERY or not ready else "serving"

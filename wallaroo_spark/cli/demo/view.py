@@ -89,7 +89,7 @@ class View:
             used = worker.get("buffered_bytes", 0) / 2**20
             held = f"{used:7.1f} MiB buffered" if worker else ""
             again = slot["submissions"] - 1
-            color = {"serving": "green", "starting": "yellow"}.get(slot["state"], "red")
+            color = {"serving": "green", "starting": "yellow", "waiting": "yellow"}.get(slot["state"], "red")
             workers.add_row(
                 f"worker {slot['slot']}",
                 Text(slot["state"], style=color),
