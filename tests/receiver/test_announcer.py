@@ -153,6 +153,28 @@ def test_a_query_begins_although_a_worker_stands_still(
     eventually(lambda: known(fleet, 0) == (True, 5, 2))
 
 
+def test_an_error_of_this_program_in_telling_a_worker_is_said_and_does_not_end_it(
+    fleet: LiveFleet, make_announcer: Callable[..., Announcer], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Faulty(WorkerClient):
+        failed = False
+
+        def committed(self, epoch: int, batch: int, references: Any) -> None:
+            if not Faulty.failed:
+                Faulty.failed = True
+                raise MemoryError("no room for the references")
+            super().committed(epoch, batch, references)
+
+    fleet.start(0)
+    announcer = make_announcer(fleet, connect=Faulty)
+    announcer.begin(Standing(5, 2, A))
+    announcer.commit(5, 3, B)
+
+    eventually(lambda: known(fleet, 0) == (True, 5, 3))
+    assert Faulty.failed
+    assert "slot 0 will be told again: no room for the references" in caplog.text
+
+
 def test_nothing_is_told_before_a_query_has_started(fleet: LiveFleet, make_announcer: Callable[..., Announcer]) -> None:
     fleet.start(0)
     announcer = make_announcer(fleet)

@@ -195,7 +195,7 @@ class Teller:
         self.lease = lease
         self.client = client
         self.told: Standing | None = None
-        self.refused: TransportError | None = None
+        self.refused: Exception | None = None
         self._changed = changed
         self._standing = standing
         self._stopped = False
@@ -229,9 +229,12 @@ class Teller:
                 news = changed(known.references, standing.references)
                 self.client.committed(standing.epoch, standing.batch, news)
                 passed(Step.REFERENCES_SENT)
-        except TransportError as error:
+        except Exception as error:
             refused = error
-            log.info("slot %d will be told again: %s", self.lease.slot, error)
+            # Nobody else would be told of an error of this program, and the worker would wait for news for ever.
+            ours = None if isinstance(error, TransportError) else error
+            level = logging.WARNING if ours else logging.INFO
+            log.log(level, "slot %d will be told again: %s", self.lease.slot, error, exc_info=ours)
         with self._changed:
             self.refused, self.told = refused, None if refused else standing
             self._changed.notify_all()
