@@ -262,6 +262,33 @@ def test_a_copy_of_a_task_does_not_abort_what_the_other_has_prepared(server: Ser
     assert sink.recover() == [again.transaction]
 
 
+def test_a_sink_that_keeps_another_session_of_the_worker_is_asked_again(server: ServingSink) -> None:
+    """Some refuse the second session, rather than end the first; that of a task that died is soon over."""
+    asked = []
+
+    async def run() -> tuple[str, ...]:
+        async def busy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.append(await reader.read(1))
+            if len(asked) == 1:
+                writer.write(V3.encode(Error("worker orders-0: already active")))
+            else:
+                writer.write(V3.encode(Ok(2)) + V3.encode(NotifyAck(True, 1, 0)))
+                reply = encode_control(ReplyUncommitted(1, ("t",)))
+                writer.write(V3.encode(Message(0, 0, reply, event_time=0, key=b"")))
+            await writer.drain()
+            await reader.read()
+            writer.close()
+
+        listener = await asyncio.start_server(busy, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        found = await sink_to(f"127.0.0.1:{port}", give_up_after=SECONDS)._uncommitted(0)
+        listener.close()
+        return found
+
+    assert asyncio.run(run()) == ("t",)
+    assert len(asked) == 2
+
+
 def test_a_sink_that_stops_reading_is_given_up() -> None:
     async def run() -> None:
         async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -105,3 +105,24 @@ def test_the_log_of_another_query_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"is the log of query first, and the checkpoint is of query second.* remove"):
         opened(tmp_path).claim("second")
     assert opened(tmp_path).newest() is None
+
+
+def test_what_the_sink_remembers_is_beside_the_newest_decision_to_commit(tmp_path: Path) -> None:
+    for batch in range(4):
+        log = opened(tmp_path, keep=2)
+        assert log.memory() == ({"batch": batch - 1} if batch else None)
+        log.abort(batch, 0)
+        assert log.commit(batch, 1, [prepared(batch)], {"batch": batch})
+        if batch % 2:
+            log.finish(batch)
+    assert opened(tmp_path, keep=2).memory() == {"batch": 3}
+
+
+def test_the_history_is_whole_until_something_of_it_may_be_forgotten(tmp_path: Path) -> None:
+    for batch in range(5):
+        found, whole = opened(tmp_path, keep=3).history()
+        assert [one.transaction.batch for one in found] == list(range(max(0, batch - 3), batch))
+        assert whole is (batch < 3)
+        log = opened(tmp_path, keep=3)
+        log.commit(batch, 0, [prepared(batch)])
+        log.finish(batch)

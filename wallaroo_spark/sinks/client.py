@@ -91,8 +91,11 @@ class SinkClient:
             stream.write(hello)
             await client._answer(Ok)
             client._greeted = True
-            await client.notify(reference)
-            client.prepared = await client.uncommitted()
+            # One after the other, with one wait for both answers.
+            client._announce(reference)
+            client._ask()
+            await client._announced()
+            client.prepared = await client._told()
         except BaseException:
             stream.abort()
             raise
@@ -114,7 +117,13 @@ class SinkClient:
 
     async def notify(self, reference: int = 0) -> None:
         """Announce the rows; once more for a later :attr:`reference`."""
+        self._announce(reference)
+        await self._announced()
+
+    def _announce(self, reference: int) -> None:
         self._stream.write(self._session.notify(STREAM, reference))
+
+    async def _announced(self) -> None:
         answer = await self._answer(NotifyAck)
         if not answer.success or answer.stream_id != DATA_STREAM:
             raise self.refused(f"it does not take stream {DATA_STREAM}")
@@ -149,8 +158,14 @@ class SinkClient:
 
     async def uncommitted(self) -> tuple[str, ...]:
         """LIST_UNCOMMITTED: what waits for a decision."""
+        self._ask()
+        return await self._told()
+
+    def _ask(self) -> None:
         self._requests += 1
         self._stream.write(self._session.control(ListUncommitted(self._requests)))
+
+    async def _told(self) -> tuple[str, ...]:
         answer = await self._answer(ReplyUncommitted)
         if answer.request != self._requests:
             raise self.refused(f"it answers request {answer.request}, and {self._requests} was asked")
