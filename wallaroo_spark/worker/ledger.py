@@ -89,6 +89,8 @@ class Ledger:
         self._rule: ReferenceRule = rule_for(self.increasing, self._committed_id)
         self._stable_end = position
         self._unstable_rows = 0
+        self._read = position
+        self._elsewhere: tuple[str, int] | None = None
 
     def __repr__(self) -> str:
         return f"Ledger({self.key.scope!r}/{self.key.stream_id}, {self.start}..{self.end}, committed={self.committed})"
@@ -229,7 +231,9 @@ class Ledger:
             return self.start
         if isinstance(reference, str):
             position = self._origin.position(reference)
-            return self.start if position is None else max(self.start, min(position, self.end))
+            if position is None:
+                position = self._behind_another(reference)
+            return max(self.start, min(position, self.end))
         if not self.increasing:
             return self.start if reference == self.committed else self._find(reference)
         if self._committed_id is not None and reference <= self._committed_id:
@@ -238,6 +242,16 @@ class Ledger:
             if segment.last_id > reference:
                 return segment.first + int(np.searchsorted(segment.ids, np.uint64(reference), side="right"))
         return self.end
+
+    def _behind_another(self, reference: str) -> int:
+        """Where a stream goes on here that has gone on elsewhere meanwhile: behind all that had been read here by then.
+
+        A batch is planned when the one before it is committed, so by then that was committed too, although this worker
+        may never have been told.
+        """
+        if self._elsewhere is None or self._elsewhere[0] != reference:
+            self._elsewhere = (reference, self._read)
+        return self._elsewhere[1]
 
     def _find(self, reference: int) -> int | None:
         for segment in reversed(self.segments):
@@ -369,7 +383,10 @@ class Ledger:
         position = self._origin.position(end)
         if position is None:
             return (begin, begin) if self._origin.same_slot(end) else None
-        return (begin, max(begin, position)) if position <= self.end else None
+        if position > self.end:
+            return None
+        self._read = max(self._read, position)
+        return begin, max(begin, position)
 
     def commit(self, reference: Reference) -> bool:
         """Let go of what is committed; whether this moves anything forward."""
