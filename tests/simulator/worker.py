@@ -21,7 +21,7 @@ from wallaroo_spark.registry import Lease
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.buffer import FoundRange, PlannedRange, flatten, nest
 from wallaroo_spark.worker.delivery import gather, unpack
-from wallaroo_spark.worker.ledger import Origin
+from wallaroo_spark.worker.origin import Origin
 from wallaroo_spark.worker.segment import LOT_OVERHEAD, SEGMENT_OVERHEAD
 from wallaroo_spark.worker.state import WorkerState
 

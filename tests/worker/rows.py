@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from tests.protocol.strategies import run_of
 from wallaroo_spark.columnar import StreamRows, by_stream, decode_run
 from wallaroo_spark.protocol import DRAFT_LE, Flags, Message
-from wallaroo_spark.worker.ledger import Extent, Ledger, Origin, Reference, StreamKey
+from wallaroo_spark.worker.ledger import Extent, Ledger, Reference, StreamKey
+from wallaroo_spark.worker.origin import Origin
 from wallaroo_spark.worker.segment import Lots, Piece
 
 KEY = StreamKey("shop-1", 1)

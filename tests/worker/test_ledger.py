@@ -7,7 +7,8 @@ import pytest
 from tests.worker.rows import KEY, ORIGIN, end_of, extent, held, ids_of, ledger, put
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Fault
-from wallaroo_spark.worker.ledger import Extent, Origin, Reference, StreamKey
+from wallaroo_spark.worker.ledger import Extent, Reference, StreamKey
+from wallaroo_spark.worker.origin import Origin
 from wallaroo_spark.worker.segment import SEGMENT_OVERHEAD
 
 

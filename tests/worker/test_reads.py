@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from wallaroo_spark.worker.buffer import Buffer, PlannedRange
-from wallaroo_spark.worker.ledger import Origin, StreamKey
+from wallaroo_spark.worker.ledger import StreamKey
+from wallaroo_spark.worker.origin import Origin
 from wallaroo_spark.worker.reads import Reads
 
 PLANNED = PlannedRange(StreamKey("shop-1", 7), None, 5)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.protocol.strategies import run_of
 from tests.worker.rows import ORIGIN
 from wallaroo_spark.columnar import StreamRows, by_stream, decode_run
-from wallaroo_spark.protocol import DRAFT_LE, Message
+from wallaroo_spark.protocol import DRAFT_LE, Flags, Message
 from wallaroo_spark.worker.buffer import Buffer, PlannedRange
 from wallaroo_spark.worker.ledger import StreamKey
 from wallaroo_spark.worker.segment import LARGEST_MERGED, LOT_OVERHEAD, SEGMENT_OVERHEAD, SMALL_LOT
@@ -29,7 +29,13 @@ def buffer() -> Buffer:
 
 def parts(*messages: tuple[int, int], size: int = 10) -> list[StreamRows]:
     """Messages (stream, id) that came in one run."""
-    frames = [DRAFT_LE.encode(Message(stream_id, message_id, b"x" * size)) for stream_id, message_id in messages]
+    frames, before = [], (0, 0)
+    for stream_id, message_id in messages:
+        # An id that comes again is a marker behind the message.
+        again = (stream_id, message_id) == before
+        flags, payload = (Flags.BOUNDARY, None) if again else (Flags.NONE, b"x" * size)
+        frames.append(DRAFT_LE.encode(Message(stream_id, message_id, payload, flags)))
+        before = (stream_id, message_id)
     (run,) = by_stream(decode_run(run_of(DRAFT_LE, frames), event_time_unit="ns"))
     return run.parts
 
@@ -86,13 +92,14 @@ def test_what_was_found_before_is_delivered_as_it_was(buffer: Buffer) -> None:
 def test_a_lot_that_is_mostly_replayed_is_not_kept_whole(buffer: Buffer) -> None:
     take_in(buffer, (1, 1), (1, 2), (1, 3))
     buffer.commit({A: 3})
+    buffer.open(A, "stream 1", 0)
     take_in(buffer, (1, 1), (1, 2), (1, 3), (1, 4))
     assert buffer.used == LOT_OVERHEAD + SEGMENT_OVERHEAD + ROW
     assert values(buffer, A, 3, 4) == [4]
 
 
 def test_new_messages_between_replayed_ones_lie_in_a_lot_of_their_own(buffer: Buffer) -> None:
-    take_in(buffer, (1, 1), (1, 5), (1, 2), (1, 6), (2, 1), (2, 2), (2, 3), (2, 4))
+    take_in(buffer, (1, 1), (1, 5), (1, 5), (1, 6), (2, 1), (2, 2), (2, 3), (2, 4))
     assert values(buffer, A, None, 6) == [1, 5, 6]
     assert values(buffer, B, None, 4) == [1, 2, 3, 4]
 
@@ -122,6 +129,18 @@ def test_messages_that_came_one_by_one_are_put_together(buffer: Buffer) -> None:
     assert values(buffer, B, None, 49) == list(range(1, 51, 2))
     assert [v for piece, _ in found.pieces for v in piece.stored["message_id"].to_pylist()] == list(range(2, 51, 2))
     buffer.commit({A: 50, B: 49})
+    assert buffer.used == 0
+
+
+def test_a_lot_of_several_streams_is_put_together_with_its_neighbours(buffer: Buffer) -> None:
+    take_in(buffer, (1, 1), (2, 1))
+    take_in(buffer, (1, 2), (2, 2))
+    buffer.merge()
+    buffer.validate()
+    assert lots_of(buffer) == 1
+
+    buffer.commit({A: 2, B: 2})
+    buffer.validate()
     assert buffer.used == 0
 
 

@@ -27,7 +27,8 @@ from wallaroo_spark.protocol import (
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.buffer import PlannedRange
 from wallaroo_spark.worker.connection import Phase
-from wallaroo_spark.worker.ledger import Origin, Reference, StreamKey
+from wallaroo_spark.worker.ledger import Reference, StreamKey
+from wallaroo_spark.worker.origin import Origin
 from wallaroo_spark.worker.state import WorkerState
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from wallaroo_spark.columnar import Lot, StreamRows
 from wallaroo_spark.protocol import Fault, broken
-from wallaroo_spark.worker.ledger import Extent, Ledger, Origin, Reference, StreamKey
+from wallaroo_spark.worker.ledger import Extent, Ledger, Reference, StreamKey
+from wallaroo_spark.worker.origin import Origin
 from wallaroo_spark.worker.segment import HeldLot, Lots, Piece
 
 References = Mapping[str, Mapping[str, Reference]]

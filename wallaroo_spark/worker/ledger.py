@@ -18,6 +18,7 @@ import numpy as np
 from wallaroo_spark.columnar import StreamRows
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Fault, Flags, broken
+from wallaroo_spark.worker.origin import Origin, Passage
 from wallaroo_spark.worker.references import NotIncreasing, ReferenceRule, rule_for
 from wallaroo_spark.worker.segment import HeldLot, Piece, Segment
 
@@ -29,27 +30,6 @@ class StreamKey(NamedTuple):
 
     scope: str
     stream_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The buffer that ephemeral references are good for."""
-
-    slot: int
-    generation: int
-
-    def reference(self, position: int) -> str:
-        """The reference of an ephemeral stream at a position of this buffer."""
-        return f"e:{self.slot}:{self.generation}:{position}"
-
-    def position(self, reference: str) -> int | None:
-        """The position behind a reference, None when it is of another buffer."""
-        kind, slot, generation, position = reference.split(":")
-        return int(position) if (kind, int(slot), int(generation)) == ("e", self.slot, self.generation) else None
-
-    def same_slot(self, reference: str) -> bool:
-        """Whether a reference is of this slot: only here can be said that what it refers to is gone."""
-        return int(reference.split(":")[1]) == self.slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +69,7 @@ class Ledger:
         self._rule: ReferenceRule = rule_for(self.increasing, self._committed_id)
         self._stable_end = position
         self._unstable_rows = 0
-        self._read = position
-        self._elsewhere: tuple[str, int] | None = None
+        self._passage = Passage(position)
 
     def __repr__(self) -> str:
         return f"Ledger({self.key.scope!r}/{self.key.stream_id}, {self.start}..{self.end}, committed={self.committed})"
@@ -231,9 +210,7 @@ class Ledger:
             return self.start
         if isinstance(reference, str):
             position = self._origin.position(reference)
-            if position is None:
-                position = self._behind_another(reference)
-            return max(self.start, min(position, self.end))
+            return max(self.start, min(self._passage.behind(reference) if position is None else position, self.end))
         if not self.increasing:
             return self.start if reference == self.committed else self._find(reference)
         if self._committed_id is not None and reference <= self._committed_id:
@@ -242,16 +219,6 @@ class Ledger:
             if segment.last_id > reference:
                 return segment.first + int(np.searchsorted(segment.ids, np.uint64(reference), side="right"))
         return self.end
-
-    def _behind_another(self, reference: str) -> int:
-        """Where a stream goes on here that has gone on elsewhere meanwhile: behind all that had been read here by then.
-
-        A batch is planned when the one before it is committed, so by then that was committed too, although this worker
-        may never have been told.
-        """
-        if self._elsewhere is None or self._elsewhere[0] != reference:
-            self._elsewhere = (reference, self._read)
-        return self._elsewhere[1]
 
     def _find(self, reference: int) -> int | None:
         for segment in reversed(self.segments):
@@ -385,7 +352,7 @@ class Ledger:
             return (begin, begin) if self._origin.same_slot(end) else None
         if position > self.end:
             return None
-        self._read = max(self._read, position)
+        self._passage.was_read(position)
         return begin, max(begin, position)
 
     def commit(self, reference: Reference) -> bool:

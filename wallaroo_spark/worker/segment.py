@@ -105,6 +105,7 @@ class Lots:
             segment.held, segment.low, segment.high = merged, low, high
         for held, segment, _, _ in moving:
             held.remove(segment)
+        for _, segment, _, _ in moving:
             merged.add(segment)
 
     def settle(self, *, tight: bool = False) -> None:

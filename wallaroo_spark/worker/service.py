@@ -23,7 +23,7 @@ from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker import ports
 from wallaroo_spark.worker.flight_server import FlightServer
 from wallaroo_spark.worker.leasing import Registry, Tenancy
-from wallaroo_spark.worker.ledger import Origin
+from wallaroo_spark.worker.origin import Origin
 from wallaroo_spark.worker.reads import Reads
 from wallaroo_spark.worker.state import WorkerState
 

@@ -18,7 +18,8 @@ from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.buffer import Buffer
 from wallaroo_spark.worker.connection import BEFORE_OK, Client, Phase
 from wallaroo_spark.worker.flow import FlowControl
-from wallaroo_spark.worker.ledger import Ledger, Origin, StreamKey
+from wallaroo_spark.worker.ledger import Ledger, StreamKey
+from wallaroo_spark.worker.origin import Origin
 
 LEAVING_SECONDS = 5.0
 """How long a peer has to close after RESTART or ERROR."""

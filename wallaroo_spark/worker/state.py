@@ -26,7 +26,7 @@ from wallaroo_spark.worker.arrivals import Arrivals
 from wallaroo_spark.worker.connection import Phase
 from wallaroo_spark.worker.gates import Gates
 from wallaroo_spark.worker.handshake import Handshake
-from wallaroo_spark.worker.ledger import Origin
+from wallaroo_spark.worker.origin import Origin
 from wallaroo_spark.worker.progress import Progress
 from wallaroo_spark.worker.recall import Recall
 from wallaroo_spark.worker.relief import Relief

@@ -1,0 +1,51 @@
+"""Which buffer a reference of an ephemeral stream is good for, and where a stream goes on that comes back from another.
+
+Source: ``protocol.md``, section What a point of reference promises here (EPHEMERAL).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The buffer that ephemeral references are good for."""
+
+    slot: int
+    generation: int
+
+    def reference(self, position: int) -> str:
+        """The reference of an ephemeral stream at a position of this buffer."""
+        return f"e:{self.slot}:{self.generation}:{position}"
+
+    def position(self, reference: str) -> int | None:
+        """The position behind a reference, None when it is of another buffer."""
+        kind, slot, generation, position = reference.split(":")
+        return int(position) if (kind, int(slot), int(generation)) == ("e", self.slot, self.generation) else None
+
+    def same_slot(self, reference: str) -> bool:
+        """Whether a reference is of this slot: only here can be said that what it refers to is gone."""
+        return int(reference.split(":")[1]) == self.slot
+
+
+class Passage:
+    """How far an ephemeral stream has been read here, for when it goes on elsewhere and comes back.
+
+    A batch is planned when the one before it is committed. So where a batch starts behind a reference of another
+    buffer, all that was read here before is committed, although nobody may ever have said so here.
+    """
+
+    def __init__(self, position: int) -> None:
+        self._read = position
+        self._elsewhere: tuple[str, int] | None = None
+
+    def was_read(self, position: int) -> None:
+        """A planned range up to this position was handed out."""
+        self._read = max(self._read, position)
+
+    def behind(self, reference: str) -> int:
+        """The position behind a reference of another buffer, the same whenever it is asked for."""
+        if self._elsewhere is None or self._elsewhere[0] != reference:
+            self._elsewhere = (reference, self._read)
+        return self._elsewhere[1]
