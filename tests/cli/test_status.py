@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.cli.conftest import TOKEN, Desk
+from tests.worker.running import TOKEN as WORKERS_TOKEN
+from tests.worker.running import fleet
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.pubsub.topics import Standing, TopicRecord, Topics, leases_of
 from wallaroo_spark.registry import NO_QUERY
@@ -131,3 +133,20 @@ def test_a_registry_without_topics_says_so(desk: Desk) -> None:
     shown = CliRunner().invoke(cli, ["status", "--registry", desk.url])
 
     assert (shown.exit_code, shown.stdout) == (0, "No topic runs in this registry.\n")
+
+
+def test_workers_that_let_everybody_in_are_said_to(redis_url: str) -> None:
+    with fleet(redis_url, host="0.0.0.0", cookie="") as made:
+        made.registry.publish_fleet({"status_token": status_token(WORKERS_TOKEN), "workers": "1"})
+        made.start()
+        given = ["status", "--registry", redis_url, "--receiver", made.receiver]
+        shown, as_json = (CliRunner().invoke(cli, [*given, *more]) for more in ((), ("--json",)))
+
+    said = f"receiver '{made.receiver}': its workers let in everybody who reaches them: the cookie is empty, and they"
+    assert (shown.exit_code, as_json.exit_code) == (0, 0), shown.output
+    assert f"Warning: {said} listen at every interface" in shown.output
+    assert [warning.startswith(said) for warning in json.loads(as_json.stdout)["warnings"]] == [True]
+
+
+def test_workers_that_ask_for_a_cookie_give_no_warning(desk: Desk) -> None:
+    assert json.loads(status(desk, "--json").stdout)["warnings"] == []

@@ -191,3 +191,12 @@ def test_an_embedded_registry_that_dies_is_started_again_and_filled(spark: Spark
             eventually(lambda: 0 in registry.leases() and registry.fleet())
             assert addresses(receiver) == registry.leases()[0].connect
         assert receiver.status()["workers"][0]["submissions"] == 1
+
+
+def test_a_receiver_that_lets_everybody_in_says_so_as_it_starts_and_in_its_status(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    with EmbeddedRedis() as redis, Receiver(spark, "open", workers=1, registry=redis.url, host="0.0.0.0") as receiver:
+        (warning,) = receiver.status()["warnings"]
+        assert warning.startswith("receiver 'open': its workers let in everybody who reaches them: the cookie is empty")
+        assert warning in [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

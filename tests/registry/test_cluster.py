@@ -15,10 +15,12 @@ import redis
 
 from tests.doors.acl import users
 from tests.receiver.support import free_ports
-from wallaroo_spark.errors import LeaseLostError, RegistryError
+from wallaroo_spark.errors import LeaseLostError, RegistryError, SinkError
 from wallaroo_spark.pubsub.topics import Served, Standing, TopicRecord, Topics, leases_of
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.registry.embedded import find_server
+from wallaroo_spark.sinks.interface import Transaction
+from wallaroo_spark.sinks.redis_sink import RedisSink
 
 from .conftest import eventually
 
@@ -203,3 +205,13 @@ def holds(node: Node, name: str) -> bool:
         return bool(node.client.exists(f"wallaroo:{{{name}}}:lock:receiver"))
     except redis.exceptions.MovedError:
         return False
+
+
+def test_the_sink_says_that_it_does_not_write_to_a_cluster(nodes: list[Node], url: str, tmp_path: Path) -> None:
+    for name in names_on_all(nodes, "rows-of-{}")[1:]:
+        key = f"rows-of-{name}"
+        sink = RedisSink(url.replace("+cluster", ""), checkpoint=str(tmp_path), name="orders", list=key)
+        with pytest.raises(
+            SinkError, match="this Redis is a node of a cluster, and this sink writes to a single Redis"
+        ):
+            sink.prepare(Transaction("orders", 0, 0, "a"), iter(()))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
 import redis
 
+from tests.pems import Pems
+from tests.registry.tls import tls_in_front_of
 from tests.sinks.stores import (
     CHECKS,
     Store,
@@ -203,3 +207,24 @@ def test_a_url_that_cannot_be_read_is_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="the URL cannot be read") as refused:
         sink.prepare(Transaction.new("orders", 0, 0), iter([]))
     assert "secret" not in str(refused.value)
+
+
+def test_over_tls_the_host_s_name_is_checked_whatever_the_client_does_by_itself(
+    tmp_path: Path, pems: Pems, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    honest = redis.SSLConnection.__init__
+
+    def lenient(self: Any, **settings: Any) -> None:
+        honest(self, **{"ssl_check_hostname": False, **settings})
+
+    # As older versions of the client do.
+    monkeypatch.setattr(redis.SSLConnection, "__init__", lenient)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pems.client, pems.client_key)
+    with EmbeddedRedis() as server, tls_in_front_of(server, context) as port:
+        password = urlsplit(server.url).password
+        url = f"rediss://:{password}@localhost:{port}/0?ssl_ca_certs={pems.ca}"
+        sink = RedisSink(url, checkpoint=str(tmp_path / "checkpoint"), name="orders", list=key)
+        with pytest.raises(SinkError, match="certificate verify failed") as refused:
+            sink.prepare(Transaction("orders", 0, 0, 0), iter([pa.record_batch({"value": ["x"]})]))
+    assert str(password) not in str(refused.value)

@@ -13,6 +13,8 @@ import click
 
 from wallaroo_spark.cli.common import INTERRUPTED, debug_option, debugging, set_up_logging
 
+log = logging.getLogger("wallaroo_spark.sinks")
+
 CLOSE_SECONDS = 5.0
 """Longest that the end waits for sessions to write down what they are about."""
 
@@ -50,7 +52,7 @@ async def _serve(to: str, host: str, port: int, settings: dict[str, Any]) -> int
     from wallaroo_spark.options import resolve_secret
     from wallaroo_spark.sinks.server import SinkServer, SinkSettings
     from wallaroo_spark.sinks.store import Store
-    from wallaroo_spark.transport import format_address, serve, server_context
+    from wallaroo_spark.transport import format_address, open_door, serve, server_context
 
     certificate = settings["tls_certificate"]
     tls = server_context(certificate, settings["tls_key"], settings["tls_ca"]) if certificate else None
@@ -60,6 +62,8 @@ async def _serve(to: str, host: str, port: int, settings: dict[str, Any]) -> int
         max_frame_bytes=settings["max_frame_bytes"],
         max_sessions=settings["max_sessions"],
     )
+    if warning := open_door("these sinks", host, accepted.cookie, settings["tls_ca"]):
+        log.warning("%s", warning)
     with contextlib.closing(Store(to)) as store:
         listener = await serve(SinkServer(store, accepted), host, port, tls=tls)
         click.echo(f"Listening on {format_address(*listener.address)}, writing to {to}")

@@ -117,7 +117,9 @@ def look(registry: Registry, receiver: str, trust: Trust | None = None) -> dict[
         return {"receiver": receiver, "running": False, "driver": None, "workers": []}
     slots = range(max([int(fleet.get("workers", 0)), *(slot + 1 for slot in leases)]))
     workers = [_slot(slot, leases.get(slot), fleet, trust) for slot in slots]
-    return {"receiver": receiver, "running": True, "driver": driver, "workers": workers}
+    # Each worker says the same of what they share.
+    warnings = sorted({said for slot in workers for said in slot.get("worker", {}).get("warnings", ())})
+    return {"receiver": receiver, "running": True, "driver": driver, "warnings": warnings, "workers": workers}
 
 
 def nothing_runs(answer: dict[str, Any]) -> str:
@@ -164,6 +166,8 @@ def _show(answer: dict[str, Any]) -> None:
     driver = f"driver {answer['driver']}" if answer["driver"] else "no driver: it was ended, or has lost the registry"
     console.print(f"Receiver {answer['receiver']!r}, {driver}", markup=False, soft_wrap=True)
     console.print(slots_table(answer["workers"]))
+    for warning in answer["warnings"]:
+        console.print(f"Warning: {warning}", markup=False, soft_wrap=True)
     for slot in answer["workers"]:
         if slot["state"] == "unreachable":
             console.print(

@@ -31,7 +31,7 @@ from wallaroo_spark.pubsub.publisher import PublisherSetup
 from wallaroo_spark.pubsub.staging import Epoch, stage
 from wallaroo_spark.pubsub.topics import LEASE_SECONDS, Served, TopicRecord, Topics, checked_name, leases_of
 from wallaroo_spark.registry import EmbeddedRedis, Registry
-from wallaroo_spark.transport import advertised
+from wallaroo_spark.transport import advertised, open_door
 
 log = logging.getLogger("wallaroo_spark.pubsub")
 
@@ -124,6 +124,7 @@ class Topic:
         self._schema: Any = None
         self._published: dict[int, str] = {}
         self._error = ""
+        self._warning = ""
         self._lifecycle = threading.RLock()
         self._patience = Patience(f"topic {name!r}")
         self._rounds: threading.Thread | None = None
@@ -212,6 +213,7 @@ class Topic:
             "topic": self.name,
             "identity": self._identity,
             "error": self._error,
+            "warnings": [self._warning] if self._warning else [],
             "partitions": [_partition_status(record, served.get(record.number)) for record in records],
         }
 
@@ -233,6 +235,10 @@ class Topic:
         self._patience.ask(lambda: leases.publish_fleet({ENDED: ""}))
         self._patience.ask(lambda: leases.forget_slots_from(self._setup.partitions))
         host = self._setup.host or ("127.0.0.1" if longjobs.on_one_machine(master) else "0.0.0.0")
+        cookie = resolve_secret(self._setup.cookie)
+        self._warning = open_door(f"topic {self.name!r}: its publishers", host, cookie, self._setup.tls_ca)
+        if self._warning:
+            log.warning("%s", self._warning)
         jobs = LongJobs(
             self._spark,
             self._setup.partitions,

@@ -35,6 +35,7 @@ from wallaroo_spark.receiver.slots import slots
 from wallaroo_spark.receiver.waker import Waker
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, EmbeddedRedis, Registry
 from wallaroo_spark.source import Secrets, load, register
+from wallaroo_spark.worker import ports
 from wallaroo_spark.worker.flight_client import Trust, WorkerClient, status_token
 from wallaroo_spark.worker.service import WorkerSetup
 
@@ -82,6 +83,7 @@ class Receiver:
         self._query_starts = False
         self._checkpoint_owner = self.owner
         self._publishing = threading.Lock()
+        self._warnings: list[str] = []
         self._lifecycle = threading.RLock()
         self._patience = Patience(f"receiver {name!r}")
 
@@ -137,6 +139,7 @@ class Receiver:
         standing = announcer.standing if announcer else None
         return {
             "receiver": self.name,
+            "warnings": self._warnings,
             "workers": slots(fleet.records, announcer, self._feeds()) if fleet else [],
             "query": {
                 "active": bool(query is not None and query.isActive),
@@ -212,6 +215,9 @@ class Receiver:
         shipped = dataclasses.replace(
             self.options, host=host, registry=self.registry_url, cookie=resolve_secret(self.options.cookie)
         )
+        self._warnings = ports.warnings(shipped)
+        for warning in self._warnings:
+            log.warning("%s", warning)
         seconds = self.options.lease_seconds
         self._patience.hold(lambda: registry.lock("receiver", self.owner, seconds), seconds, self._name_in_use)
         self._patience.ask(lambda: registry.forget_slots_from(self.options.workers))

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from redis import Redis, RedisError
 from redis.backoff import NoBackoff
+from redis.exceptions import MovedError
 from redis.retry import Retry
 
 from wallaroo_spark.errors import ConfigurationError, SinkError
@@ -194,7 +195,10 @@ class RedisSink:
     def _call(self, what: str, command: Callable[[Redis], T]) -> T:
         try:
             settings: dict[str, Any] = {"socket_timeout": self._timeout, "retry": Retry(NoBackoff(), 0), "protocol": 2}
-            client = Redis.from_url(resolve_secret(self._url), **settings)
+            url = resolve_secret(self._url)
+            if url.startswith("rediss:"):
+                settings["ssl_check_hostname"] = True
+            client = Redis.from_url(url, **settings)
         except ValueError:
             # What the parser says may hold the password.
             raise ConfigurationError(
@@ -204,6 +208,12 @@ class RedisSink:
         with contextlib.closing(client):
             try:
                 return command(client)
+            except MovedError as error:
+                raise SinkError(
+                    f"sink {self.name}: could not {what}: this Redis is a node of a cluster, and this sink writes to a "
+                    "single Redis; name one",
+                    key=self._target,
+                ) from error
             except RedisError as error:
                 given = client.connection_pool.connection_kwargs
                 said, password = str(error) or type(error).__name__, given.get("password")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 from urllib.parse import urlsplit
 
@@ -12,6 +13,28 @@ from wallaroo_spark.transport.tcp import connect
 
 _PROBE_PAUSE = 0.5
 _PROBE_SECONDS = 2.0
+_WILDCARDS = ("", "0.0.0.0", "::")
+
+
+def open_door(who: str, host: str, cookie: str, authority: str = "") -> str:
+    """That ``who`` let everybody in, as a sentence with the way out; empty when they do not.
+
+    They do where ``cookie`` is empty and no ``authority`` certifies peers, unless only this machine reaches ``host``.
+    """
+    if cookie or authority or _is_loopback(host):
+        return ""
+    return (
+        f"{who} let in everybody who reaches them: the cookie is empty, and they listen at "
+        f"{host if host not in _WILDCARDS else 'every interface'}; give a cookie, or ask for certificates by an "
+        "authority (tls.ca), or listen on loopback (host=127.0.0.1)"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def refuses(address: str) -> bool:
@@ -32,7 +55,7 @@ async def refuses(address: str) -> bool:
 
 def reachable_host(bound: str, registry: str) -> str:
     """The address others reach this machine at: the bound one, or, of a wildcard, the one that faces the registry."""
-    if bound not in ("", "0.0.0.0", "::"):
+    if bound not in _WILDCARDS:
         return bound
     target = urlsplit(registry).hostname or "192.0.2.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

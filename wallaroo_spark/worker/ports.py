@@ -25,6 +25,13 @@ async def free_inner_port(options: Options, slot: int, stopped: asyncio.Event) -
     return port
 
 
+def warnings(options: Options) -> list[str]:
+    """What is wrong with who is let in, as sentences."""
+    cookie = resolve_secret(options.cookie)
+    warning = transport.open_door(f"receiver {options.receiver!r}: its workers", options.host, cookie, options.tls_ca)
+    return [warning] if warning else []
+
+
 def inner_host(options: Options) -> str:
     """The address that the inner port is bound to."""
     return options.inner_host or options.host

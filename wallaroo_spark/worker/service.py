@@ -442,4 +442,5 @@ class WorkerService:
             "connect": self._tenancy.current.connect,
             "registry_away": self._registry_away,
             "stopping": self._stop_reason,
+            "warnings": ports.warnings(self.options),
         }
