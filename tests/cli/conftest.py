@@ -18,7 +18,8 @@ import pytest
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.options import Options
 from wallaroo_spark.registry import EmbeddedRedis, Registry
-from wallaroo_spark.worker.flight_client import WorkerClient, status_token
+from wallaroo_spark.worker.fleet_keys import status_token
+from wallaroo_spark.worker.flight_client import WorkerClient
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup
 

@@ -20,7 +20,8 @@ from wallaroo_spark.errors import RegistryError, TransportError
 from wallaroo_spark.pubsub import subscribe
 from wallaroo_spark.pubsub.topics import TopicRecord
 from wallaroo_spark.registry import EmbeddedRedis, Registry
-from wallaroo_spark.worker.flight_client import WorkerClient, status_token
+from wallaroo_spark.worker.fleet_keys import status_token
+from wallaroo_spark.worker.flight_client import WorkerClient
 
 READERS = ("connectors", "subscribers", "operators")
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import pickle
+import shutil
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,8 @@ from click.testing import CliRunner
 from tests.doors.conftest import Ear
 from tests.doors.keys import GUESS, sealing, told, trusting
 from tests.pems import Pems
+from tests.source.fleet import TOKEN as SOURCE_TOKEN
+from tests.source.fleet import LiveFleet
 from tests.worker.peer import Peer
 from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running, eventually, fleet
 from wallaroo_spark.cli.main import cli
@@ -28,7 +33,8 @@ from wallaroo_spark.receiver.announcer import Announcer
 from wallaroo_spark.registry import EmbeddedRedis
 from wallaroo_spark.source.fleet_view import FleetView
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
-from wallaroo_spark.worker.flight_client import Trust, WorkerClient, status_token
+from wallaroo_spark.worker.fleet_keys import NAME, fleet_keys, local_socket, status_token
+from wallaroo_spark.worker.flight_client import Trust, WorkerClient
 
 
 class NoHandshake(flight.ClientAuthHandler):  # type: ignore[misc]  # pyarrow has no type information
@@ -69,14 +75,16 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
 NOT_OFFERED = ["list_flights", "get_flight_info", "get_schema", "do_put", "do_exchange"]
 
 
-@pytest.fixture(params=["plain", "sealed", "mutual"])
+@pytest.fixture(params=["plain", "plain from elsewhere", "sealed", "mutual"])
 def stranger(request: pytest.FixtureRequest, pems: Pems) -> Iterator[Any]:
-    """A Flight client of each worker, over TLS where that is spoken, and with no token of its own."""
-    worker: Running = request.getfixturevalue(request.param)
-    secured = request.param != "plain"
-    location = f"grpc{'+tls' if secured else ''}://{worker.lease.flight}"
-    with flight.connect(location, **({"tls_root_certs": Trust.of(sealing(pems)).roots} if secured else {})) as client:
-        yield client
+    """A Flight client of each worker that has got as far as a connection, and shows no token of its own."""
+    kind, _, elsewhere = request.param.partition(" from ")
+    worker: Running = request.getfixturevalue(kind)
+    trust = None if kind == "plain" else Trust.of(sealing(pems))
+    client = WorkerClient(worker.lease.flight, TOKEN, trust=trust, local=not elsewhere)
+    assert (client._local is not None) == (request.param == "plain")
+    yield client._client
+    client.close()
     assert worker.client.status()["epoch"] == worker.epoch, "the worker has listened to a stranger"
     assert worker.thread.alive(0)
 
@@ -128,6 +136,89 @@ class TestInnerPortWithTheTokenForTheStatus:
         with pytest.raises((flight.FlightUnauthorizedError, flight.FlightUnauthenticatedError, OSError)) as caught:
             CALLS[name](stranger, headers(f"Bearer {status_token(TOKEN)}"))
         assert "for the status alone" in str(caught.value) or "missing or wrong" in str(caught.value)
+
+
+@pytest.fixture
+def plain_worker(redis_server: EmbeddedRedis) -> Iterator[Running]:
+    """One of the test's own."""
+    with fleet(redis_server.url) as made:
+        yield made.start()
+
+
+BIG = 300 << 20
+
+
+def peak(pid: int) -> int:
+    """The most memory that a process has held so far, in bytes."""
+    text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return 1024 * next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmHWM"))
+
+
+class TestInnerPortBeforeTheToken:
+    def test_who_has_no_token_makes_a_worker_no_larger(self, redis_server: EmbeddedRedis) -> None:
+        """Somebody who comes in plain text, who shows no certificate, and who shows one of another fleet."""
+        right, wrong = fleet_keys(SOURCE_TOKEN), fleet_keys("another fleet's")
+        trusting = {"tls_root_certs": right.authority, "override_hostname": NAME}
+        ways: list[tuple[str, dict[str, Any]]] = [
+            ("grpc", {}),
+            ("grpc+tls", trusting),
+            ("grpc+tls", {**trusting, "cert_chain": wrong.certificate, "private_key": wrong.key}),
+        ]
+        with LiveFleet(redis_server.url, "no-token") as fleet:
+            lease = fleet.start(0, own_process=True)
+            pid = int(lease.holder.split("/")[1])
+            assert WorkerClient(lease.flight, SOURCE_TOKEN, SECONDS, local=False).status()["pid"] == pid
+            before, big = peak(pid), flight.Action("status", bytes(BIG))
+            for scheme, shown in ways:
+                with (
+                    flight.connect(f"{scheme}://{lease.flight}", **shown) as stranger,
+                    pytest.raises(flight.FlightUnavailableError),
+                ):
+                    list(stranger.do_action(big, headers(f"Bearer {GUESS}")))
+            assert peak(pid) - before < BIG / 10
+            assert fleet.client(0).status()["pid"] == pid
+
+    def test_the_socket_for_this_machine_is_its_users_alone_and_goes_with_the_worker(
+        self, plain_worker: Running
+    ) -> None:
+        path = local_socket(plain_worker.lease.flight, TOKEN)
+        assert path is not None
+        assert path.is_socket()
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        plain_worker.client.stop("a test")
+        plain_worker.ended()
+        eventually(lambda: not path.exists())
+
+    def test_a_socket_that_is_left_of_a_killed_worker_is_in_nobodys_way(
+        self, redis_server: EmbeddedRedis, plain_worker: Running
+    ) -> None:
+        path = local_socket("127.0.0.1:1", TOKEN)
+        assert path is not None
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(path))
+        client = WorkerClient("127.0.0.1:1", TOKEN, SECONDS)
+        with pytest.raises(TransportError, match="did not answer 'status'"):
+            client.status()
+        assert client._local is None
+        os.utime(path, (0, 0))
+        with fleet(redis_server.url) as made:
+            made.start()
+            assert not path.exists()
+
+    def test_no_other_place_is_taken_for_it(
+        self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # The name of a socket may not be as long as that of a test's own folder.
+        place = Path(tempfile.mkdtemp(prefix="wallaroo-test-", dir="/tmp"))
+        request.addfinalizer(functools.partial(shutil.rmtree, place, ignore_errors=True))
+        monkeypatch.setattr(tempfile, "tempdir", str(place))
+        assert local_socket("a:1", TOKEN) not in (None, local_socket("a:2", TOKEN), local_socket("a:1", GUESS))
+        assert local_socket("a:1", TOKEN) == local_socket("a:1", status_token(TOKEN))
+        (place / f"wallaroo-{os.geteuid()}").chmod(0o755)
+        assert local_socket("a:1", TOKEN) is None, "others may look into it"
+        (place / ("x" * 100)).mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(place / ("x" * 100)))
+        assert local_socket("a:1", TOKEN) is None, "its name is too long"
 
 
 class TestInnerPortOverTls:

@@ -48,7 +48,7 @@ def test_the_packages_of_this_environment_are_fine() -> None:
 
 
 def test_a_pyspark_that_no_installer_knows_of_is_fine() -> None:
-    checks.packages(versions(pandas="2.3.1", pyarrow="15.0"))
+    checks.packages(versions(pandas="2.3.1", pyarrow="15.0", cryptography="42.0"))
 
 
 @pytest.mark.parametrize(

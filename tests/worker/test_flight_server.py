@@ -49,8 +49,8 @@ class TestInnerPort:
 
     def test_there_are_actions(self, worker: Running) -> None:
         headers = [(b"authorization", f"Bearer {TOKEN}".encode())]
-        client = flight.connect(f"grpc://{worker.lease.flight}")
-        actions = client.list_actions(flight.FlightCallOptions(headers=headers))
+        client = WorkerClient(worker.lease.flight, TOKEN)
+        actions = client._client.list_actions(flight.FlightCallOptions(headers=headers))
 
         assert {action.type for action in actions} >= {"available", "plan", "committed", "rewind", "status", "stop"}
         client.close()

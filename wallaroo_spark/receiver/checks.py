@@ -42,11 +42,12 @@ def environment(spark: Any) -> None:
 
 
 def packages(version: Any = metadata.version) -> None:
-    """PySpark 4.3 or newer, pandas below 3, and Arrow."""
+    """PySpark 4.3 or newer, pandas below 3, Arrow, and what makes the certificates of the inner port."""
     needs: dict[str, tuple[Callable[[tuple[int, ...]], bool], str, str]] = {
         "pyspark": (lambda v: v >= PYSPARK_NEEDED, "4.3 or newer", "pyspark>=4.3"),
         "pandas": (lambda v: v < (3,), "below 3, which PySpark needs", "pandas<3"),
         "pyarrow": (lambda v: v >= (15,), "15 or newer", "pyarrow>=15"),
+        "cryptography": (lambda v: v >= (42,), "42 or newer", "cryptography>=42"),
     }
     for name, (fits, wanted, requirement) in needs.items():
         try:

@@ -36,7 +36,8 @@ from wallaroo_spark.receiver.waker import Waker
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, EmbeddedRedis, Registry
 from wallaroo_spark.source import Secrets, load, register
 from wallaroo_spark.worker import ports
-from wallaroo_spark.worker.flight_client import Trust, WorkerClient, status_token
+from wallaroo_spark.worker.fleet_keys import status_token
+from wallaroo_spark.worker.flight_client import Trust, WorkerClient
 from wallaroo_spark.worker.service import WorkerSetup
 
 log = logging.getLogger("wallaroo_spark.receiver")

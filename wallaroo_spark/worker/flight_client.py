@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from wallaroo_spark.options import Options
 from wallaroo_spark.transport import parse_address, read_authority
 from wallaroo_spark.worker.ahead import Ahead
 from wallaroo_spark.worker.delivery import Mark, unpack
+from wallaroo_spark.worker.fleet_keys import NAME, fleet_keys, local_socket
 from wallaroo_spark.worker.ledger import Reference
 
 Range = tuple[str, str, Reference | None, Reference]
@@ -32,11 +32,6 @@ READ_SECONDS = 120.0
 _NOT_VERIFIED = ("handshake failed", "peer certificate", "hostname verification")
 """What gRPC says, in whatever case, when TLS fails; it has no code for it."""
 _CLOSED_AT_ONCE = re.compile("failed to connect.*(socket closed|connection reset)", re.IGNORECASE)
-
-
-def status_token(token: str) -> str:
-    """What may be shown to whoever may see a fleet's status: it comes of the fleet's token, which it does not tell."""
-    return hmac.new(token.encode(), b"wallaroo: status", "sha256").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -67,25 +62,36 @@ class Trust:
 class WorkerClient:
     """Calls to one worker's inner port. Every method raises :class:`TransportError` when the worker does not answer.
 
-    With ``trust`` it speaks TLS, and only to a worker whose certificate comes from there and names the host in
-    ``address``; there is no way around that. A worker that cannot be verified raises an error with the reason ``tls``,
-    one that is silent for too long an error with the reason ``timeout``; the next call then goes over a new connection,
-    for the old one may be half open.
+    With ``trust`` it speaks only to a worker whose certificate comes from there and names the host in ``address``, else
+    only to one whose certificate comes from the fleet's token; there is no way around that. Without ``trust`` a worker
+    on this machine is spoken to by a socket of its user's, unless ``local`` is false. A worker that cannot be verified
+    raises an error with the reason ``tls``, one that is silent for too long an error with the reason ``timeout``; the
+    next call then goes over a new connection, for the old one may be half open.
     """
 
-    def __init__(self, address: str, token: str, timeout: float = 10.0, trust: Trust | None = None) -> None:
+    def __init__(
+        self, address: str, token: str, timeout: float = 10.0, trust: Trust | None = None, local: bool = True
+    ) -> None:
         self.address = address
         self._timeout = timeout
         self._secured = trust is not None
         self._trust = trust
+        self._token = token
         self._headers = [(b"authorization", f"Bearer {token}".encode())]
+        self._local = local_socket(address, token) if trust is None and local else None
         self._client = self._connect()
 
     def _connect(self) -> flight.FlightClient:
         """A client of its own connection, which is made with the first call."""
+        if self._local is not None and self._local.exists():
+            return flight.connect(f"grpc+unix://{self._local}")
+        keys = fleet_keys(self._token)
+        shown: dict[str, Any] = {"cert_chain": keys.certificate, "private_key": keys.key}
         if self._trust is None:
-            return flight.connect(f"grpc://{self.address}")
-        return flight.connect(f"grpc+tls://{self.address}", tls_root_certs=self._trust.roots or None)
+            shown |= {"tls_root_certs": keys.authority, "override_hostname": NAME}
+        elif self._trust.roots:
+            shown |= {"tls_root_certs": self._trust.roots}
+        return flight.connect(f"grpc+tls://{self.address}", **shown)
 
     def close(self) -> None:
         """Give the connection up."""
@@ -167,8 +173,14 @@ class WorkerClient:
                 "TLS"
             )
             return TransportError(f"{message}; {way_out}", address=self.address, reason="tls")
-        if not self._secured and _CLOSED_AT_ONCE.search(detail):
-            message += "; check that both sides use TLS, or neither (tls.workersCa)"
+        if self._local is not None and isinstance(error, flight.FlightUnavailableError):
+            # What a process that was killed left behind, or one in a sandbox of its own cannot use.
+            self._local = None
+            self._client = self._connect()
+        if not self._secured and (
+            _CLOSED_AT_ONCE.search(detail) or any(sign in detail.lower() for sign in _NOT_VERIFIED)
+        ):
+            message += "; check that both sides use TLS, or neither (tls.workersCa), and that the token is this fleet's"
         return TransportError(message, address=self.address)
 
 

@@ -11,11 +11,14 @@ Source: ``design.md``, The picture.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import logging
+import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,7 +31,7 @@ from wallaroo_spark.transport import format_address
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.buffer import PlannedRange, flatten, nest
 from wallaroo_spark.worker.delivery import NOTHING_YET, gather
-from wallaroo_spark.worker.flight_client import status_token
+from wallaroo_spark.worker.fleet_keys import fleet_keys, local_socket, status_token
 from wallaroo_spark.worker.ledger import Reference, StreamKey
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("wallaroo_spark.worker.flight")
 
 _CALL_SECONDS = 30.0
+_MADE_SECONDS = 60.0
 _PATIENCE = 1.0
 """How often a read that waits says that it does; its client takes a longer silence for the end of the connection."""
 
@@ -61,11 +65,13 @@ class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyar
         raise flight.FlightUnauthenticatedError("the fleet's token is missing or wrong")
 
 
-class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no type information
-    """Serves one worker's buffer; listens from the moment it is made until ``shutdown``.
+class InnerPort:
+    """A worker's inner port: the calls over TLS, from the moment it is made until ``shutdown``, and on a local socket.
 
-    ``pair`` is a PEM certificate chain and its key; None serves plain text. ``port`` 0 lets the system choose.
-    Raises :class:`ConfigurationError` for an empty token, which anybody could present.
+    ``pair`` is a PEM certificate chain and its key to show; without it the fleet's own is shown, and callers of this
+    machine come by :meth:`serve_locally`. Callers must show one of the fleet's in any case, or are not listened to.
+    ``port`` 0 lets the system choose. Raises :class:`ConfigurationError` for an empty token, which anybody could
+    present.
     """
 
     def __init__(
@@ -73,9 +79,73 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     ) -> None:
         if not token:
             raise ConfigurationError("option token: the worker's inner port is not served without a token; name one")
-        scheme, certificates = ("grpc+tls", [pair]) if pair else ("grpc", None)
-        location = f"{scheme}://{format_address(host or '0.0.0.0', port)}"
-        super().__init__(location, tls_certificates=certificates, middleware={"token": _TokenCheck(token)})
+        keys = fleet_keys(token)
+        self._service = service
+        self._token = token
+        self._local_too = pair is None
+        self._servers = [
+            FlightServer(
+                service,
+                f"grpc+tls://{format_address(host or '0.0.0.0', port)}",
+                token,
+                tls_certificates=[pair or (keys.certificate, keys.key)],
+                verify_client=True,
+                root_certificates=keys.authority,
+            )
+        ]
+        self._socket: Path | None = None
+
+    @property
+    def port(self) -> int:
+        """The port's number."""
+        return int(self._servers[0].port)
+
+    def serve_locally(self, address: str) -> None:
+        """Be found by callers on this machine, who know the worker by ``address``; without a place they use TLS."""
+        path = local_socket(address, self._token) if self._local_too else None
+        if path is None:
+            return
+        _sweep(path.parent)
+        try:
+            self._servers.append(FlightServer(self._service, f"grpc+unix://{path}", self._token))
+            self._socket = path
+        except (OSError, pa.ArrowException) as error:
+            log.warning("callers on this machine come over TLS, for there is no socket for them: %s", error)
+
+    def shutdown(self) -> None:
+        """Take no more calls."""
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
+        for server in self._servers:
+            server.shutdown()
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the sockets of processes that were killed."""
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            # One that is being made may not listen yet.
+            if time.time() - path.stat().st_mtime > _MADE_SECONDS and _nobody_listens(path):
+                path.unlink()
+
+
+def _nobody_listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no type information
+    """Answers the calls at one location; ``tls`` is how Arrow is told of certificates."""
+
+    def __init__(self, service: WorkerService, location: str, token: str, **tls: Any) -> None:
+        super().__init__(location, middleware={"token": _TokenCheck(token)}, **tls)
         assert service.reads is not None
         self._service = service
         self._reads = service.reads

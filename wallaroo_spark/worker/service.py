@@ -21,7 +21,7 @@ from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import ByteStream, Listener
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker import ports
-from wallaroo_spark.worker.flight_server import FlightServer
+from wallaroo_spark.worker.flight_server import InnerPort
 from wallaroo_spark.worker.leasing import Registry, Tenancy
 from wallaroo_spark.worker.origin import Origin
 from wallaroo_spark.worker.reads import Reads
@@ -108,7 +108,7 @@ class WorkerService:
         if self._failure is not None:
             raise self._failure
 
-    async def _serve_until_stopped(self, listener: Listener, flight: FlightServer | None) -> None:
+    async def _serve_until_stopped(self, listener: Listener, flight: InnerPort | None) -> None:
         try:
             self._spawn(self._tick())
             if flight is not None:
@@ -163,20 +163,21 @@ class WorkerService:
             tls = transport.server_context(options.tls_certificate, options.tls_key, options.tls_ca)
         return await transport.serve_once_free(self._serve, options.host, port, tls=tls, stopped=self._stopped)
 
-    async def _open_inner_port(self) -> FlightServer | None:
+    async def _open_inner_port(self) -> InnerPort | None:
         port = await ports.free_inner_port(self.options, self.setup.slot, self._stopped)
         if port is None:
             return None
-        return FlightServer(self, ports.inner_host(self.options), self.setup.token, self._inner_pair(), port)
+        return InnerPort(self, ports.inner_host(self.options), self.setup.token, self._inner_pair(), port)
 
     def _inner_pair(self) -> tuple[bytes, bytes] | None:
         """What the inner port presents: the certificate that connectors see, or nothing when they see none."""
         options = self.options
         return transport.read_pair(options.tls_certificate, options.tls_key) if options.tls_certificate else None
 
-    async def _publish(self, listener: Listener, flight: FlightServer) -> None:
+    async def _publish(self, listener: Listener, flight: InnerPort) -> None:
         """Leave the addresses in the registry; a lease that was lost meanwhile ends the worker."""
         connect, inner = ports.addresses(self.options, self.setup.slot, listener.address, flight.port)
+        flight.serve_locally(inner)
         while not self._stopped.is_set():
             try:
                 if await self._tenancy.acquire(connect, inner):
