@@ -90,6 +90,24 @@ def test_a_stream_that_is_joined_with_itself_is_acknowledged_through_a_restart(
     connector.drain(90)
 
     assert sorted(batches.values(name)) == sorted(payloads(name, 1, 60))
+    plans = [file.read_text().splitlines()[2:] for file in tmp_path.glob("offsets/[0-9]*")]
+    assert plans
+    assert all(len(plan) == 2 and plan[0] == plan[1] for plan in plans)
+
+
+def test_a_stream_that_is_joined_with_itself_comes_to_the_end_of_what_is_there(
+    spark: SparkSession, receiver: Receiver, feeders: Feeders, tmp_path: Path
+) -> None:
+    rows = rows_of(spark, receiver, maxOffsetsPerTrigger=20, quietSeconds="2s").where("instance = 'to-the-end'")
+    joined = rows.alias("left").join(rows.alias("right"), sf.expr("left.message_id = right.message_id"))
+    batches = Batches()
+    write = joined.select("left.*").writeStream.trigger(availableNow=True).foreachBatch(batches)
+    query = receiver.start(write, checkpoint=str(tmp_path))
+    feed = feeders.feed(feeders.connect("to-the-end", addresses(receiver)), numbered("to-the-end", 1, 100))
+
+    assert query.awaitTermination(90)
+    assert feed.result(30).acknowledged == 100
+    assert sorted(batches.values("to-the-end")) == sorted(payloads("to-the-end", 1, 100))
 
 
 def test_a_query_of_two_receivers_acknowledges_to_the_connectors_of_both(

@@ -27,6 +27,7 @@ from wallaroo_spark.checkpoint import Reference, References
 from wallaroo_spark.errors import ConfigurationError, TransportError
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
+from wallaroo_spark.source.agreement import Agreement, followed
 from wallaroo_spark.source.fleet_view import FleetView
 from wallaroo_spark.source.offsets import merge, offset, references_of
 from wallaroo_spark.source.planner import Limits, Plan, combine, ranges, shares, slot_of
@@ -78,6 +79,10 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         fleet.start()
         return fleet
 
+    @cached_property
+    def _agreement(self) -> Agreement:
+        return Agreement(self.options.receiver, self.options.token)
+
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts: ``startingOffsets``, or at nothing. May be called again."""
         return self._offset(self.options.starting_offsets or {})
@@ -99,6 +104,22 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends: ``start`` itself when there is nothing to read. Never raises what may pass."""
         self._refuse_without_query()
+        if not self._agreement.leads():
+            return self._follow(start)
+        end = self._next(start, limit)
+        self._agreement.say(end)
+        return end
+
+    def _follow(self, start: dict[str, Any]) -> dict[str, Any]:
+        """Where the source that was asked before this one has planned to."""
+        said = self._agreement.heard()
+        if said is None:
+            return start
+        increasing = self.options.message_ids == "increasing"
+        self._last = self._offset(followed(references_of(start), references_of(said), increasing=increasing))
+        return self._last
+
+    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         limits = self._limits(limit)
         if self._waiting_until is not None:
             return self._latest_of_available_now(start, limits)
@@ -332,6 +353,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The query has ended."""
         if "_fleet" in self.__dict__:
             self._fleet.stop()
+        if "_agreement" in self.__dict__:
+            self._agreement.close()
 
 
 def _refuse_another_query(partition: RangePartition) -> None:

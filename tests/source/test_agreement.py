@@ -1,0 +1,61 @@
+"""Sources of one query agree: the first that is asked plans, and the others go where it went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from wallaroo_spark.source import agreement
+from wallaroo_spark.source.agreement import Agreement, followed
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Agreement]]:
+    monkeypatch.setattr(agreement, "SUCCESSION_SECONDS", 0.0)
+    made: list[Agreement] = []
+
+    def open_one(receiver: str = "orders", secret: str = "token") -> Agreement:
+        made.append(Agreement(receiver, secret, tmp_path))
+        return made[-1]
+
+    yield open_one
+    for one in made:
+        one.close()
+
+
+def test_the_first_that_is_asked_leads_and_the_others_hear_it(make: Callable[..., Agreement]) -> None:
+    first, second, third = make(), make(), make()
+    assert [one.leads() for one in (first, second, third)] == [True, False, False]
+    assert second.heard() is None
+    first.say({"streams": {"a": {"1": "e:0:1:100"}}})
+    first.say({"streams": {"a": {"1": 2}}})
+    assert second.heard() == third.heard() == {"streams": {"a": {"1": 2}}}
+
+
+def test_one_that_remains_alone_leads_and_forgets_what_was_said(make: Callable[..., Agreement]) -> None:
+    first, second = make(), make()
+    assert (first.leads(), second.leads()) == (True, False)
+    first.say({"streams": {}})
+    first.close()
+    assert second.leads()
+    assert second.heard() is None
+
+
+def test_sources_of_other_receivers_do_not_meet(make: Callable[..., Agreement]) -> None:
+    assert all(one.leads() for one in (make(), make("returns"), make(secret="another")))
+
+
+def test_where_files_cannot_be_shared_each_leads(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert all(Agreement("orders", "token", missing).leads() for _ in range(2))
+
+
+def test_a_follower_never_goes_back_where_ids_increase() -> None:
+    start = {"a": {"1": 20, "2": 5, "3": "e:0:1:4"}, "b": {"7": 1}}
+    end = {"a": {"1": 15, "2": 9, "3": "e:1:1:2"}, "c": {"8": 3}}
+    found = {"a": {"1": 20, "2": 9, "3": "e:1:1:2"}, "b": {"7": 1}, "c": {"8": 3}}
+    assert followed(start, end, increasing=True) == found
+    found["a"]["1"] = 15
+    assert followed(start, end, increasing=False) == found
