@@ -57,6 +57,17 @@ class TestOrder:
             found.failed("x", "refused")
         assert tried == [A, B, A]
 
+    def test_connectors_with_a_number_in_their_names_spread_evenly_and_begin_where_they_did(self) -> None:
+        def first(instance: str) -> object:
+            made = Route(Backoff(), lambda: 0.0, 0.0, instance)
+            made.replace([("a", 1), ("b", 1), ("c", 1)])
+            return made.next()
+
+        names = [f"shop-{number}" for number in range(1, 10)]
+        begins = [first(name) for name in names]
+        assert sorted(begins.count(address) for address in set(begins)) == [3, 3, 3]
+        assert [first(name) for name in names] == begins
+
     def test_a_redirection_is_followed_at_once_and_first(self) -> None:
         found = route()
         found.next()

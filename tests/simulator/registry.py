@@ -41,7 +41,7 @@ class RegistryModel:
     def empty(self) -> None:
         """Everything is gone."""
         self.records: dict[int, _Record] = {}
-        self.assignments: dict[str, int] = {}
+        self.assignments: dict[str, tuple[int, int]] = {}
         self.claims: dict[int, tuple[int, int]] = {}
         self.submission = 0
         self._fleet: dict[str, str] = {}
@@ -75,7 +75,9 @@ class RegistryModel:
         """See ``RENEW``."""
         self._keep(lease)
         for instance in instances:
-            self.assignments.setdefault(instance, lease.slot)
+            owner = self.assignments.get(instance)
+            if owner is None or owner[0] == lease.slot:
+                self.assignments[instance] = (lease.slot, lease.generation)
         self._take(lease, claims)
 
     def release(self, lease: Lease) -> None:
@@ -96,23 +98,31 @@ class RegistryModel:
             if slot >= workers and record.lease.holder:
                 self._vacate(record)
                 record.lease = replace(record.lease, submission=record.lease.submission + 1)
-        self.assignments = {name: slot for name, slot in self.assignments.items() if slot < workers}
+        self.assignments = {name: owner for name, owner in self.assignments.items() if owner[0] < workers}
         self.claims = {stream: owner for stream, owner in self.claims.items() if owner[0] < workers}
 
     def assign(self, instance: str, knocked: int, workers: int) -> Assignment:
         """See ``ASSIGN``."""
-        slot = self.assignments.get(instance, workers)
-        if slot >= workers:
-            self.assignments.pop(instance, None)
-            assigned = list(self.assignments.values())
-            slot = knocked if knocked < workers else 0
-            for other in range(workers):
-                if assigned.count(other) < assigned.count(slot):
-                    slot = other
-            self.assignments[instance] = slot
+        slot, generation = self.assignments.get(instance, (workers, 0))
+        knocked = knocked if knocked < workers else 0
+        if slot != knocked and slot < workers:
+            other = self.records.get(slot)
+            if other is None or (other.lease.generation == generation and other.lease.holder):
+                return self._assignment(slot)
+        record = self.records.get(knocked)
+        self.assignments[instance] = (knocked, record.lease.generation if record else 0)
+        return self._assignment(knocked)
+
+    def _assignment(self, slot: int) -> Assignment:
         record = self.records.get(slot)
         live = record is not None and record.expires > self._now()
         return Assignment(slot, (record.lease.connect or None) if record and live else None)
+
+    def unassign(self, lease: Lease, instances: Collection[str]) -> None:
+        """See ``UNCLAIM``."""
+        for instance in instances:
+            if self.assignments.get(instance) == (lease.slot, lease.generation):
+                del self.assignments[instance]
 
     def claim(self, lease: Lease, streams: Collection[int]) -> set[int]:
         """See ``CLAIM``."""

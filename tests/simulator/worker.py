@@ -80,6 +80,7 @@ class Worker(Part):
         self._sessions: dict[int, int] = {}
         self._next_session = 0
         self._doubtful: set[int] = set()
+        self._releasing: Promise | None = None
         self._claiming: deque[tuple[Callable[[], Steps], Promise]] = deque()
         self._waited: Counter[PlannedRange] = Counter()
         self._reads: list[Waiting] = []
@@ -201,7 +202,9 @@ class Worker(Part):
         while True:
             yield self.options.lease_seconds / 3
             try:
-                yield self._ask_renewal(state.instances())
+                instances = state.instances()
+                yield self._ask_renewal(instances)
+                state.assigned.update(instances)
                 lost = yield self._in_turn(self._renew_claims)
             except LeaseLostError as error:
                 self.lease_lost(error)
@@ -365,6 +368,8 @@ class Worker(Part):
                     self._set_paused(instruction.session, False)
                 case e.AskAssignment():
                     self.sim.spawn(self, self._ask_assignment(instruction))
+                case e.ReleaseInstances():
+                    self.sim.spawn(self, self._release_instances(instruction.instances))
                 case e.AskClaims():
                     self.sim.spawn(self, self._ask_claims(instruction))
                 case e.ReleaseClaims():
@@ -433,11 +438,27 @@ class Worker(Part):
     def _ask_assignment(self, ask: e.AskAssignment) -> Steps:
         slot, workers = self.slot, self.options.workers
         try:
+            while self._releasing is not None:
+                yield self._releasing
             answer = yield self.world.registry.ask(lambda r: r.assign(ask.instance, slot, workers))
         except RegistryError as error:
             self.handle(e.RegistryFailed(ask.session, str(error)))
         else:
-            self.handle(e.Assigned(ask.session, answer.slot, answer.connect))
+            self.handle(e.Assigned(ask.session, ask.instance, answer.slot, answer.connect))
+
+    def _release_instances(self, instances: tuple[str, ...]) -> Steps:
+        state, lease = self.state, self.lease
+        assert state is not None
+        while self._releasing is not None:
+            yield self._releasing
+        self._releasing, back = Promise(), set(instances) & set(state.instances())
+        try:
+            yield self.world.registry.ask(lambda r: r.unassign(lease, sorted(set(instances) - back)))
+        except RegistryError:
+            back = set(instances)
+        state.assigned.update(back)
+        done, self._releasing = self._releasing, None
+        done.resolve(None)
 
     def _release_claims(self, streams: tuple[int, ...]) -> None:
         self._in_turn(lambda: self._unclaim(streams))

@@ -103,6 +103,7 @@ class Bench:
         self.slot_of: dict[str, tuple[int, str | None]] = {}
         self.claims_of_others: set[int] = set()
         self.released: list[int] = []
+        self.unassigned: list[str] = []
         self.logged: list[e.Log] = []
         self.held_back: list[e.Instruction] = []
         self.registry_answers = True
@@ -166,6 +167,8 @@ class Bench:
                     self.held_back.append(instruction)
             case e.ReleaseClaims():
                 self.released.extend(instruction.streams)
+            case e.ReleaseInstances():
+                self.unassigned.extend(instruction.instances)
             case e.Log():
                 self.logged.append(instruction)
             case e.WakeReaders():
@@ -175,7 +178,7 @@ class Bench:
         """What the registry says to a question."""
         if isinstance(ask, e.AskAssignment):
             slot, address = self.slot_of.get(ask.instance, (self.state.sessions.slot, "here:1"))
-            self.do(e.Assigned(ask.session, slot, address))
+            self.do(e.Assigned(ask.session, ask.instance, slot, address))
         else:
             assert isinstance(ask, e.AskClaims)
             self.do(e.Claimed(ask.session, ask.streams, frozenset(ask.streams) - self.claims_of_others))

@@ -9,7 +9,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.worker.peer import Peer
 from tests.worker.running import COOKIE, SECONDS, Fleet, Running, eventually
+from wallaroo_spark.protocol import REVISIONS, V3, Hello, Ok, Revision
+
+revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
 
 CREDITS = 65_536
 
@@ -329,3 +333,49 @@ class TestV3:
             worker.client.stop("a test")
             w.expect(7, struct.pack(">I", 0))
         worker.ended()
+
+
+class TestOneAddress:
+    """A connector that knows the address of one worker alone is served there, unless another holds messages of it."""
+
+    @staticmethod
+    def says(worker: Running, revision: Revision, instance: bytes = b"shop-1") -> bytes:
+        """What answers HELLO: OK, or the reason of an ERROR."""
+        with wire(worker, revision.byte_order) as w:
+            w.hello(revision.by_frame[Hello].tag, instance)
+            answer, body = w.frame()
+            return b"OK" if answer == revision.by_frame[Ok].tag else body[2:]
+
+    @revisions
+    def test_it_gets_in_where_it_knocks(self, make_fleet: Callable[..., Fleet], revision: Revision) -> None:
+        fleet = make_fleet(workers=2)
+        workers = fleet.start(0), fleet.start(1)
+        for worker, instance in [(workers[0], b"a"), (workers[0], b"b"), (workers[1], b"c"), (workers[0], b"d")]:
+            assert self.says(worker, revision, instance) == b"OK"
+
+    @revisions
+    def test_it_is_taken_over_once_nothing_of_it_is_held_elsewhere(
+        self, make_fleet: Callable[..., Fleet], revision: Revision
+    ) -> None:
+        fleet = make_fleet(workers=2)
+        here, there = fleet.start(0), fleet.start(1)
+        peer = Peer(there, revision, "shop-1").hello().open(7).message(7, 1)
+        wait_for_messages(there, 1)
+        redirected = f"redirect to {there.lease.connect}: instance 'shop-1' is connected to slot 1".encode()
+        assert self.says(here, revision).startswith(redirected)
+
+        peer.socket.close()
+        eventually(lambda: there.client.status()["sessions"] == 0)
+        assert self.says(here, revision).startswith(redirected)
+
+        there.commit({"" if revision is V3 else "shop-1": {"7": 1}})
+        eventually(lambda: self.says(here, revision) == b"OK", "nothing is held elsewhere")
+
+    def test_it_is_taken_over_when_the_worker_that_served_it_has_left(self, make_fleet: Callable[..., Fleet]) -> None:
+        fleet = make_fleet(workers=2)
+        here, there = fleet.start(0), fleet.start(1)
+        Peer(there, V3, "shop-1").hello().open(7).message(7, 1)
+        wait_for_messages(there, 1)
+        there.client.stop("a test")
+        there.ended()
+        assert self.says(here, V3) == b"OK"

@@ -183,7 +183,7 @@ def test_an_instance_of_a_slot_that_nobody_serves_shall_come_back(bench: Bench, 
     connector.hello()
 
     assert reasons.is_later(connector.error)
-    assert "slot 1, which has no worker right now" in connector.error
+    assert "slot 1, or messages of it are held there, and that has no worker right now" in connector.error
 
 
 @revisions
@@ -204,7 +204,7 @@ def test_an_answer_for_a_peer_that_is_gone_is_passed_over(bench: Bench) -> None:
     gone.hello()
     gone.leave()
 
-    assert bench.do(e.Assigned(0, 0, "here:1")) == []
+    assert bench.do(e.Assigned(0, "shop-1", 0, "here:1")) == []
     assert bench.do(e.RegistryFailed(0, "Redis is gone")) == []
 
 
@@ -214,7 +214,7 @@ def test_an_answer_for_a_peer_that_has_given_up_is_passed_over(bench: Bench) -> 
     leaving.hello()
     leaving.raw(Error("changed my mind"))
 
-    assert bench.do(e.Assigned(0, 0, "here:1")) == []
+    assert bench.do(e.Assigned(0, "shop-1", 0, "here:1")) == []
     assert bench.do(e.RegistryFailed(0, "Redis is gone")) == []
     assert bench.counts["peer-errors"] == 1
 
@@ -333,3 +333,37 @@ def test_a_session_that_sends_now_and_then_is_not_idle(make_bench: Callable[...,
         connector.open(int(moment))
     bench.do(e.Tick(27.0))
     assert connector.said(Error) == []
+
+
+@revisions
+def test_an_instance_that_is_gone_and_of_which_nothing_is_held_is_given_back(bench: Bench, revision: Revision) -> None:
+    connector, other = bench.join(revision), bench.join(revision, "shop-2")
+    connector.open(7)
+    connector.messages(7, [1, 2])
+    other.open(8)
+    connector.leave()
+    bench.do(e.Tick(1.0))
+    assert bench.unassigned == [], "two messages are held"
+    assert bench.state.instances() == ["shop-1", "shop-2"]
+
+    bench.run_batch()
+    bench.do(e.Tick(2.0))
+    assert bench.unassigned == ["shop-1"]
+    bench.do(e.Tick(3.0))
+    assert bench.unassigned == ["shop-1"]
+    other.leave()
+    bench.do(e.Tick(4.0))
+    assert bench.unassigned == ["shop-1", "shop-2"]
+
+
+def test_an_instance_is_given_back_though_its_session_was_gone_before_the_registry_answered(bench: Bench) -> None:
+    bench.registry_answers = False
+    gone = bench.connect(DRAFT_BE)
+    gone.hello()
+    gone.leave()
+    bench.do(e.Tick(1.0))
+    assert bench.unassigned == []
+
+    bench.do(e.Assigned(0, "shop-1", 0, "here:1"))
+    bench.do(e.Tick(2.0))
+    assert bench.unassigned == ["shop-1"]

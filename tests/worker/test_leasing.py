@@ -11,6 +11,16 @@ from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.worker.leasing import Tenancy
 
 
+class Guests:
+    """No instances at all."""
+
+    def __init__(self) -> None:
+        self.assigned: set[str] = set()
+
+    def instances(self) -> list[str]:
+        return []
+
+
 class Failing(Registry):
     """A registry whose answers are lost: what is asked is done, and nobody hears of it."""
 
@@ -49,7 +59,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_back_with_the_next_renewal
     registry.lost = False
     assert await other.claim((7,)) == frozenset()
 
-    await one.renew([], set)
+    await one.renew(Guests(), set)
     assert await other.claim((7,)) == {7}
     registry.close()
 
@@ -63,6 +73,6 @@ async def test_what_could_not_be_given_back_is_given_back_with_the_next_renewal(
     registry.lost = False
     assert await other.claim((7, 8)) == frozenset()
 
-    await one.renew([], lambda: {8})
+    await one.renew(Guests(), lambda: {8})
     assert await other.claim((7, 8)) == {7}
     registry.close()

@@ -75,7 +75,7 @@ class Keeper:
 
     async def _run(self) -> None:
         clock = asyncio.get_running_loop().time
-        route = Route(self._settings.retry, random.random, clock())
+        route = Route(self._settings.retry, random.random, clock(), self._settings.instance)
         while True:
             error = route.given_up(clock())
             if error is not None:

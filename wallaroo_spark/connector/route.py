@@ -16,14 +16,16 @@ REDIRECTS_IN_A_ROW = 5
 class Route:
     """The order of attempts: a redirection first, then the address of the last session, then round-robin.
 
-    ``random`` returns a number in [0, 1). Times are seconds of any steady clock.
+    A worker lets in who comes, so ``instance`` decides where that begins: connectors whose names differ in a number, or
+    in anything else, spread over the workers, and each comes back to where it was. ``random`` returns a number in
+    [0, 1). Times are seconds of any steady clock.
     """
 
-    def __init__(self, backoff: Backoff, random: Callable[[], float], now: float) -> None:
+    def __init__(self, backoff: Backoff, random: Callable[[], float], now: float, instance: str = "") -> None:
         self._backoff = backoff
         self._random = random
         self._addresses: list[Address] = []
-        self._turn = 0
+        self._turn = sum(instance.encode())
         self._first_choice: Address | None = None
         self._failures = 0
         self._attempts = 0

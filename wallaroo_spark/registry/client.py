@@ -124,9 +124,10 @@ class Registry:
         self._run("forget slots", scripts.FORGET, ["leases", "assignments", "claims"], workers)
 
     def assign(self, instance: str, knocked: int, workers: int) -> Assignment:
-        """The slot of a connector instance, out of ``workers``; it is the same for as long as the slot exists.
+        """The slot of a connector instance, out of ``workers``: the one it ``knocked`` at, unless another one has it.
 
-        A new instance gets the slot with the fewest instances, the one it ``knocked`` at if that is one of these.
+        A slot has an instance from then on until it gives it back (:meth:`unassign`), gives up its lease, or another
+        lease of the slot begins: until nothing that the instance has sent is held there.
         """
         if workers < 1:
             raise ConfigurationError(f"option workers: {workers} is below 1", option="workers")
@@ -151,6 +152,11 @@ class Registry:
         """Give up stream ids; those that this very lease does not claim stay as they are."""
         own = f"{lease.slot}:{lease.generation}"
         self._run(f"unclaim streams of slot {lease.slot}", scripts.UNCLAIM, ["claims"], own, *map(str, streams))
+
+    def unassign(self, lease: Lease, instances: Collection[str]) -> None:
+        """Give up connector instances; those that this very lease does not have stay as they are."""
+        own = f"{lease.slot}:{lease.generation}"
+        self._run(f"unassign instances of slot {lease.slot}", scripts.UNCLAIM, ["assignments"], own, *instances)
 
     def publish_fleet(self, fleet: Mapping[str, str]) -> None:
         """Say what holds for the whole fleet, such as the number of workers, in place of what was said before.

@@ -3,7 +3,7 @@
 Keys, all of one receiver and with its name as hash tag, so that they share a node of a Redis cluster:
 
 - ``leases``       hash, slot → JSON of a lease, and when it ``expires`` (ms of Redis' own clock)
-- ``assignments``  hash, instance → slot
+- ``assignments``  hash, instance → ``slot:generation``
 - ``claims``       hash, stream id → ``slot:generation``
 - ``submission``   the number last given to a submission
 - ``lock:…``       the owner of a lock, expiring
@@ -50,7 +50,7 @@ local function owner_of(claim)
   return string.match(claim, '^(%d+):(%d+)$')
 end
 
--- Forget the claims for which gone(slot, generation) holds.
+-- Forget the claims or assignments for which gone(slot, generation) holds.
 local function sweep(claims, gone)
   local all = redis.call('HGETALL', claims)
   for i = 1, #all, 2 do
@@ -141,8 +141,10 @@ local mine = cjson.decode(ARGV[1])
 local newer = keep(KEYS[1], mine, ARGV[2])
 if newer then return cjson.encode(newer) end
 local last = 3 + ARGV[3]
+local own = mine.slot .. ':' .. mine.generation
 for i = 4, last do
-  redis.call('HSETNX', KEYS[2], ARGV[i], mine.slot)
+  local owner = redis.call('HGET', KEYS[2], ARGV[i])
+  if not owner or owner_of(owner) == mine.slot then redis.call('HSET', KEYS[2], ARGV[i], own) end
 end
 take(KEYS[1], KEYS[3], mine, last + 1)
 return false
@@ -179,36 +181,35 @@ for i = 1, #all, 2 do
     write(KEYS[1], record, 0)
   end
 end
-all = redis.call('HGETALL', KEYS[2])
-for i = 1, #all, 2 do
-  if tonumber(all[i + 1]) >= workers then redis.call('HDEL', KEYS[2], all[i]) end
-end
+sweep(KEYS[2], function(slot) return not slot or tonumber(slot) >= workers end)
 sweep(KEYS[3], function(slot) return tonumber(slot) >= workers end)
 """
 )
 
 # KEYS leases, assignments. ARGV 1 instance, 2 the slot it knocked at, 3 the number of slots.
 # Returns {slot, address}; the address is empty while nobody serves the slot.
+# It is the slot knocked at, unless another one has the instance. A worker gives back those of which it holds nothing,
+# and with its lease goes its buffer: when it gives that up, or another one of the slot begins. A lease that has run
+# out may be that of a worker which stands still, so that one keeps what it has.
 ASSIGN = (
     _COMMON
     + """
-local workers = tonumber(ARGV[3])
-local slot = tonumber(redis.call('HGET', KEYS[2], ARGV[1]) or workers)
-if slot >= workers then
-  redis.call('HDEL', KEYS[2], ARGV[1])
-  local counts = {}
-  for _, assigned in ipairs(redis.call('HVALS', KEYS[2])) do
-    counts[tonumber(assigned)] = (counts[tonumber(assigned)] or 0) + 1
+local workers, knocked = tonumber(ARGV[3]), ARGV[2]
+if tonumber(knocked) >= workers then knocked = '0' end
+local at = now()
+local owner = redis.call('HGET', KEYS[2], ARGV[1])
+if owner then
+  local slot, generation = owner_of(owner)
+  if slot and slot ~= knocked and tonumber(slot) < workers then
+    local record = read(KEYS[1], slot)
+    if not record or (record.generation == generation and record.holder ~= '') then
+      return {slot, live(record, at) and record.connect or ''}
+    end
   end
-  slot = tonumber(ARGV[2])
-  if slot >= workers then slot = 0 end
-  for other = 0, workers - 1 do
-    if (counts[other] or 0) < (counts[slot] or 0) then slot = other end
-  end
-  redis.call('HSET', KEYS[2], ARGV[1], text(slot))
 end
-local record = read(KEYS[1], text(slot))
-return {text(slot), live(record, now()) and record.connect or ''}
+local record = read(KEYS[1], knocked)
+redis.call('HSET', KEYS[2], ARGV[1], knocked .. ':' .. (record and record.generation or '0'))
+return {knocked, live(record, at) and record.connect or ''}
 """
 )
 
@@ -225,7 +226,7 @@ return {'held', take(KEYS[1], KEYS[2], mine, 3)}
 """
 )
 
-# KEYS claims. ARGV 1 slot:generation, 2… the stream ids.
+# KEYS claims or assignments. ARGV 1 slot:generation, 2… the stream ids or instances.
 UNCLAIM = """
 for i = 2, #ARGV do
   if redis.call('HGET', KEYS[1], ARGV[i]) == ARGV[1] then redis.call('HDEL', KEYS[1], ARGV[i]) end

@@ -174,6 +174,12 @@ class Buffer:
         reference = self.committed.get(key)
         return reference if isinstance(reference, int) else None
 
+    def senders(self) -> set[str]:
+        """The instances that have sent what is held."""
+        scopes = {key.scope for key in self.ledgers if key.scope}
+        shared = (ledger for key, ledger in self.ledgers.items() if not key.scope)
+        return scopes | {segment.instance for ledger in shared for segment in ledger.segments}
+
     def resumable(self, scope: str) -> Iterator[tuple[StreamKey, int]]:
         """Each stream of a scope of which something is committed."""
         for key in self._scopes.get(scope, ()):

@@ -55,6 +55,7 @@ class Assigned:
     """The registry's answer: ``instance`` belongs to ``slot``, which is served at ``address`` (None: nowhere now)."""
 
     session: int
+    instance: str
     slot: int
     address: str | None
 
@@ -195,6 +196,13 @@ class ReleaseClaims:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseInstances:
+    """Give connector instances back: none is connected, and nothing that they have sent is held here any more."""
+
+    instances: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WakeReaders:
     """Something that planning or a waiting read may care about has changed."""
 
@@ -210,5 +218,14 @@ class Log:
 
 
 Instruction = (
-    Send | Close | PauseReading | ResumeReading | AskAssignment | AskClaims | ReleaseClaims | WakeReaders | Log
+    Send
+    | Close
+    | PauseReading
+    | ResumeReading
+    | AskAssignment
+    | ReleaseInstances
+    | AskClaims
+    | ReleaseClaims
+    | WakeReaders
+    | Log
 )

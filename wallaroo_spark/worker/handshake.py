@@ -60,14 +60,16 @@ class Handshake:
     def assigned(self, event: e.Assigned) -> None:
         """The registry says which slot an instance belongs to."""
         sessions, client = self._sessions, self._sessions.clients.get(event.session)
+        if event.slot == sessions.slot:
+            sessions.assigned.add(event.instance)
         if client is None or client.phase is not Phase.ASKING:
             return
         if event.slot == sessions.slot:
             self._accept(client)
             return
-        why = f"instance {client.instance!r} belongs to slot {event.slot}"
+        why = f"instance {client.instance!r} is connected to slot {event.slot}, or messages of it are held there"
         if event.address is None:
-            sessions.refuse(client, reasons.later(f"{why}, which has no worker right now"))
+            sessions.refuse(client, reasons.later(f"{why}, and that has no worker right now"))
         else:
             sessions.refuse(client, reasons.redirect(event.address, why))
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
@@ -48,11 +48,25 @@ class Registry(Protocol):
     def assign(self, instance: str, knocked: int, workers: int) -> Any:
         """The slot an instance belongs to."""
 
+    def unassign(self, lease: Any, instances: Any) -> None:
+        """Give instances back."""
+
     def claim(self, lease: Any, streams: Any) -> set[int]:
         """Stream ids for this slot."""
 
     def unclaim(self, lease: Any, streams: Any) -> None:
         """Give stream ids back."""
+
+
+class Guests(Protocol):
+    """What giving instances back needs to know of the worker's state."""
+
+    @property
+    def assigned(self) -> set[str]:
+        """The instances that are still to be given back."""
+
+    def instances(self) -> list[str]:
+        """Those that are served, or of which something is held."""
 
 
 class Tenancy:
@@ -71,6 +85,9 @@ class Tenancy:
         self._claiming = asyncio.Lock()
         # What Redis may have as ours although it is not: it did not answer when that was claimed or given back.
         self._doubtful: set[int] = set()
+        # Who knocks while instances are given back waits until that is done, or might be given back with them.
+        self._none_leaving = asyncio.Event()
+        self._none_leaving.set()
         # Renewing must not queue behind a thousand sessions that ask where they belong.
         self._thread = ThreadPoolExecutor(1, "wallaroo-lease")
 
@@ -107,14 +124,35 @@ class Tenancy:
             return False
         return True
 
-    async def renew(self, instances: Collection[str], claims: Callable[[], set[int]]) -> frozenset[int]:
+    async def renew(self, guests: Guests, claims: Callable[[], set[int]]) -> frozenset[int]:
         """Keep the lease, and put back what an emptied Redis has forgotten; the claims that another slot has by now."""
+        instances = guests.instances()
         await self._run(functools.partial(self._registry.renew, self.current, instances=instances))
+        # Some may have been given back meanwhile, and are this slot's again by the renewal.
+        guests.assigned.update(instances)
         async with self._claiming:
             await self._give_back()
             wanted = claims().copy()
             ask = functools.partial(self._registry.claim, self.current, sorted(wanted))
             return frozenset(wanted - await self._run(ask)) if wanted else frozenset()
+
+    async def assign(self, instance: str, workers: int) -> Any:
+        """The slot of an instance that knocks here, and where it is served."""
+        await self._none_leaving.wait()
+        return await asyncio.to_thread(self._registry.assign, instance, self._slot, workers)
+
+    async def unassign(self, instances: tuple[str, ...], guests: Guests) -> None:
+        """Give instances back, unless they are here again; later, when the registry does not answer now."""
+        await self._none_leaving.wait()
+        back = set(instances) & set(guests.instances())
+        self._none_leaving.clear()
+        try:
+            await asyncio.to_thread(self._registry.unassign, self.current, sorted(set(instances) - back))
+        except RegistryError:
+            back = set(instances)
+        finally:
+            guests.assigned.update(back)
+            self._none_leaving.set()
 
     async def claim(self, streams: tuple[int, ...]) -> frozenset[int]:
         """Claim stream ids; those that are the slot's now."""

@@ -283,6 +283,9 @@ class WorkerService:
                 self._set_readable(instruction.session, True)
             case e.AskAssignment():
                 self._spawn(self._ask_assignment(instruction))
+            case e.ReleaseInstances():
+                assert self.state is not None
+                self._spawn(self._tenancy.unassign(instruction.instances, self.state))
             case e.AskClaims():
                 self._spawn(self._ask_claims(instruction))
             case e.ReleaseClaims():
@@ -350,17 +353,16 @@ class WorkerService:
             stream.abort()
 
     def _set_readable(self, session: int, readable: bool) -> None:
-        peer = self._peers.get(session)
-        if peer is not None:
+        if (peer := self._peers.get(session)) is not None:
             (peer.readable.set if readable else peer.readable.clear)()
 
     async def _ask_assignment(self, ask: e.AskAssignment) -> None:
         try:
-            answer = await asyncio.to_thread(self._registry.assign, ask.instance, self.setup.slot, self.options.workers)
+            answer = await self._tenancy.assign(ask.instance, self.options.workers)
         except Exception as error:
             self._unanswered(ask.session, error)
         else:
-            self.handle(e.Assigned(ask.session, answer.slot, answer.connect))
+            self.handle(e.Assigned(ask.session, ask.instance, answer.slot, answer.connect))
 
     async def _ask_claims(self, ask: e.AskClaims) -> None:
         try:
@@ -384,7 +386,7 @@ class WorkerService:
         while True:
             await asyncio.sleep(self.options.lease_seconds / 3)
             try:
-                lost = await self._tenancy.renew(state.instances(), lambda: state.claims)
+                lost = await self._tenancy.renew(state, lambda: state.claims)
             except LeaseLostError as error:
                 log.warning("slot %d ends: %s", self.setup.slot, error)
                 self.stop(error.message)

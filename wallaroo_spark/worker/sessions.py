@@ -34,7 +34,7 @@ class Sessions:
 
     ``clients`` are all connections, ``serving`` those that have said a good HELLO and have not ended, and ``streaming``
     those of them that have been told OK. ``senders`` are the streaming ones that have an instance for themselves, by
-    its name: sessions in a draft.
+    its name: sessions in a draft. ``assigned`` are the instances that the registry has as this slot's because of us.
     """
 
     def __init__(self, options: Options, origin: Origin, cookie: str) -> None:
@@ -46,6 +46,7 @@ class Sessions:
         self.serving: set[int] = set()
         self.streaming: dict[int, Client] = {}
         self.senders: dict[str, Client] = {}
+        self.assigned: set[str] = set()
         self.claims: set[int] = set()
         self.counts: Counter[str] = Counter()
         self.early = 0
@@ -154,11 +155,24 @@ class Sessions:
                 reason = f"no HELLO came within {seconds:g} seconds (handshakeTimeout)"
                 self.fault(client, broken(Fault.HANDSHAKE_TIMEOUT, reason))
 
+        self._release_instances()
         if self.options.idle_timeout:
             for client in list(self.streaming.values()):
                 if client.heard_at + self.options.idle_timeout <= now and not self._awaits(client):
                     seconds = self.options.idle_timeout
                     self.send_off(client, f"nothing was sent for {seconds:g} seconds (idleTimeout)", told=True)
+
+    def instances(self) -> set[str]:
+        """The connector instances that are served, or of which something is held."""
+        return {self.clients[session].instance for session in self.serving} | self.buffer.senders()
+
+    def _release_instances(self) -> None:
+        """Give back those that are gone and of which nothing is held: they may go to any worker now."""
+        if not self.assigned.issubset(self.clients[session].instance for session in self.serving):
+            gone = self.assigned - self.instances()
+            if gone:
+                self.assigned -= gone
+                self.out.append(e.ReleaseInstances(tuple(sorted(gone))))
 
     def _active(self, client: Client) -> bool:
         """Whether a session has sent something of late, or would if it had credits."""

@@ -125,9 +125,13 @@ class WorkerState:
                 self.sessions.stop(event.reason)
 
     def instances(self) -> list[str]:
-        """The connector instances that are connected, or of which something is held."""
-        names = {client.instance for client in self.sessions.streaming.values()}
-        return sorted(names | {key.scope for key in self.buffer.ledgers if key.scope})
+        """The connector instances that are served, or of which something is held."""
+        return sorted(self.sessions.instances())
+
+    @property
+    def assigned(self) -> set[str]:
+        """The instances that are to be given back once nothing of them is left."""
+        return self.sessions.assigned
 
     def activity(self) -> list[dict[str, Any]]:
         """Each session: its instance, when it last sent anything (µs since 1970 UTC), how many of its streams are open.
