@@ -58,7 +58,7 @@ def test_a_query_that_writes_elsewhere_than_is_read_is_stopped_with_both_places(
         assert f"to {elsewhere.root}{here}, and what is read here, file://{here.resolve()}, " in str(caught.value)
         assert not elsewhere.spark.streams.active
 
-        here.mkdir()
+        here.mkdir(exist_ok=True)
         (here / "metadata").write_text('{"id":"another"}')
         with pytest.raises(CheckpointError, match="is of the query another: no message would be acknowledged"):
             receiver.start(writer, checkpoint=str(here))

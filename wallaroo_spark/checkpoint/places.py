@@ -14,6 +14,7 @@ import pyarrow
 from pyarrow import fs
 
 from wallaroo_spark.checkpoint.hadoop import Hadoop, UnknownSchemeError
+from wallaroo_spark.checkpoint.native import native_hdfs
 from wallaroo_spark.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -169,23 +170,16 @@ def _open_uri(location: str, settings: dict[str, Any]) -> Opened:
     try:
         if scheme == "s3" and settings:
             return Opened(fs.S3FileSystem(**settings), f"{authority}{path}", identity)
-        if scheme == "hdfs" and (native := _native_hdfs(authority, settings)) is not None:
-            return Opened(native, path, identity)
+        if scheme == "hdfs":
+            host, _, port = authority.rpartition("@")[2].partition(":")
+            native = native_hdfs(host, int(port) if port else None, settings)
+            if native is not None:
+                return Opened(native, path, identity)
         filesystem, root = fs.FileSystem.from_uri(f"{scheme}://{authority}{quote(path)}{mark}{query}")
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         # Neither the text nor the cause may carry the credentials of the URI, and Arrow repeats the URI.
         raise _not_opened(identity, scheme, error) from None
     return Opened(filesystem, root.rstrip("/"), identity)
-
-
-def _native_hdfs(authority: str, settings: dict[str, Any]) -> Any:
-    """HDFS by the package hdfs-native, which needs neither Java nor Hadoop; None where it is not installed."""
-    try:
-        from hdfs_native.fsspec import HdfsFileSystem
-    except ImportError:
-        return None
-    host, _, port = authority.rpartition("@")[2].partition(":")
-    return fs.PyFileSystem(fs.FSSpecHandler(HdfsFileSystem(host, int(port) if port else None, **settings)))
 
 
 def _scheme(location: str) -> tuple[str, str]:
