@@ -73,7 +73,7 @@ def test_references_without_an_order_are_said_to_be_undecided_where_two_sources_
     )
     assert opaque in one
     planned = parse_offsets(4, offsets_text(one, other), "orders")
-    assert planned == PlannedBatch(4, {"a": {"2": 3}, "": {"5": 1}}, (("a", "1"), ("a", "3"), ("a", "4")))
+    assert planned == PlannedBatch(4, {"a": {"2": 3}, "": {"5": 1}}, (("a", "1"),))
 
 
 def test_the_receivers_of_a_plan_are_named() -> None:

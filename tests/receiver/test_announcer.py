@@ -99,6 +99,16 @@ def test_a_worker_that_comes_later_or_takes_over_is_told_all_of_it(
     assert fleet.connect("shop-1").open("seven", id=7).reference == 20
 
 
+def test_a_stream_of_which_nobody_can_tell_how_far_it_is_stands_still(
+    fleet: LiveFleet, make_announcer: Callable[..., Announcer]
+) -> None:
+    announcer = make_announcer(fleet)
+    announcer.begin(Standing(5, 2, A))
+    announcer.commit(5, 3, {"shop-2": {"8": 4}}, [("shop-1", "7"), ("shop-1", "9")])
+
+    assert announcer.standing == Standing(5, 3, {**A, "shop-2": {"8": 4}})
+
+
 def test_what_is_said_late_of_another_query_reaches_no_worker(
     fleet: LiveFleet, make_announcer: Callable[..., Announcer]
 ) -> None:

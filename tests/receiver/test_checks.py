@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from wallaroo_spark.checkpoint import PlannedBatch
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.options import Options
 from wallaroo_spark.receiver import checks
@@ -163,3 +164,11 @@ def test_addresses_that_cannot_be_are_refused(given: dict[str, Any], said: str) 
 def test_addresses_by_slot_are_fine() -> None:
     fine = {"advertise": "worker-{slot}.example.com:{port}", "inner_advertise": "10.0.0.{slot}"}
     checks.addresses(Options(port=7100, inner_port=7102, **fine))
+
+
+def test_a_checkpoint_whose_sources_stand_apart_without_an_order_is_refused() -> None:
+    checks.decided("file:///checkpoint", None)
+    checks.decided("file:///checkpoint", PlannedBatch(4, {}))
+
+    with pytest.raises(CheckpointError, match=r"several references in batch 4 for stream 7 of 'shop-1', .*opaque ids"):
+        checks.decided("file:///checkpoint", PlannedBatch(4, {}, (("shop-1", "7"),)))

@@ -144,7 +144,8 @@ def _first(sources: Sequence[References], ordered: bool) -> tuple[References, tu
     """Of each stream the reference that no source has yet to reach, and the streams of which that cannot be told.
 
     A stream that one source has nothing of is left out: for that source it begins at its first message. ``ordered``
-    is whether the ids of the instances' streams increase.
+    is whether the ids of the instances' streams increase. Ephemeral references of several buffers have no order either,
+    and are left out: nothing of them can be asked for again.
     """
     first: dict[str, dict[str, Reference]] = {}
     undecided = []
@@ -157,10 +158,10 @@ def _first(sources: Sequence[References], ordered: bool) -> tuple[References, tu
                 continue
             # Ids of the whole source, which v3 has, always increase.
             earliest = _earliest(known, ordered or not scope)
-            if earliest is None:
-                undecided.append((scope, stream))
-            else:
+            if earliest is not None:
                 first[scope][stream] = earliest
+            elif all(isinstance(reference, int) for reference in known):
+                undecided.append((scope, stream))
     return first, tuple(undecided)
 
 

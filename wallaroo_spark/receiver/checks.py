@@ -182,8 +182,7 @@ def decided(checkpoint: str, committed: PlannedBatch | None) -> None:
         streams = ", ".join(f"{stream} of {scope!r}" for scope, stream in committed.undecided[:5])
         raise CheckpointError(
             f"checkpoint {checkpoint} has several references in batch {committed.batch} for stream {streams}, of "
-            "sources of one receiver, and with opaque or ephemeral ids nobody can tell which comes first; use another "
-            "checkpoint, and read the stream once in the query",
+            "sources of one receiver, and with opaque ids nobody can tell which comes first; use another checkpoint",
             checkpoint=checkpoint,
             batch=committed.batch,
         )
