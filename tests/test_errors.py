@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from wallaroo_spark import errors
-from wallaroo_spark.errors import WallarooError
+from wallaroo_spark.errors import LONGEST_LINE, WallarooError, one_line, printable
+
+SOURCE = Path(errors.__file__).parent
+FORGED = "gone\n2026-01-01 ERROR all is lost\x1b[2J\u202e\r\x07 100 %s"
 
 
 def classes(root: type[WallarooError] = WallarooError) -> Iterator[type[WallarooError]]:
@@ -68,3 +73,37 @@ def test_the_root_is_caught_with_every_error() -> None:
     for kind in classes():
         with pytest.raises(WallarooError):
             raise kind("anything")
+
+
+def test_what_is_not_printable_is_escaped_and_the_rest_stays() -> None:
+    assert printable("Grüße, 日本: 100 %") == "Grüße, 日本: 100 %"
+    assert printable(FORGED) == "gone\\n2026-01-01 ERROR all is lost\\x1b[2J\\u202e\\r\\x07 100 %s"
+
+
+def test_an_error_shows_nothing_that_a_terminal_acts_on() -> None:
+    error = errors.RemoteProtocolError(f"it says: {FORGED}")
+
+    assert "\x1b" not in str(error)
+    assert all(line.isprintable() for line in str(error).split("\n"))
+
+
+def test_a_log_line_is_one_line_whatever_is_in_it(caplog: pytest.LogCaptureFixture) -> None:
+    log = one_line(logging.getLogger("wallaroo_spark.test"))
+    log.warning("%s: %s", 1, FORGED)
+    log.warning("%s", "x" * 100_000)
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        log.exception("it failed")
+
+    first, second, third = caplog.records
+    assert first.getMessage() == f"1: {printable(FORGED)}"
+    assert len(second.getMessage()) < LONGEST_LINE + 100
+    assert "\x1b" not in logging.Formatter().format(third)
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_every_logger_of_the_package_writes_printable_lines(path: Path) -> None:
+    made = re.findall(r"^\w+ = (.*)logging\.getLogger\(", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+    assert all(before == "one_line(" for before in made)

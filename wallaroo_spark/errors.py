@@ -20,18 +20,55 @@ carries exceptions between processes.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, ClassVar
+
+LONGEST_LINE = 4096
+"""Characters of a log line that are shown."""
+
+
+def printable(text: str) -> str:
+    """One line of it, harmless to a terminal and to whoever reads a log: peers send what they like.
+
+    What is not printable is escaped as in a Python string.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def one_line(logger: logging.Logger) -> logging.Logger:
+    """The logger, each of whose records is one :func:`printable` line from now on; beside a traceback's lines."""
+    logger.addFilter(_one_line)
+    return logger
+
+
+def _one_line(record: logging.LogRecord) -> bool:
+    text = record.getMessage()
+    if len(text) > LONGEST_LINE:
+        text = f"{text[:LONGEST_LINE]}... ({len(text)} characters)"
+    # The text is the message as it is: without arguments, nothing in it is taken for a place of one.
+    record.msg, record.args = printable(text), None
+    if record.exc_info and not record.exc_text:
+        record.exc_text = _lines(logging.Formatter().formatException(record.exc_info))
+    return True
+
+
+def _lines(text: str) -> str:
+    return "\n".join(printable(line) for line in text.split("\n"))
 
 
 class WallarooError(Exception):
     """The root of every error this package raises.
 
-    ``fields`` are the values the message is about, for programs that would rather not parse a sentence.
+    ``fields`` are the values the message is about, for programs that would rather not parse a sentence. The message may
+    have a peer's words in it, so its lines are :func:`printable`.
     """
 
     retryable: ClassVar[bool] = False
 
     def __init__(self, message: str, **fields: Any) -> None:
+        message = _lines(message)
         super().__init__(message)
         self.message = message
         self.fields = fields

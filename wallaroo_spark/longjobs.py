@@ -21,12 +21,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 
-from wallaroo_spark.errors import ConfigurationError, RegistryError, WallarooError
+from wallaroo_spark.errors import ConfigurationError, RegistryError, WallarooError, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
 
-log = logging.getLogger("wallaroo_spark.longjobs")
+log = one_line(logging.getLogger("wallaroo_spark.longjobs"))
 
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 10.0

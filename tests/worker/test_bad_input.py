@@ -19,6 +19,8 @@ from wallaroo_spark.protocol import (
     REVISIONS,
     V3,
     EosMessage,
+    Error,
+    Flags,
     Hello,
     Message,
     Notify,
@@ -216,8 +218,12 @@ def test_a_message_without_credit(
 ) -> None:
     worker = make_fleet(memory_budget=1 << 20).start()
     good = Peer(worker, DRAFT_BE, "good").hello().open(1)
+    # What is held already fills no buffer when it comes again, and a read has far more of it than there are credits.
+    first = Peer(worker, revision).hello().open(2).message(2, 2)
+    eventually(lambda: worker.count("messages") == 1)
+    first.socket.close()
+    eventually(lambda: worker.client.status()["sessions"] == 1)
     peer = Peer(worker, revision).hello().open(2)
-    # The same message over and over fills no buffer, and a read brings far more of them than there are credits.
     flood = revision.encode(Message(2, 1, b"")) * 200_000
     with contextlib.suppress(ConnectionError):
         peer.send(flood)
@@ -312,3 +318,36 @@ def test_arbitrary_conversations_end_in_nothing_worse(
     before = worker.client.status()["buffered_bytes"]
     worker.commit({"good": {"1": 300}})
     assert worker.client.status()["buffered_bytes"] < before
+
+
+@pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE, V3], ids=str)
+def test_what_a_peer_says_forges_no_log_line(
+    shared: Running, revision: Revision, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "wallaroo_spark.worker")
+    forged = f"shop\n2026-01-01 CRITICAL forged \x1b[2J {revision.name}"
+    peer = Peer(shared, revision, forged).hello()
+    peer.raw(Error(forged))
+    peer.error()
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert any("gave up: shop\\n2026-01-01 CRITICAL forged \\x1b[2J" in line for line in lines)
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE], ids=str)
+def test_the_end_of_a_committed_stream_with_a_broken_rule_behind_it_is_told_by_an_error(
+    shared: Running, revision: Revision
+) -> None:
+    name = f"ends in {revision.name}"
+    before = shared.count("internal-errors")
+    peer = Peer(shared, revision, name).hello().open(1).message(1, 1)
+    assert len(shared.rows(name, 1, None, 1)) == 1
+    shared.commit({name: {"1": 1}})
+    end = Message(1, 1, None, Flags.BOUNDARY | Flags.EOS)
+    peer.send(revision.encode(end) + revision.encode(Message(9, 1, b"x")))
+
+    reason = peer.error()
+    assert reason is not None
+    assert "stream 9" in reason
+    assert shared.count("internal-errors") == before

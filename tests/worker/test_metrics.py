@@ -20,6 +20,9 @@ def test_counts_and_gauges_are_told_apart_by_slot() -> None:
     connector = busy.join(DRAFT_BE)
     connector.open(1)
     connector.messages(1, [1, 2])
+    connector.leave()
+    connector = busy.join(DRAFT_BE)
+    connector.open(1)
     connector.messages(1, [2])
     text = scrape(busy, idle)
 

@@ -15,7 +15,7 @@ import redis
 from tests.receiver.support import free_ports
 from tests.worker.peer import Peer, good
 from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running, eventually
-from wallaroo_spark.errors import LeaseLostError, TransportError
+from wallaroo_spark.errors import ConfigurationError, LeaseLostError, TransportError
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import (
     DRAFT_BE,
@@ -156,7 +156,7 @@ class TestLeases:
         fleet = make_fleet(host="192.0.2.1")
         thread = fleet.thread()
 
-        with pytest.raises(TransportError, match="cannot listen on"):
+        with pytest.raises(ConfigurationError, match="cannot listen on"):
             thread.alive(SECONDS)
         assert fleet.registry.leases() == {}
 

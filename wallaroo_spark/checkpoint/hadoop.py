@@ -14,7 +14,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-log = logging.getLogger(__name__)
+from wallaroo_spark.errors import one_line
+
+log = one_line(logging.getLogger(__name__))
 
 _CHUNK_BYTES = 1 << 20
 _NOT_FOUND = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")

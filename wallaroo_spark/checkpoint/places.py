@@ -15,9 +15,9 @@ from pyarrow import fs
 
 from wallaroo_spark.checkpoint.hadoop import Hadoop, UnknownSchemeError
 from wallaroo_spark.checkpoint.native import native_hdfs
-from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.errors import ConfigurationError, one_line
 
-log = logging.getLogger(__name__)
+log = one_line(logging.getLogger(__name__))
 
 SCHEMES = ("file", "hdfs", "viewfs", "s3", "s3a", "gs", "abfs", "abfss", "dbfs")
 """Schemes that are known to work, some of them only with what they need installed and configured."""

@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 from wallaroo_spark.checkpoint.files import CheckpointFiles
 from wallaroo_spark.checkpoint.model import Progress
+from wallaroo_spark.errors import one_line
 from wallaroo_spark.steps import Step, passed
 
-_log = logging.getLogger(__name__)
+_log = one_line(logging.getLogger(__name__))
 
 POLL_SECONDS = 1.0
 GLANCE_SECONDS = 0.02

@@ -12,8 +12,9 @@ from typing import Any
 import click
 
 from wallaroo_spark.cli.common import INTERRUPTED, debug_option, debugging, set_up_logging
+from wallaroo_spark.errors import one_line
 
-log = logging.getLogger("wallaroo_spark.sinks")
+log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
 CLOSE_SECONDS = 5.0
 """Longest that the end waits for sessions to write down what they are about."""

@@ -26,7 +26,7 @@ from wallaroo_spark.connector.outbox import Budget, Fleeting, Outbox, Trail
 from wallaroo_spark.connector.route import Address
 from wallaroo_spark.connector.sources import Source
 from wallaroo_spark.connector.stream import Stream
-from wallaroo_spark.errors import ConfigurationError, LocalProtocolError, TransportError
+from wallaroo_spark.errors import ConfigurationError, LocalProtocolError, TransportError, one_line
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.protocol import MAX_INSTANCE_BYTES, MAX_NAME_BYTES, REVISIONS, U64_MAX, Revision
 from wallaroo_spark.transport import client_context, parse_address, parse_addresses
@@ -34,7 +34,7 @@ from wallaroo_spark.transport import client_context, parse_address, parse_addres
 if TYPE_CHECKING:
     from wallaroo_spark.registry import Registry
 
-_log = logging.getLogger("wallaroo_spark.connector")
+_log = one_line(logging.getLogger("wallaroo_spark.connector"))
 
 # The connector's own back-off goes on where the registry's leaves off.
 _REGISTRY_ATTEMPTS = 2

@@ -15,7 +15,7 @@ from wallaroo_spark.connector.backoff import Backoff
 from wallaroo_spark.connector.link import Link
 from wallaroo_spark.connector.outbox import Budget, Fleeting, Outbox
 from wallaroo_spark.connector.turnstile import Signal, Turnstile
-from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
+from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError, one_line
 from wallaroo_spark.protocol import (
     NOTHING_PROCESSED,
     Ack,
@@ -31,7 +31,7 @@ from wallaroo_spark.protocol import (
 if TYPE_CHECKING:
     from wallaroo_spark.connector.stream import Stream
 
-_log = logging.getLogger("wallaroo_spark.connector")
+_log = one_line(logging.getLogger("wallaroo_spark.connector"))
 
 
 STARVED_SECONDS = 1.0

@@ -22,12 +22,13 @@ from wallaroo_spark.errors import (
     RemoteProtocolError,
     ReplayError,
     TransportError,
+    one_line,
 )
 from wallaroo_spark.protocol import ConnectorSession, Error, Frame, Ok, Restart
 from wallaroo_spark.protocol.reasons import is_later, is_superseded, redirect_address
 from wallaroo_spark.transport import connect, format_address, parse_address
 
-_log = logging.getLogger("wallaroo_spark.connector")
+_log = one_line(logging.getLogger("wallaroo_spark.connector"))
 
 Addresses = Callable[[], Awaitable[Sequence[Address]]]
 

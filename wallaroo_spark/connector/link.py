@@ -7,11 +7,11 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from wallaroo_spark.errors import RemoteProtocolError, TransportError
+from wallaroo_spark.errors import RemoteProtocolError, TransportError, one_line
 from wallaroo_spark.protocol import ConnectorSession, EncodedRun, EosMessage, Fault, Frame, Message, Notify
 from wallaroo_spark.transport import ByteStream
 
-_log = logging.getLogger("wallaroo_spark.connector")
+_log = one_line(logging.getLogger("wallaroo_spark.connector"))
 
 BATCH_BYTES = 64 * 1024
 """Frames collected before a sender has to wait for the connection to take them."""

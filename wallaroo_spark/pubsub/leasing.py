@@ -9,12 +9,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from wallaroo_spark.errors import LeaseLostError, RegistryError
+from wallaroo_spark.errors import LeaseLostError, RegistryError, one_line
 from wallaroo_spark.pubsub.topics import Standing, Topics
 from wallaroo_spark.registry import Lease, Registry
 from wallaroo_spark.transport import refuses
 
-log = logging.getLogger("wallaroo_spark.pubsub")
+log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
 T = TypeVar("T")
 

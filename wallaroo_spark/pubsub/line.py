@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_never, wait_random_exponential
 
-from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, RemoteProtocolError, TransportError
+from wallaroo_spark.errors import (
+    ConfigurationError,
+    PubSubError,
+    RegistryError,
+    RemoteProtocolError,
+    TransportError,
+    one_line,
+)
 from wallaroo_spark.pubsub.items import Lost
 from wallaroo_spark.pubsub.messages import Decoder, Hello, Message, encode
 from wallaroo_spark.transport import ByteStream, connect, parse_address
@@ -18,7 +25,7 @@ from wallaroo_spark.transport import ByteStream, connect, parse_address
 if TYPE_CHECKING:
     from wallaroo_spark.pubsub.subscriber import Catalog, Settings
 
-log = logging.getLogger("wallaroo_spark.pubsub")
+log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ import pandas as pd
 from wallaroo_spark import transport
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.checkpoint.places import Location
-from wallaroo_spark.errors import LeaseLostError, ProtocolError, PubSubError, TransportError, WallarooError
+from wallaroo_spark.errors import LeaseLostError, ProtocolError, PubSubError, TransportError, WallarooError, one_line
 from wallaroo_spark.longjobs import ServiceThread, serve
 from wallaroo_spark.pubsub.arrow import pack_rows
 from wallaroo_spark.pubsub.leasing import Tenancy
@@ -35,7 +35,7 @@ from wallaroo_spark.pubsub.topics import Standing, Topics, leases_of
 from wallaroo_spark.transport import ByteStream, Listener
 from wallaroo_spark.transport.base import HIGH_WATER
 
-log = logging.getLogger("wallaroo_spark.pubsub")
+log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
 GLANCE_SECONDS = 0.02
 """How often to see whether the commit log has changed, where that is cheap."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError
+from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError, one_line
 from wallaroo_spark.pubsub.arrow import unpack_rows
 from wallaroo_spark.pubsub.items import Epoch, Frontier, Item, Lost, Position
 from wallaroo_spark.pubsub.line import Gone, Line
@@ -22,7 +22,7 @@ from wallaroo_spark.pubsub.messages import MAX_MESSAGE_BYTES, VERSION, Closed, D
 from wallaroo_spark.pubsub.subscription import MAX_HELD_BYTES, Delivered, FrontierMoved, Merger
 from wallaroo_spark.pubsub.times import Time, same_shape, start_of
 
-log = logging.getLogger("wallaroo_spark.pubsub")
+log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
 LOST_AFTER = 60.0
 FIND_SECONDS = 0.2

@@ -21,7 +21,7 @@ from wallaroo_spark import longjobs
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.checkpoint.places import for_tasks
 from wallaroo_spark.checkpoint.reach import require_reach
-from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError
+from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError, one_line
 from wallaroo_spark.longjobs import JobRecord, LongJobs, Patience, Work
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.pubsub.leasing import ENDED
@@ -33,7 +33,7 @@ from wallaroo_spark.pubsub.topics import LEASE_SECONDS, Served, TopicRecord, Top
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 from wallaroo_spark.transport import advertised, open_door
 
-log = logging.getLogger("wallaroo_spark.pubsub")
+log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
 PUBLISHERS_SECONDS = 120.0
 """How long the publishers may take to come up: a cluster may first have to start their executors."""

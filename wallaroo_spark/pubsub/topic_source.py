@@ -15,7 +15,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
-from wallaroo_spark.errors import ConfigurationError, PubSubError, ReplayError
+from wallaroo_spark.errors import ConfigurationError, PubSubError, ReplayError, one_line
 from wallaroo_spark.pubsub.arrow import stream_of
 from wallaroo_spark.pubsub.blocking import look_up, subscribe
 from wallaroo_spark.pubsub.items import Epoch, Position
@@ -30,7 +30,7 @@ MOST_PLACES = 1 << INDEX_BITS
 
 VALUES = ("json", "arrow")
 
-log = logging.getLogger("wallaroo_spark.pubsub")
+log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from wallaroo_spark.checkpoint import Reference, References, changed
-from wallaroo_spark.errors import RegistryError, TransportError
+from wallaroo_spark.errors import RegistryError, TransportError, one_line
 from wallaroo_spark.registry import Lease, Registry
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.worker.flight_client import WorkerClient
 
-log = logging.getLogger("wallaroo_spark.receiver")
+log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
 ROUND_SECONDS = 0.5
 """How often workers are looked for, whatever happens, and how soon one that did not answer is told again."""

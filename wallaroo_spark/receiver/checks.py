@@ -16,13 +16,13 @@ from importlib import metadata
 from typing import Any
 
 from wallaroo_spark.checkpoint import PlannedBatch
-from wallaroo_spark.errors import CheckpointError, ConfigurationError
+from wallaroo_spark.errors import CheckpointError, ConfigurationError, one_line
 from wallaroo_spark.longjobs import classic_context
 from wallaroo_spark.options import Options
 from wallaroo_spark.receiver import writers
 from wallaroo_spark.transport import advertised
 
-log = logging.getLogger("wallaroo_spark.receiver")
+log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
 JAVA_NEEDED = 17
 PYSPARK_NEEDED = (4, 3)

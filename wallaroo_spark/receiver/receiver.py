@@ -24,7 +24,14 @@ from pyspark.sql import DataFrame
 
 from wallaroo_spark import longjobs
 from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, Progress
-from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryError, TransportError, WallarooError
+from wallaroo_spark.errors import (
+    CheckpointError,
+    ConfigurationError,
+    RegistryError,
+    TransportError,
+    WallarooError,
+    one_line,
+)
 from wallaroo_spark.longjobs import Patience
 from wallaroo_spark.options import Options, public_name, resolve_secret
 from wallaroo_spark.receiver import checks, writers
@@ -40,7 +47,7 @@ from wallaroo_spark.worker.fleet_keys import status_token
 from wallaroo_spark.worker.flight_client import Trust, WorkerClient
 from wallaroo_spark.worker.service import WorkerSetup
 
-log = logging.getLogger("wallaroo_spark.receiver")
+log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
 _running: weakref.WeakSet[Receiver] = weakref.WeakSet()
 """The receivers of this program that are started, for queries that read several."""

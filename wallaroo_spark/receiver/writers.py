@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from wallaroo_spark.errors import one_line
 from wallaroo_spark.source import WallarooDataSource
 
-log = logging.getLogger("wallaroo_spark.receiver")
+log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
 T = TypeVar("T")
 

@@ -13,10 +13,10 @@ from redis.cluster import RedisCluster
 from redis.retry import Retry
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
 
-from wallaroo_spark.errors import ConfigurationError, RegistryError
+from wallaroo_spark.errors import ConfigurationError, RegistryError, one_line
 from wallaroo_spark.options import resolve_secret
 
-logger = logging.getLogger(__name__)
+logger = one_line(logging.getLogger(__name__))
 
 T = TypeVar("T")
 

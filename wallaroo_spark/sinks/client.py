@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
-from wallaroo_spark.errors import RemoteProtocolError, SinkError, TransportError
+from wallaroo_spark.errors import RemoteProtocolError, SinkError, TransportError, one_line
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.protocol import Error, NotifyAck, Ok, Restart
 from wallaroo_spark.protocol.sink_messages import (
@@ -26,7 +26,7 @@ from wallaroo_spark.protocol.sink_messages import (
 from wallaroo_spark.protocol.sink_sessions import SUPERSEDED, SinkWorkerSession
 from wallaroo_spark.transport import ByteStream, client_context, connect, format_address
 
-log = logging.getLogger("wallaroo_spark.sinks")
+log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
 PROGRAM = "wallaroo_spark"
 STREAM = "data"

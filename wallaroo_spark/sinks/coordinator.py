@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from wallaroo_spark.errors import SinkError
+from wallaroo_spark.errors import SinkError, one_line
 from wallaroo_spark.sinks.decisions import Decisions
 from wallaroo_spark.sinks.interface import Prepared, Remembering, Sink, Transaction
 from wallaroo_spark.sinks.states import BatchEvent, BatchRun, BatchState
 from wallaroo_spark.sinks.task import Vote
 from wallaroo_spark.steps import SinkStep, passed
 
-log = logging.getLogger("wallaroo_spark.sinks")
+log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
 RunPartitions = Callable[[int], Iterable[Vote]]
 """Runs :func:`~.task.vote` for every partition of a batch, each somewhere, and collects the votes."""

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from wallaroo_spark.errors import SinkError
+from wallaroo_spark.errors import SinkError, one_line
 from wallaroo_spark.steps import SinkStep, passed
 
-log = logging.getLogger("wallaroo_spark.sinks")
+log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
 _CHECKSUM = 8
 

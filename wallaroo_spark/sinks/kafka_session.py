@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from wallaroo_spark.errors import SinkError
+from wallaroo_spark.errors import SinkError, one_line
 from wallaroo_spark.steps import SinkStep, passed
 
-log = logging.getLogger("wallaroo_spark.sinks")
+log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
 _TAIL = 1_000
 """Offsets from the end of the marks' topic that are read first; nearly always the mark is among them."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
-from wallaroo_spark.errors import ConfigurationError, ProtocolError, SinkError, TransportError
+from wallaroo_spark.errors import ConfigurationError, ProtocolError, SinkError, TransportError, one_line
 from wallaroo_spark.protocol import Error, Frame, Hello, Notify, SessionState
 from wallaroo_spark.protocol.sink_messages import (
     DATA_STREAM,
@@ -28,7 +28,7 @@ from wallaroo_spark.sinks.store import OpenPart, Store, checked_worker
 from wallaroo_spark.steps import SinkStep, passed
 from wallaroo_spark.transport import ByteStream
 
-log = logging.getLogger("wallaroo_spark.sinks")
+log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
 
 @dataclass(frozen=True)

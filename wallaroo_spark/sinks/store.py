@@ -22,13 +22,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from wallaroo_spark.errors import ConfigurationError, SinkError
+from wallaroo_spark.errors import ConfigurationError, SinkError, one_line
 from wallaroo_spark.sinks.journal import Journal, sync_folder
 from wallaroo_spark.sinks.ledger import Ledger, Part, Record, prepare_record
 from wallaroo_spark.sinks.states import TransactionState
 from wallaroo_spark.steps import SinkStep, passed
 
-log = logging.getLogger("wallaroo_spark.sinks")
+log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
 HIDDEN = ".wallaroo"
 LOG_LINES = 10_000

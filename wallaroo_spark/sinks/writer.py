@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.checkpoint.places import session
 from wallaroo_spark.checkpoint.reach import require_reach
-from wallaroo_spark.errors import SinkError
+from wallaroo_spark.errors import SinkError, one_line
 from wallaroo_spark.longjobs import classic_context
 from wallaroo_spark.sinks.coordinator import Coordinator
 from wallaroo_spark.sinks.decisions import Decisions
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-log = logging.getLogger("wallaroo_spark.sinks")
+log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
 _VOTES = "vote string"
 _QUERY_ID = "sql.streaming.queryId"

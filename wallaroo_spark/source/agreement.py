@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from wallaroo_spark.checkpoint import Reference, References
+from wallaroo_spark.errors import one_line
 
 try:
     import fcntl
 except ImportError:  # pragma: no cover - Windows has no such locks; a source stands alone there
     fcntl = None  # type: ignore[assignment]
 
-log = logging.getLogger("wallaroo_spark.source")
+log = one_line(logging.getLogger("wallaroo_spark.source"))
 
 SUCCESSION_SECONDS = 1.0
 """How long, once, a leader is given to go that is of a query which has just ended."""

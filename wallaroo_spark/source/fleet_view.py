@@ -14,11 +14,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from wallaroo_spark.errors import RegistryError, TransportError
+from wallaroo_spark.errors import RegistryError, TransportError, one_line
 from wallaroo_spark.registry import Lease, Registry
 from wallaroo_spark.worker.flight_client import References, Trust, WorkerClient
 
-log = logging.getLogger("wallaroo_spark.source")
+log = one_line(logging.getLogger("wallaroo_spark.source"))
 
 POLL_SECONDS = 1.0
 RETRY_SECONDS = 0.2

@@ -14,12 +14,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from wallaroo_spark.checkpoint import Reference
-from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
+from wallaroo_spark.errors import RegistryError, ReplayError, TransportError, one_line
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.worker.flight_client import SILENCE_SECONDS, Trust, WorkerClient
 
-log = logging.getLogger("wallaroo_spark.source")
+log = one_line(logging.getLogger("wallaroo_spark.source"))
 
 PATIENCE_SECONDS = 0.5
 """How long one worker is waited for before the others are asked again."""

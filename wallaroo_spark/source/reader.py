@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from wallaroo_spark.checkpoint import Reference, References
-from wallaroo_spark.errors import ConfigurationError, TransportError
+from wallaroo_spark.errors import ConfigurationError, TransportError, one_line
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.source.agreement import Agreement, followed
@@ -35,7 +35,7 @@ from wallaroo_spark.source.ranges import RangePartition, read_ranges
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.worker.flight_client import Trust
 
-log = logging.getLogger("wallaroo_spark.source")
+log = one_line(logging.getLogger("wallaroo_spark.source"))
 
 _LOOK_SECONDS = 0.1
 FIRST_LOOK_SECONDS = 5.0

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from wallaroo_spark.errors import TransportError
+from wallaroo_spark.errors import TransportError, one_line
 from wallaroo_spark.transport import vigil
 from wallaroo_spark.transport.address import format_address
 from wallaroo_spark.transport.base import HIGH_WATER, READ_AT_MOST, ByteStream, Handler, Listener
@@ -27,7 +27,7 @@ from wallaroo_spark.transport.binding import bind
 from wallaroo_spark.transport.failures import check_port, closed_here, cut, describe, not_connected
 from wallaroo_spark.transport.tls import names_in, said_goodbye
 
-_log = logging.getLogger(__name__)
+_log = one_line(logging.getLogger(__name__))
 
 FLUSH_SECONDS = 5.0
 """Longest that closing waits for queued bytes to leave, or for the TLS farewell."""

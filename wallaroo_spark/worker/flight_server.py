@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from wallaroo_spark.columnar import STORED_SCHEMA
-from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.errors import ConfigurationError, one_line
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import format_address
 from wallaroo_spark.worker import events as e
@@ -37,7 +37,7 @@ from wallaroo_spark.worker.ledger import Reference, StreamKey
 if TYPE_CHECKING:
     from wallaroo_spark.worker.service import WorkerService
 
-log = logging.getLogger("wallaroo_spark.worker.flight")
+log = one_line(logging.getLogger("wallaroo_spark.worker.flight"))
 
 _CALL_SECONDS = 30.0
 _MADE_SECONDS = 60.0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from wallaroo_spark.protocol import SessionState
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker.buffer import PlannedRange
 from wallaroo_spark.worker.connection import Client, Phase
@@ -46,7 +47,8 @@ class Gates:
 
     def acknowledge(self, client: Client, references: Iterable[tuple[int, int]] = ()) -> None:
         """One ACK with these committed references and the credits that are due; none when there is neither."""
-        if client.phase is not Phase.STREAMING:
+        if client.phase is not Phase.STREAMING or client.protocol.state is not SessionState.STREAMING:
+            # A session that is about to be told ERROR is told nothing before it.
             return
         sessions = self._sessions
         pairs = tuple(references)

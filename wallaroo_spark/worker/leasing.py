@@ -14,10 +14,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from wallaroo_spark.errors import LeaseLostError, RegistryError
+from wallaroo_spark.errors import LeaseLostError, RegistryError, one_line
 from wallaroo_spark.transport import refuses
 
-log = logging.getLogger("wallaroo_spark.worker")
+log = one_line(logging.getLogger("wallaroo_spark.worker"))
 
 T = TypeVar("T")
 

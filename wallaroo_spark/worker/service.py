@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from wallaroo_spark import transport
-from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError
+from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError, one_line
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import ByteStream, Listener
@@ -27,7 +27,7 @@ from wallaroo_spark.worker.origin import Origin
 from wallaroo_spark.worker.reads import Reads
 from wallaroo_spark.worker.state import WorkerState
 
-log = logging.getLogger("wallaroo_spark.worker")
+log = one_line(logging.getLogger("wallaroo_spark.worker"))
 
 T = TypeVar("T")
 UNSENT_LIMIT = 4 << 20
