@@ -100,7 +100,7 @@ def holes(offset_batches: Collection[int], commit_batches: Collection[int]) -> t
     """The batches that neither log has, behind one that both have: nothing but asynchronous progress leaves these.
 
     Under that a range that is planned may change. A clean-up that was cut short leaves others: it removes the oldest of
-    the offset log, in any order, and only then those of the commit log. So of what it was at, the commit log still has
+    the offset log, in whatever order, and then those of the commit log. So of what it was at, the commit log still has
     all, or the offset log has nothing that is older.
     """
     oldest = min({*offset_batches} & {*commit_batches}, default=None)
