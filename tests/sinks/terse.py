@@ -14,6 +14,7 @@ import os
 import signal
 import socketserver
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -215,3 +216,7 @@ def _texts(body: bytes) -> Any:
         found.append(body[at + 2 : at + 2 + size].decode())
         at += 2 + size
     return found
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], int(sys.argv[2]))

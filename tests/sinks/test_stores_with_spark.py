@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +12,8 @@ import psycopg
 import pytest
 import redis as redis_client
 
+from tests.receiver.support import free_ports
+from tests.sinks import terse
 from tests.sinks.kafka_reader import records
 from tests.sinks.servers.kafka import KafkaServer
 from tests.sinks.servers.postgres import PostgresServer
@@ -57,6 +61,25 @@ def test_files(spark: SparkSession, rows: DataFrame, tmp_path: Path) -> None:
     found = spark.read.parquet(str(place))
     assert found.filter("batch = 1").drop("batch").exceptAll(rows).isEmpty()
     assert found.schema.simpleString() == rows.schema.simpleString().removesuffix(">") + ",batch:int>"
+
+
+def test_a_connector_sink_of_another_making(rows: DataFrame, tmp_path: Path) -> None:
+    """It says 0 once it was started again: where its outputs end is in the log, and goes to the tasks with the sink."""
+    to, port = tmp_path / "out", free_ports(1)
+    to.mkdir()
+    address, settings = f"127.0.0.1:{port}", {"version": terse.VERSION, "cookie": terse.COOKIE}
+    writer = sinks.connector(address, checkpoint=str(tmp_path / "checkpoint"), name="spark", **settings)
+    for batch in range(3):
+        program = subprocess.Popen([sys.executable, "-m", "tests.sinks.terse", str(to), str(port)])
+        try:
+            for _ in range(2):
+                sinks.BatchWriter(writer.sink, writer.checkpoint)(rows.selectExpr("cast(id AS string) AS value"), batch)
+        finally:
+            program.kill()
+            program.wait()
+
+    assert terse.deaths(to) == []
+    assert sorted(map(int, terse.committed(to, "spark"))) == sorted([*range(ROWS)] * 3)
 
 
 @pytest.mark.parametrize("mode", ["two-phase", "idempotent"])
