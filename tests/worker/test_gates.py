@@ -11,6 +11,7 @@ from wallaroo_spark.protocol import DRAFT_BE, REVISIONS, V3, Ack, Flags, Revisio
 from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker import pace
 from wallaroo_spark.worker.buffer import PlannedRange
+from wallaroo_spark.worker.gates import Gates
 from wallaroo_spark.worker.ledger import StreamKey
 
 BUDGET = 1 << 20
@@ -281,3 +282,29 @@ def test_fixed_credits_are_for_all_that_the_budget_has_room_for(
 
     assert bench.state.flow.pace is None
     assert bench.state.buffer.used > 700_000
+
+
+def test_what_reads_wait_for_is_looked_through_once_and_not_for_every_session(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench(memory_budget=1 << 20)
+    senders = [bench.join(V3, f"shop-{number}") for number in range(20)]
+    for number, sender in enumerate(senders):
+        sender.open(number)
+    senders[0].messages(0, range(1, 9), size=100_000)
+    looked: list[StreamKey] = []
+    unsent = Gates._unsent
+
+    def look(self: Gates, key: StreamKey) -> bool:
+        looked.append(key)
+        return unsent(self, key)
+
+    monkeypatch.setattr(Gates, "_unsent", look)
+    ranges = tuple(PlannedRange(StreamKey("", number), None, 9) for number in range(10))
+    bench.do(e.Wanted(ranges))
+
+    assert [sender.paused for sender in senders] == [False] * 10 + [True] * 10
+    assert len(looked) <= len(ranges)
+    senders[3].leave()
+    bench.do(e.Wanted(ranges))
+    assert not any(sender.paused for sender in senders[10:])

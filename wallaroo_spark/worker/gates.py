@@ -23,6 +23,9 @@ class Gates:
         self.waited: tuple[PlannedRange, ...] = ()
         self._sessions = sessions
         self._wanted: frozenset[StreamKey] = frozenset()
+        self._wanted_of: dict[str, list[StreamKey]] = {}
+        self._known: dict[str, bool] = {}
+        self._known_at = 0
         self._pressure = Pressure.NONE
         self._full = False
 
@@ -30,6 +33,10 @@ class Gates:
         """The ranges that reads are waiting for now."""
         self.waited = ranges
         self._wanted = frozenset(planned.key for planned in ranges)
+        self._wanted_of.clear()
+        for key in self._wanted:
+            self._wanted_of.setdefault(key.scope, []).append(key)
+        self._known.clear()
         self._sessions.flow.waiting = bool(ranges)
         self.regulate_all()
 
@@ -110,9 +117,20 @@ class Gates:
         """Whether a waiting read may need what this session sends."""
         if not client.streams or not self._wanted.isdisjoint(client.streams):
             return True
-        return any(self._may_open(client, key) for key in self._wanted)
+        return self._lacks_sender(client.key(0).scope)
 
-    def _may_open(self, client: Client, key: StreamKey) -> bool:
-        """Whether the NOTIFY of a stream that nobody sends here may be on its way in this session."""
+    def _lacks_sender(self, scope: str) -> bool:
+        """Whether nobody sends one of the streams of a scope that reads wait for: its NOTIFY may be on its way.
+
+        It is looked for once, until a stream gets a sender or loses one, and not once for each session.
+        """
+        if self._known_at != self._sessions.turnover:
+            self._known_at = self._sessions.turnover
+            self._known.clear()
+        if scope not in self._known:
+            self._known[scope] = any(self._unsent(key) for key in self._wanted_of.get(scope, ()))
+        return self._known[scope]
+
+    def _unsent(self, key: StreamKey) -> bool:
         ledger = self._sessions.buffer.ledgers.get(key)
-        return key == client.key(key.stream_id) and (ledger is None or ledger.owner is None)
+        return ledger is None or ledger.owner is None

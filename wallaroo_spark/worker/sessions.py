@@ -50,6 +50,7 @@ class Sessions:
         self.claims: set[int] = set()
         self.counts: Counter[str] = Counter()
         self.early = 0
+        self.turnover = 0
         self.stopping = ""
         self.out: list[e.Instruction] = []
         self._cookie = cookie.encode("utf-8")
@@ -281,6 +282,7 @@ class Sessions:
             ledger = self.buffer.ledgers.get(key)
             if ledger is not None and ledger.owner == client.session:
                 ledger.owner = None
+                self.turnover += 1
                 self.tidy(ledger)
 
     def tidy(self, ledger: Ledger) -> None:
@@ -293,6 +295,7 @@ class Sessions:
         if owner is not None:
             owner.streams.discard(ledger.key)
         self.buffer.forget(ledger)
+        self.turnover += 1
         self.release(ledger.key.stream_id if not ledger.key.scope else None)
 
     def release(self, stream_id: int | None) -> None:

@@ -122,6 +122,7 @@ class Streams:
         if before is not None:
             before.streams.discard(ledger.key)
         ledger.owner = client.session
+        self._sessions.turnover += 1
         client.streams.add(ledger.key)
         client.open.add(ledger.key)
         self._gates.regulate(client)
