@@ -176,7 +176,14 @@ class TestFlags:
     ) -> None:
         peer = Peer(shared, revision).hello().open(9)
         bad = frame(revision, "M", struct.pack(revision.byte_order + "HQQ", 2, 9, 1) + b"x")
-        expect(shared, caplog, peer, bad, "boundary-payload", "it has none")
+        expect(
+            shared,
+            caplog,
+            peer,
+            bad,
+            "boundary-payload",
+            "where no payload may be; send a payload in a message without BOUNDARY",
+        )
 
 
 @pytest.mark.usefixtures("healthy")

@@ -53,6 +53,17 @@ def test_ok_names_the_streams_that_are_held(bench: Bench) -> None:
     assert [(stream.stream_id, stream.name, stream.ref) for stream in ok.streams] == [(7, "orders", 1)]
 
 
+def test_ok_names_the_streams_of_which_nothing_is_held_any_more(bench: Bench) -> None:
+    first = bench.join(DRAFT_BE)
+    first.open(7, name="orders")
+    first.messages(7, [1, 2])
+    first.leave()
+    bench.run_batch()
+    (ok,) = bench.join(DRAFT_BE).said(Ok)
+
+    assert [(stream.stream_id, stream.name, stream.ref) for stream in ok.streams] == [(7, "orders", 2)]
+
+
 def test_ok_says_what_is_committed_and_nothing_that_is_merely_held(bench: Bench) -> None:
     first = bench.join(DRAFT_BE)
     first.open(7)

@@ -271,7 +271,12 @@ def _payload(read: Reader, flags: Flags) -> bytes | None:
     if not flags & Flags.BOUNDARY:
         return read.rest()
     if read.left:
-        raise broken(Fault.BOUNDARY_PAYLOAD, f"a BOUNDARY message has a payload of {read.left} bytes; it has none")
+        reason = (
+            f"a BOUNDARY message has {read.left} bytes behind its fields, where no payload may be; send a payload in a "
+            "message without BOUNDARY, and check that its fields are flags, stream id, message id (in draft-be not "
+            "with EPHEMERAL) and, each where its flag is set, event time and key"
+        )
+        raise broken(Fault.BOUNDARY_PAYLOAD, reason)
     return None
 
 

@@ -140,6 +140,12 @@ class Verdict:
 
 
 def _not_open(stream: Stream) -> str:
+    if stream.state is StreamState.START:
+        return (
+            f"MESSAGE for stream {stream.stream_id}, which was never announced: send NOTIFY for it first; if that is "
+            "no stream of yours, check that a MESSAGE has flags (u16, in the drafts alone), then the stream id (u64), "
+            "then the message id, in the byte order of HELLO's length"
+        )
     return f"MESSAGE for stream {stream.stream_id}, which is {stream.state}; NOTIFY opens a stream"
 
 

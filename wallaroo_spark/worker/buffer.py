@@ -72,6 +72,7 @@ class Buffer:
         self.version = 0
         self.ledgers: dict[StreamKey, Ledger] = {}
         self.committed: dict[StreamKey, Reference] = {}
+        self._names: dict[StreamKey, str] = {}
         self._lots = Lots()
         self._scopes: dict[str, set[StreamKey]] = {}
         self._origin = origin
@@ -157,6 +158,13 @@ class Buffer:
         assert ledger.empty, ledger
         self.overhead -= _overhead(ledger.name)
         del self.ledgers[ledger.key]
+        if ledger.key.scope and ledger.key in self.committed:
+            self._names[ledger.key] = ledger.name
+
+    def name(self, key: StreamKey) -> str:
+        """The name of a stream, empty when nobody has told this buffer; Spark's offset log has ids alone."""
+        ledger = self.ledgers.get(key)
+        return ledger.name if ledger else self._names.get(key, "")
 
     def recover(self, ledgers: Iterable[Ledger]) -> None:
         """An error has stopped short what was done to these ledgers: go by the rows that they hold, whatever it was.
@@ -214,6 +222,7 @@ class Buffer:
         self._lots.settle()
         self.committed.clear()
         self._scopes.clear()
+        self._names = {key: name for key, name in self._names.items() if key in references}
         for key, reference in references.items():
             self._set_committed(key, reference)
         self.version += 1

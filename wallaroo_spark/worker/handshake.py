@@ -91,8 +91,7 @@ class Handshake:
         sessions.weigh(client)
         references = []
         for key, reference in buffer.resumable(client.instance) if by_instance else ():
-            ledger = buffer.ledgers.get(key)
-            references.append(StreamReference(key.stream_id, reference, ledger.name if ledger else ""))
+            references.append(StreamReference(key.stream_id, reference, buffer.name(key)))
         window = sessions.flow.window(buffer.used, len(sessions.streaming))
         sessions.send(client, client.protocol.ok(window, references))
         self._gates.regulate(client)

@@ -66,7 +66,7 @@ class Ledger:
         self.end = position
         self.segments: deque[Segment] = deque()
         self._origin = origin
-        self._rule: ReferenceRule = rule_for(self.increasing, self._committed_id)
+        self._rule: ReferenceRule = rule_for(self.increasing, self._committed_id, may_go_back=not self.key.scope)
         self._stable_end = position
         self._unstable_rows = 0
         self._passage = Passage(position)
@@ -124,7 +124,7 @@ class Ledger:
         else:
             self._drop_tail(self.start)
         self.ended = False
-        self._rule = rule_for(self.increasing, self._committed_id)
+        self._rule = rule_for(self.increasing, self._committed_id, may_go_back=not self.key.scope)
 
     def append(self, rows: StreamRows, held: HeldLot, received_at: int, instance: str) -> Segment | None:
         """Take in what is new of these rows, which lie in ``held``; None when nothing is.
@@ -162,10 +162,9 @@ class Ledger:
         return segment
 
     def _not_increasing(self, found: NotIncreasing) -> str:
-        way_out = "set messageIds=opaque for other ids" if self.key.scope else "ids of v3 always do"
         return (
             f"stream {self.key.stream_id}: message {found.message_id} was sent behind message {found.highest}, and "
-            f"with messageIds=increasing ids increase from one NOTIFY to the next; {way_out}"
+            "with messageIds=increasing ids increase from one NOTIFY to the next; set messageIds=opaque for other ids"
         )
 
     def recover(self) -> None:

@@ -58,12 +58,16 @@ class IncreasingIds:
 
     From there on ids have to increase: one that does not would be a message that is lost in silence. Messages of one id
     follow each other where those before the last are UNSTABLE, and a BOUNDARY may repeat the id that it stands behind.
+
+    A sender that ``may_go_back`` repeats whenever it wants to: Wallaroo's SDK, without a NOTIFY, when an ACK has a
+    reference below the one that it knew. Whatever is not above the last id is a replay then.
     """
 
     repeating = False
 
-    def __init__(self, last: int | None = None) -> None:
+    def __init__(self, last: int | None = None, *, may_go_back: bool = False) -> None:
         self.last = last
+        self._may_go_back = may_go_back
         self._replay_to = last
         self._repeated = last is None
         self._sent_unstable = False
@@ -85,7 +89,8 @@ class IncreasingIds:
         if none:
             above[0], same[0] = True, False
         follows_unstable = np.append(self._sent_unstable, flags[:-1] & np.uint16(Flags.UNSTABLE_REFERENCE) != 0)
-        self._check(ids, highest, above | (same & (follows_unstable | (flags & np.uint16(Flags.BOUNDARY) != 0))))
+        if not self._may_go_back:
+            self._check(ids, highest, above | (same & (follows_unstable | (flags & np.uint16(Flags.BOUNDARY) != 0))))
         if self._replay_to is not None:
             # Of what was accepted in sessions before, every message has been sent once already.
             same &= highest > np.uint64(self._replay_to)
@@ -241,6 +246,6 @@ class OpaqueIds:
         self.last = last
 
 
-def rule_for(increasing: bool, last: int | None) -> ReferenceRule:
-    """The rule of a stream whose ids increase, or are opaque."""
-    return IncreasingIds(last) if increasing else OpaqueIds(last)
+def rule_for(increasing: bool, last: int | None, *, may_go_back: bool = False) -> ReferenceRule:
+    """The rule of a stream whose ids increase, or are opaque; ``may_go_back`` is for :class:`IncreasingIds`."""
+    return IncreasingIds(last, may_go_back=may_go_back) if increasing else OpaqueIds(last)
