@@ -1,0 +1,89 @@
+"""What tasks do beside a checkpoint on S3: with a real server, and the settings that the driver has shipped."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from tests.sinks.servers.guard import Guarded, free_ports
+from wallaroo_spark.checkpoint import CheckpointFiles, PlannedBatch, Progress
+from wallaroo_spark.checkpoint.beside import Beside
+from wallaroo_spark.checkpoint.places import Place
+from wallaroo_spark.sinks.interface import Transaction
+from wallaroo_spark.sinks.stage import Stage
+
+from .conftest import offset, offsets_text
+
+boto3 = pytest.importorskip("boto3", reason="the S3 server is moto's: pip install 'moto[server]'")
+KEY, SECRET = "sesame", "open-mellon"
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    """A checkpoint in a bucket of a server of its own, as the driver ships it."""
+    server = Guarded("s3")
+    (port,) = free_ports(1)
+
+    def answers() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        server.start([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], answers, 120)
+        keys = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
+        boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **keys).create_bucket(Bucket="bucket")
+        there = {"endpoint_override": f"127.0.0.1:{port}", "scheme": "http", "region": "us-east-1"}
+        yield Place("s3a://bucket/checkpoint", {"access_key": KEY, "secret_key": SECRET, **there})
+    finally:
+        server.remove()
+
+
+def test_files_beside_a_checkpoint_are_replaced_and_created_as_on_a_disk(place: Place) -> None:
+    beside = Beside(place, "sinks", "orders")
+    assert (beside.names(), beside.read("7.json")) == ([], None)
+    beside.write("7.json", b"one")
+    beside.write("7.json", b"two")
+    assert not beside.create("7.json", b"three")
+    assert beside.create("8.json", b"four")
+    assert (beside.names(), beside.read("7.json")) == (["7.json", "8.json"], b"two")
+    for _ in range(2):
+        beside.delete("7.json")
+    Beside(place, "sinks").delete_folder("orders")
+    assert beside.names() == []
+
+
+def test_rows_are_staged_and_read_again(place: Place) -> None:
+    stage, transaction = Stage(place, "orders"), Transaction.new("orders", 0, 0)
+    prepared = stage.write(transaction, [pa.record_batch({"a": [1, 2]}), pa.record_batch({"a": [3]})])
+    assert [value for piece in stage.read([prepared]) for value in piece["a"].to_pylist()] == [1, 2, 3]
+    assert stage.found() == [transaction]
+    assert stage.identity() == Stage(place, "orders").identity()
+    stage.clear(0)
+    assert stage.found() == []
+
+
+def test_spark_s_logs_are_followed(place: Place) -> None:
+    files = CheckpointFiles(place)
+    assert files.progress("orders") == Progress(None, None)
+
+    def put(name: str, text: str) -> None:
+        with files.filesystem.open_output_stream(f"bucket/checkpoint/{name}") as stream:
+            stream.write(text.encode())
+
+    put("metadata", '{"id":"query-1"}')
+    put("offsets/0", offsets_text(offset({"shop-1": {"7": 100}})))
+    planned = PlannedBatch(0, {"shop-1": {"7": 100}})
+    assert files.progress("orders") == Progress(None, planned)
+    put("commits/0", "v1\n{}")
+    assert files.progress("orders") == Progress(planned, None)
+    assert (files.query_id(), files.committed(), files.stamp()) == ("query-1", 0, None)
+
+
+def test_what_is_shown_of_a_place_has_no_secret(place: Place) -> None:
+    shown = f"{place} {place!r} {CheckpointFiles(place)!r} {Beside(place)!r}"
+    assert SECRET not in shown
+    assert KEY not in shown
