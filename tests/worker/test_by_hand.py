@@ -379,3 +379,28 @@ class TestOneAddress:
         there.client.stop("a test")
         there.ended()
         assert self.says(here, V3) == b"OK"
+
+
+class TestHints:
+    """What an author who reads the drafts literally is told."""
+
+    def test_a_message_that_lacks_the_stream_id(self, worker: Running) -> None:
+        with wire(worker, ">") as w:
+            w.hello("H", b"shop-1")
+            w.frame()
+            w.send("N", TestDraftBe.notify(7, b"orders"))
+            w.send("M", struct.pack(">HQ", 0, 1) + b"eight by")
+            tag, body = w.frame()
+            assert chr(tag) == "E"
+            assert body[2:].startswith(b"MESSAGE for stream 1, which was never announced: send NOTIFY for it first; ")
+            assert b"then the stream id (u64), then the message id, in the byte order of HELLO's length" in body
+
+    def test_a_boundary_with_a_field_too_many(self, worker: Running) -> None:
+        with wire(worker, ">") as w:
+            w.hello("H", b"shop-1")
+            w.frame()
+            w.send("N", TestDraftBe.notify(7, b"orders"))
+            w.send("M", struct.pack(">HQQ", 2, 7, 1) + b"\0")
+            tag, body = w.frame()
+            assert chr(tag) == "E"
+            assert body[2:].startswith(b"a BOUNDARY message has 1 bytes behind its fields, where no payload may be; ")
