@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.doors.acl import users
 from tests.pems import Pems
 from tests.receiver.support import Batches, Feeders, addresses, eventually, numbered, payloads
 from wallaroo_spark.errors import ConfigurationError, RemoteProtocolError, TransportError
@@ -41,7 +42,8 @@ def test_rows_arrive_over_tls_with_secrets_kept_elsewhere(
     batches = Batches()
     with EmbeddedRedis() as redis, Registry(redis.url, "orders") as registry:
         assert ":@" not in redis.url
-        (tmp_path / "registry").write_text(redis.url)
+        # The very user of the page, and not one that may do everything.
+        (tmp_path / "registry").write_text(users(redis.url)["fleet"])
         (tmp_path / "token").write_text("the fleet's own")
         options = {
             "token": f"file:{tmp_path}/token",
@@ -66,7 +68,7 @@ def test_rows_arrive_over_tls_with_secrets_kept_elsewhere(
             shown = f"{receiver.options!r} {receiver.status()} {refused.value} {plain.value} {query.lastProgress}"
 
     assert batches.values("sealed") == payloads("sealed", 1, 50)
-    assert [secret for secret in ("a secret", redis.url, token) if secret in shown] == []
+    assert [secret for secret in ("a secret", redis.url, "pass-of-fleet", token) if secret in shown] == []
 
 
 def test_a_receiver_that_cannot_verify_its_workers_does_not_start_and_ends_their_jobs(
