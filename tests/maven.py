@@ -1,0 +1,79 @@
+"""Jars from Maven for the tests alone, fetched once per clone by the Ivy among Spark's jars."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FETCH_SECONDS = 240
+
+_MODULE = """\
+<ivy-module version="2.0">
+  <info organisation="tests" module="{name}"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>{dependencies}</dependencies>
+</ivy-module>
+"""
+_DEPENDENCY = '<dependency org="{}" name="{}" rev="{}" transitive="{}" conf="default->master{}"/>'
+
+
+def jars_of_spark() -> Path:
+    """The folder with PySpark's own jars."""
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent / "jars"
+
+
+def hadoop_version() -> str:
+    """The version of the Hadoop among PySpark's jars."""
+    (jar,) = jars_of_spark().glob("hadoop-client-api-*.jar")
+    return jar.stem.removeprefix("hadoop-client-api-")
+
+
+def java() -> str:
+    """Java, as Spark's launcher looks for it."""
+    home = os.environ.get("JAVA_HOME")
+    return f"{home}/bin/java" if home else "java"
+
+
+def fetched(name: str, *artifacts: tuple[str, str, str, bool]) -> Path:
+    """A folder with these jars: organisation, name, version, and whether with what it needs itself.
+
+    Skips the test where they cannot be had.
+    """
+    folder = ROOT / "build" / name / artifacts[0][2]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            _fetch(name, folder, artifacts)
+    return folder
+
+
+def _fetch(name: str, folder: Path, artifacts: tuple[tuple[str, str, str, bool], ...]) -> None:
+    part = folder.with_name(f"{folder.name}.part-{os.getpid()}")
+    part.mkdir()
+    module = part / "ivy.xml"
+    lines = [
+        _DEPENDENCY.format(organisation, artifact, version, str(deep).lower(), ",runtime" if deep else "")
+        for organisation, artifact, version, deep in artifacts
+    ]
+    module.write_text(_MODULE.format(name=name, dependencies="".join(lines)))
+    cache = folder.parent / "ivy"
+    ivy = [java(), "-Xmx256m", "-cp", f"{jars_of_spark()}/*", "org.apache.ivy.Main", "-cache", str(cache)]
+    where = ["-types", "jar", "bundle", "-retrieve", f"{part}/[artifact]-[revision](-[classifier]).[ext]"]
+    command = [*ivy, "-ivy", str(module), "-confs", "default", *where]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FETCH_SECONDS)
+    if done.returncode or not all(any(part.glob(f"{artifact}-*.jar")) for _, artifact, _, _ in artifacts):
+        shutil.rmtree(part, ignore_errors=True)
+        pytest.skip(f"{name} cannot be fetched from Maven: {done.stdout[-500:]}{done.stderr[-500:]}")
+    part.rename(folder)
+    shutil.rmtree(cache, ignore_errors=True)
