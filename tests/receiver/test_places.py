@@ -14,6 +14,7 @@ from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.checkpoint.hadoop import Hadoop
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.receiver import Receiver, ownership
+from wallaroo_spark.source.datasource import Secrets, register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +41,19 @@ def test_a_plain_path_is_on_sparks_default_file_system_and_connectors_are_acknow
             assert receiver.status()["query"]["checkpoint"] == f"{elsewhere.root}/data/checkpoint"
             query.stop()
     assert batches.values("s") == payloads("s", 1, 40)
+
+
+def test_a_session_that_another_one_made_has_a_receiver_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    batches = Batches()
+    register(spark, "earlier", Secrets("redis://127.0.0.1:1", "a token of before"))
+    with Feeders() as feeders, open_receiver(spark.newSession()) as receiver:
+        feeder = feeders.connect("shop-1", addresses(receiver))
+        query = receiver.start(
+            receiver.stream().writeStream.foreachBatch(batches), checkpoint=str(tmp_path / "checkpoint")
+        )
+        assert feeders.feed(feeder, numbered("s", 1, 20), end=False).result(120).acknowledged
+        query.stop()
+    assert batches.values("s") == payloads("s", 1, 20)
 
 
 def test_a_query_that_writes_elsewhere_than_is_read_is_stopped_with_both_places(

@@ -44,7 +44,7 @@ def receivers_of(writer: Any) -> set[str] | None:
         return {
             value
             for source in _data_sources(message.input)
-            if source.format == WallarooDataSource.name()
+            if WallarooDataSource.is_named(source.format)
             for name, value in source.options.items()
             if name.lower() == "receiver"
         }
@@ -56,7 +56,7 @@ def receivers_of(writer: Any) -> set[str] | None:
         return {
             str(leaf.extraOptions().get("receiver"))
             for leaf in streams
-            if leaf.sourceName() == WallarooDataSource.name() and leaf.extraOptions().get("receiver")
+            if WallarooDataSource.is_named(str(leaf.sourceName())) and leaf.extraOptions().get("receiver")
         }
 
     return _seen("sources", writer, of_message, of_java)

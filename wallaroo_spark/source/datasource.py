@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -58,6 +60,11 @@ class WallarooDataSource(DataSource):
         """The format's name."""
         return "wallaroo"
 
+    @classmethod
+    def is_named(cls, format_name: str) -> bool:
+        """Whether a format is this one, by its name or by one that :func:`register` gave it in some session."""
+        return format_name == cls.name() or format_name.startswith(f"{cls.name()}_")
+
     def schema(self) -> str:
         """The row schema, which is the same for every receiver."""
         return ROW_DDL
@@ -91,6 +98,7 @@ def _is_open(name: str, value: str) -> bool:
     return name == "registry" and "@" not in value and "password=" not in value
 
 
+_TAKEN = "DATA_SOURCE_ALREADY_EXISTS"
 _registering = threading.Lock()
 _secrets: dict[str, Secrets] = {}
 """Those of all receivers of this process; the one that was started last counts where two have a name."""
@@ -105,19 +113,32 @@ def register(spark: SparkSession, receiver: str, secrets: Secrets) -> None:
 def load(spark: SparkSession, receiver: str, secrets: Secrets, options: Mapping[str, str]) -> DataFrame:
     """The stream of exactly this receiver, also when another of its name was started since."""
     with _registering:
-        _register(spark, receiver, secrets)
-        return spark.readStream.format(WallarooDataSource.name()).options(**options).load()
+        return spark.readStream.format(_register(spark, receiver, secrets)).options(**options).load()
 
 
-def _register(spark: SparkSession, receiver: str, secrets: Secrets) -> None:
+def _register(spark: SparkSession, receiver: str, secrets: Secrets) -> str:
+    """Returns the format's name in this session."""
     _secrets[receiver] = secrets
-    spark.dataSource.register(_source_with(dict(_secrets)))
+    name = WallarooDataSource.name()
+    try:
+        spark.dataSource.register(_source_with(name, dict(_secrets)))
+    except AnalysisException as error:
+        if error.getCondition() != _TAKEN:
+            raise
+        # A session that another one has made, as each notebook has one, keeps what that one knew under this name.
+        name = f"{WallarooDataSource.name()}_{uuid.uuid4().hex[:8]}"
+        spark.dataSource.register(_source_with(name, dict(_secrets)))
+    return name
 
 
-def _source_with(known: Mapping[str, Secrets]) -> type[WallarooDataSource]:
+def _source_with(format_name: str, known: Mapping[str, Secrets]) -> type[WallarooDataSource]:
     """A class that no module has, for only such a one is pickled with what it holds."""
 
     class Source(WallarooDataSource):
         secrets = known
+
+        @classmethod
+        def name(cls) -> str:
+            return format_name
 
     return Source
