@@ -209,7 +209,7 @@ class TestDraftBe:
             w.expect("!", b"")
         with wire(worker, ">") as w:
             w.hello("H", b"shop-1")
-            w.expect("O", struct.pack(">IQ", CREDITS, 7) + short(b"") + struct.pack(">Q", 1))
+            w.expect("O", struct.pack(">IQ", CREDITS, 7) + short(b"orders") + struct.pack(">Q", 1))
             w.send("N", self.notify(7, b"orders", 1))
             for number in (2, 3):
                 w.send("M", struct.pack(">HQQ", 0, 7, number) + b"again")
