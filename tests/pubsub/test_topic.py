@@ -219,7 +219,7 @@ def test_a_topic_that_does_not_run_says_so(outside: Callable[..., Topic]) -> Non
         topic.publish(None)  # type: ignore[arg-type]
     with pytest.raises(PubSubError, match=r"no topic 'totals' runs in this driver \(none do\); start it with Topic"):
         publish(None, "totals")  # type: ignore[arg-type]
-    assert topic.status() == {"topic": "totals", "identity": "", "error": "", "partitions": []}
+    assert topic.status() == {"topic": "totals", "identity": "", "error": "", "warnings": [], "partitions": []}
     topic.stop()
 
 

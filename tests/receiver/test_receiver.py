@@ -52,6 +52,7 @@ def test_a_receiver_that_is_not_started_says_so(tmp_path: Path) -> None:
         receiver.start(object(), checkpoint=str(tmp_path))
     assert receiver.status() == {
         "receiver": "orders",
+        "warnings": [],
         "workers": [],
         "query": {"active": False, "checkpoint": None, "committed_batch": None, "watcher_error": None},
     }

@@ -63,7 +63,7 @@ class FilesSink:
         self.in_tasks = (checkpoint, path)
 
     def __repr__(self) -> str:
-        return f"FilesSink({self._path!r}, name={self.name!r}, format={self._format!r})"
+        return f"FilesSink({str(self._path)!r}, name={self.name!r}, format={self._format!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {key: value for key, value in self.__dict__.items() if key not in ("_opened", "in_tasks")}

@@ -121,17 +121,19 @@ def _register(spark: SparkSession, receiver: str, secrets: Secrets) -> str:
     _secrets[receiver] = secrets
     name = WallarooDataSource.name()
     try:
-        spark.dataSource.register(_source_with(name, dict(_secrets)))
+        spark.dataSource.register(_source_with(dict(_secrets), name))
     except AnalysisException as error:
         if error.getCondition() != _TAKEN:
             raise
         # A session that another one has made, as each notebook has one, keeps what that one knew under this name.
         name = f"{WallarooDataSource.name()}_{uuid.uuid4().hex[:8]}"
-        spark.dataSource.register(_source_with(name, dict(_secrets)))
+        spark.dataSource.register(_source_with(dict(_secrets), name))
     return name
 
 
-def _source_with(format_name: str, known: Mapping[str, Secrets]) -> type[WallarooDataSource]:
+def _source_with(
+    known: Mapping[str, Secrets], format_name: str = WallarooDataSource.name()
+) -> type[WallarooDataSource]:
     """A class that no module has, for only such a one is pickled with what it holds."""
 
     class Source(WallarooDataSource):
