@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -302,3 +304,15 @@ def test_settings_that_cannot_be_are_refused_without_telling_secrets(make: Make)
     with pytest.raises(ConfigurationError, match="the dsn cannot be read") as refused:
         sink.recover()
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("more", "expected"), [("", (30, 10, 3)), ("?keepalives_idle=7", (7, 10, 3))])
+def test_a_server_that_is_gone_is_noticed_while_its_answer_is_waited_for(
+    postgres: PostgresServer, more: str, expected: tuple[int, ...]
+) -> None:
+    sink = PostgresSink(postgres.dsn + more, table="rows", name="orders")
+    with sink._connected("look") as connection, socket.socket(fileno=os.dup(connection.fileno())) as wire:
+        asked = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        found = tuple(wire.getsockopt(socket.IPPROTO_TCP, option) for option in asked)
+        assert wire.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert found == expected

@@ -28,6 +28,8 @@ AUTO, TWO_PHASE, IDEMPOTENT = MODES = ("auto", "two-phase", "idempotent")
 
 _COMMITS = "wallaroo_commits"
 _STAGING = "wallaroo_stage_"
+_KEEPALIVE = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+"""A server that is gone is noticed after a minute, also while an answer of it is waited for; a dsn may say otherwise."""
 KEEP = 100
 """Batches of a sink whose lines in ``wallaroo_commits`` are kept."""
 
@@ -259,7 +261,10 @@ class PostgresSink:
     @contextmanager
     def _connected(self, what: str) -> Iterator[_Connection]:
         try:
-            dsn = psycopg.conninfo.make_conninfo(resolve_secret(self._dsn), connect_timeout=max(2, int(self._timeout)))
+            given = psycopg.conninfo.conninfo_to_dict(resolve_secret(self._dsn))
+            dsn = psycopg.conninfo.make_conninfo(
+                "", **{**_KEEPALIVE, **given, "connect_timeout": max(2, int(self._timeout))}
+            )
         except psycopg.ProgrammingError:
             # What the parser says may hold the password.
             raise ConfigurationError(
