@@ -43,6 +43,7 @@ END_SECONDS = 10.0
 MISSED_LEASES = 2.0
 """A job whose task has served, and then has held no lease for the time of so many, is cancelled and submitted again."""
 _ERROR_CHARACTERS = 500
+_OURS = re.compile(r"^wallaroo_spark\.errors\.\w+: ")
 _LACKING = re.compile(r"(ModuleNotFound|Import)Error: ")
 """What Python says of a package that it has not."""
 _REFUSED = re.compile(re.escape(f"{ConfigurationError.__module__}.{ConfigurationError.__qualname__}: "))
@@ -359,7 +360,7 @@ def in_short(error: Exception) -> str:
     """What happened, out of a Spark error's many lines about where."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lacking = [line for line in lines if _LACKING.match(line)]
-    ours = [line for line in lines if line.startswith("wallaroo_spark.")]
+    ours = [_OURS.sub("", line) for line in lines if line.startswith("wallaroo_spark.")]
     causes = [line.removeprefix("Caused by: ") for line in lines if re.search(r"(Exception|Error): \S", line)]
     text = (lacking[-1:] or ours[-1:] or causes[:1] or lines[:1] or [repr(error)])[0].lstrip(": ")[:_ERROR_CHARACTERS]
     if lacking:

@@ -29,7 +29,7 @@ AUTO, TWO_PHASE, IDEMPOTENT = MODES = ("auto", "two-phase", "idempotent")
 _COMMITS = "wallaroo_commits"
 _STAGING = "wallaroo_stage_"
 _KEEPALIVE = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-"""A server that is gone is noticed after a minute, also while an answer of it is waited for; a dsn may say otherwise."""
+"""A server that is gone is noticed after a minute, also while its answer is waited for; a dsn may say otherwise."""
 KEEP = 100
 """Batches of a sink whose lines in ``wallaroo_commits`` are kept."""
 
