@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,11 @@ _MODULE = """\
 <ivy-module version="2.0">
   <info organisation="tests" module="{name}"/>
   <configurations><conf name="default"/></configurations>
-  <dependencies>{dependencies}</dependencies>
+  <dependencies>{dependencies}{excludes}</dependencies>
 </ivy-module>
 """
 _DEPENDENCY = '<dependency org="{}" name="{}" rev="{}" transitive="{}" conf="default->master{}"/>'
+_EXCLUDE = '<exclude org="{}" module="*" artifact="*" type="*" ext="*" matcher="exact" conf="*"/>'
 
 
 def jars_of_spark() -> Path:
@@ -44,21 +46,21 @@ def java() -> str:
     return f"{home}/bin/java" if home else "java"
 
 
-def fetched(name: str, *artifacts: tuple[str, str, str, bool]) -> Path:
+def fetched(name: str, *artifacts: tuple[str, str, str, bool], without: Sequence[str] = ()) -> Path:
     """A folder with these jars: organisation, name, version, and whether with what it needs itself.
 
-    Skips the test where they cannot be had.
+    What they need is left out where it is of an organisation in ``without``. Skips the test where they cannot be had.
     """
     folder = ROOT / "build" / name / artifacts[0][2]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.is_dir():
-            _fetch(name, folder, artifacts)
+            _fetch(name, folder, artifacts, without)
     return folder
 
 
-def _fetch(name: str, folder: Path, artifacts: tuple[tuple[str, str, str, bool], ...]) -> None:
+def _fetch(name: str, folder: Path, artifacts: Sequence[tuple[str, str, str, bool]], without: Sequence[str]) -> None:
     part = folder.with_name(f"{folder.name}.part-{os.getpid()}")
     part.mkdir()
     module = part / "ivy.xml"
@@ -66,7 +68,8 @@ def _fetch(name: str, folder: Path, artifacts: tuple[tuple[str, str, str, bool],
         _DEPENDENCY.format(organisation, artifact, version, str(deep).lower(), ",runtime" if deep else "")
         for organisation, artifact, version, deep in artifacts
     ]
-    module.write_text(_MODULE.format(name=name, dependencies="".join(lines)))
+    excludes = "".join(_EXCLUDE.format(organisation) for organisation in without)
+    module.write_text(_MODULE.format(name=name, dependencies="".join(lines), excludes=excludes))
     cache = folder.parent / "ivy"
     ivy = [java(), "-Xmx256m", "-cp", f"{jars_of_spark()}/*", "org.apache.ivy.Main", "-cache", str(cache)]
     where = ["-types", "jar", "bundle", "-retrieve", f"{part}/[artifact]-[revision](-[classifier]).[ext]"]

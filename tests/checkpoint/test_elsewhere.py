@@ -1,4 +1,4 @@
-"""Checkpoints on a real HDFS: connectors are acknowledged, and a driver that dies changes nothing."""
+"""Checkpoints on a real HDFS and a real S3: connectors are acknowledged, and a driver that dies changes nothing."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.checkpoint.servers import HdfsServer
+from tests.checkpoint.servers import HdfsServer, S3Server
 from tests.receiver.drivers import Drivers
 from tests.receiver.support import Feeders, eventually, free_ports, payload
 from wallaroo_spark.registry import EmbeddedRedis
 
 SECONDS = 180.0
 
+Server = HdfsServer | S3Server
+
 pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
 
 
-@pytest.fixture
-def server() -> Iterator[HdfsServer]:
-    made = HdfsServer()
+@pytest.fixture(params=[HdfsServer, S3Server], ids=["hdfs", "s3a"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    made: Server = request.param()
     try:
         made.start()
         yield made
@@ -31,8 +33,7 @@ def server() -> Iterator[HdfsServer]:
         made.remove()
 
 
-def test_a_driver_that_is_killed_goes_on_from_a_checkpoint_elsewhere(server: HdfsServer, tmp_path: Path) -> None:
-    checkpoint = "/checkpoints/orders"
+def test_a_driver_that_is_killed_goes_on_from_a_checkpoint_elsewhere(server: Server, tmp_path: Path) -> None:
     port = free_ports(1)
     with (
         EmbeddedRedis() as store,
@@ -40,19 +41,21 @@ def test_a_driver_that_is_killed_goes_on_from_a_checkpoint_elsewhere(server: Hdf
         Drivers(tmp_path, "tests.checkpoint.driver") as drivers,
     ):
         found = redis.Redis.from_url(store.url)
-        arguments = (checkpoint, store.url, json.dumps(server.settings))
-        driver = drivers.start(port, *arguments)
+        arguments = (server.checkpoint, store.url, json.dumps(server.settings))
+        driver = drivers.start(port, *arguments, **server.variables)
+        shown = f"checkpoint {server.shown}\n"
+        eventually(lambda: shown in drivers.log(driver) or driver.poll() is not None, SECONDS)
+        assert driver.poll() is None, drivers.log(driver)
         connector = feeders.connect("shop-1", f"127.0.0.1:{port}")
         stream = feeders.run(lambda: connector.open("s")).result(SECONDS)
         for number in range(1, 201):
             stream.send(payload("s", number), id=number)
         eventually(lambda: stream.acknowledged or driver.poll() is not None, SECONDS)
         assert stream.acknowledged, drivers.log(driver)
-        assert f"checkpoint {server.root}{checkpoint}" in drivers.log(driver)
 
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
-        driver = drivers.start(port, *arguments)
+        driver = drivers.start(port, *arguments, **server.variables)
         for number in range(201, 301):
             stream.send(payload("s", number), id=number)
         eventually(lambda: stream.acknowledged == 300 or driver.poll() is not None, SECONDS)

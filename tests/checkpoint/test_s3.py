@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-import sys
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 
-from tests.sinks.servers.guard import Guarded, free_ports
+from tests.checkpoint.servers import BUCKET, KEY, REGION, SECRET, S3Server
 from wallaroo_spark.checkpoint import CheckpointFiles, PlannedBatch, Progress
 from wallaroo_spark.checkpoint.beside import Beside
 from wallaroo_spark.checkpoint.places import Place
@@ -18,26 +16,15 @@ from wallaroo_spark.sinks.stage import Stage
 
 from .conftest import offset, offsets_text
 
-boto3 = pytest.importorskip("boto3", reason="the S3 server is moto's: pip install 'moto[server]'")
-KEY, SECRET = "sesame", "open-mellon"
-
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
     """A checkpoint in a bucket of a server of its own, as the driver ships it."""
-    server = Guarded("s3")
-    (port,) = free_ports(1)
-
-    def answers() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
+    server = S3Server()
     try:
-        server.start([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], answers, 120)
-        keys = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
-        boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **keys).create_bucket(Bucket="bucket")
-        there = {"endpoint_override": f"127.0.0.1:{port}", "scheme": "http", "region": "us-east-1"}
-        yield Place("s3a://bucket/checkpoint", {"access_key": KEY, "secret_key": SECRET, **there})
+        server.start()
+        there = {"endpoint_override": server.address, "scheme": "http", "region": REGION}
+        yield Place(server.checkpoint, {"access_key": KEY, "secret_key": SECRET, **there})
     finally:
         server.remove()
 
@@ -71,7 +58,7 @@ def test_spark_s_logs_are_followed(place: Place) -> None:
     assert files.progress("orders") == Progress(None, None)
 
     def put(name: str, text: str) -> None:
-        with files.filesystem.open_output_stream(f"bucket/checkpoint/{name}") as stream:
+        with files.filesystem.open_output_stream(f"{BUCKET}/checkpoints/orders/{name}") as stream:
             stream.write(text.encode())
 
     put("metadata", '{"id":"query-1"}')
