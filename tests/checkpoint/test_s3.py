@@ -29,6 +29,12 @@ def place() -> Iterator[Place]:
         server.remove()
 
 
+@pytest.fixture(autouse=True)
+def _no_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a task: other tests of this process may have a Spark session."""
+    monkeypatch.setattr("wallaroo_spark.sinks.stage.session", lambda: None)
+
+
 def test_files_beside_a_checkpoint_are_replaced_and_created_as_on_a_disk(place: Place) -> None:
     beside = Beside(place, "sinks", "orders")
     assert (beside.names(), beside.read("7.json")) == ([], None)

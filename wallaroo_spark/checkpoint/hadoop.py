@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,10 @@ _HDFS_SETTINGS = (
     r"^dfs\.(nameservices|internal\.nameservices|ha\.|namenode\.rpc-address|client\.failover|client\.use\.datanode)",
     r"^dfs\.(data\.transfer\.protection|encrypt\.data\.transfer|namenode\.kerberos\.principal)",
     r"^hadoop\.(security\.authentication|rpc\.protection)",
+)
+_GENERAL_ENDPOINT = "s3.amazonaws.com"
+_REGION_OF_ENDPOINT = re.compile(
+    r"(?:^|\.)s3(?:-fips)?[.-](?:dualstack\.)?([a-z]+(?:-[a-z]+)+-\d)\.(?:vpce\.)?amazonaws\.com"
 )
 _UNKNOWN = "org.apache.hadoop.fs.UnsupportedFileSystemException"
 
@@ -91,16 +96,20 @@ class Hadoop:
             scheme = "https" if plain("connection.ssl.enabled").lower() != "false" else "http"
             if "://" in endpoint:
                 scheme, _, endpoint = endpoint.partition("://")
+            endpoint = endpoint.rstrip("/")
+            # At Amazon's general door the bucket says itself where it is.
+            endpoint = "" if endpoint == _GENERAL_ENDPOINT else endpoint
+            own = _REGION_OF_ENDPOINT.search(endpoint)
             styled = endpoint and plain("path.style.access").lower() != "true"
             settings = {
-                "access_key": secret("access.key"),
-                "secret_key": secret("secret.key"),
-                "session_token": secret("session.token"),
-                "region": plain("endpoint.region") or None,
-                "endpoint_override": endpoint.rstrip("/") or None,
+                "region": plain("endpoint.region") or (own.group(1) if own else None),
+                "endpoint_override": endpoint or None,
                 "scheme": scheme,
-                "anonymous": "AnonymousAWSCredentialsProvider" in plain("aws.credentials.provider") or None,
                 "force_virtual_addressing": True if styled else None,
+                **_s3_credentials(
+                    plain("aws.credentials.provider"),
+                    {name: secret(name.replace("_", ".")) for name in ("access_key", "secret_key", "session_token")},
+                ),
             }
         return {name: value for name, value in settings.items() if value is not None}
 
@@ -197,14 +206,22 @@ class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]
             raise OSError(f"Hadoop does not rename {src} to {dest}")
 
     def replace(self, src: str, dest: str) -> None:
-        """Rename, in place of a file of that name; at once, where the file system can do that."""
+        """Rename, in place of a file of that name; at once, where the file system can do that.
+
+        Where Hadoop has no ``AbstractFileSystem`` for the scheme, which Spark does without, the other file goes first.
+        """
         jvm = self._hadoop.jvm.org.apache.hadoop.fs
         kind = getattr(jvm, "Options$Rename")
         options = self._hadoop.gateway.new_array(kind, 1)
         options[0] = kind.OVERWRITE
-        with translated(src):
-            context = jvm.FileContext.getFileContext(self._path(dest).toUri(), self._hadoop.conf)
-            context.rename(self._path(src), self._path(dest), options)
+        try:
+            with translated(src):
+                context = jvm.FileContext.getFileContext(self._path(dest).toUri(), self._hadoop.conf)
+                context.rename(self._path(src), self._path(dest), options)
+        except UnknownSchemeError:
+            with contextlib.suppress(FileNotFoundError):
+                self.delete_file(dest)
+            self.move(src, dest)
 
     def copy_file(self, src: str, dest: str) -> None:
         """Nobody asks for that."""
@@ -289,6 +306,19 @@ class _Output(io.RawIOBase):
             super().close()
             with translated(self._path):
                 self._stream.close()
+
+
+def _s3_credentials(providers: str, keys: dict[str, str | None]) -> dict[str, Any]:
+    """What the first of s3a's providers says that has something to say of itself; nothing where machines know more."""
+    for number, provider in enumerate(providers.split(",")):
+        name = provider.strip().rpartition(".")[2]
+        if name == "TemporaryAWSCredentialsProvider" and all(keys.values()):
+            return keys
+        if name == "SimpleAWSCredentialsProvider" and keys["access_key"] and keys["secret_key"]:
+            return keys | {"session_token": None}
+        if name.startswith("AnonymousAWSCredentials") and number == 0:
+            return {"anonymous": True}
+    return {}
 
 
 def _file_info(path: str, status: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -169,7 +170,7 @@ def _open_uri(location: str, settings: dict[str, Any]) -> Opened:
     path, mark, query = rest.partition("?")
     try:
         if scheme == "s3" and settings:
-            return Opened(fs.S3FileSystem(**settings), f"{authority}{path}", identity)
+            return Opened(_open_s3(authority, settings), f"{authority}{path}", identity)
         if scheme == "hdfs":
             host, _, port = authority.rpartition("@")[2].partition(":")
             native = native_hdfs(host, int(port) if port else None, settings)
@@ -180,6 +181,14 @@ def _open_uri(location: str, settings: dict[str, Any]) -> Opened:
         # Neither the text nor the cause may carry the credentials of the URI, and Arrow repeats the URI.
         raise _not_opened(identity, scheme, error) from None
     return Opened(filesystem, root.rstrip("/"), identity)
+
+
+def _open_s3(bucket: str, settings: dict[str, Any]) -> Any:
+    if settings.keys().isdisjoint(("region", "endpoint_override")):
+        # Spark finds the region of a bucket at Amazon by itself.
+        with contextlib.suppress(OSError):
+            settings = settings | {"region": fs.resolve_s3_region(bucket)}
+    return fs.S3FileSystem(**settings)
 
 
 def _scheme(location: str) -> tuple[str, str]:
