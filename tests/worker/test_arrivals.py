@@ -150,3 +150,37 @@ def test_whichever_call_fails_every_message_is_delivered_once(ids: str) -> None:
             a.send(a.message(1, 4)[9:])
         assert bench.run_batch() == {A: [1, 2, 3, 4], B: [1, 2, 3, 4]}, f"call {calls}"
     assert cut_off > ended
+
+
+def test_whichever_call_fails_as_a_stream_is_taken_over_it_is_delivered_once() -> None:
+    """What its last session has sent behind a stable reference is let go by a NOTIFY, when the stream is nobody's."""
+    ended = cut_off = 0
+    for calls in range(1, 100_000):
+        failing = Failing(calls)
+        bench = Bench()
+        before = bench.join(DRAFT_BE, "a")
+        before.open(1)
+        before.messages(1, [1, 2])
+        before.messages(1, [3, 4], Flags.UNSTABLE_REFERENCE)
+        before.leave("its connection was cut")
+        after = bench.join(DRAFT_BE, "a")
+        try:
+            with failing.counting():
+                instructions = bench.state.handle(
+                    e.Received(((after.number, after.session.notify(1, "a stream", 0)),), NOON)
+                )
+        except MemoryError:
+            ended += 1
+            continue
+        if not failing.failed:
+            break
+        bench.carry_out(instructions)
+        bench.state.validate()
+        if after.closed:
+            cut_off += 1
+            after.leave()
+            after = bench.join(DRAFT_BE, "a")
+            after.open(1)
+        after.messages(1, [1, 2, 3, 4])
+        assert bench.run_batch() == {A: [1, 2, 3, 4]}, f"call {calls}"
+    assert cut_off > ended

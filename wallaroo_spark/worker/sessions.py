@@ -128,7 +128,9 @@ class Sessions:
                 clients[ledger.owner].streams.add(ledger.key)
         mine = [clients[session] for session in sessions if session in clients]
         owned = {key: None for client in mine for key in client.streams}
-        self.buffer.recover(self.buffer.ledgers[key] for key in owned if key in self.buffer.ledgers)
+        # A stream that a session was about to take over is nobody's yet.
+        nobodys = {key: None for key, ledger in self.buffer.ledgers.items() if ledger.owner is None}
+        self.buffer.recover([self.buffer.ledgers[key] for key in owned | nobodys if key in self.buffer.ledgers])
         for instruction in self.out:
             if isinstance(instruction, e.ReleaseClaims):
                 self.claims.difference_update(instruction.streams)
