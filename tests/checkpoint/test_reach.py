@@ -18,7 +18,7 @@ from wallaroo_spark.pubsub import Topic
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark]
+pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
 
 
 def probes(checkpoint: Path) -> list[str]:

@@ -18,7 +18,7 @@ from wallaroo_spark.errors import CheckpointError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark]
+pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
 
 KEYS = {"access.key": "sesame", "secret.key": "open-mellon"}
 TAKEN = {"access_key": "sesame", "secret_key": "open-mellon"}
