@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -105,6 +106,24 @@ def test_settings_of_s3a_become_those_of_tasks(
     found = settings_of(spark, told)
     assert found == {"scheme": "https"} | expected
     assert fs.S3FileSystem(**found | {"region": found.get("region", "us-east-1")}).type_name == "s3"
+
+
+@pytest.mark.parametrize("of", ["bucket.orders.", ""])
+def test_keys_in_a_store_of_hadoop_s_are_found(spark: SparkSession, tmp_path: Path, of: str) -> None:
+    store = f"localjceks://file{tmp_path}/keys.jceks"
+    session = spark.newSession()
+    session.conf.set("hadoop.security.credential.provider.path", store)
+    hadoop = Hadoop(session)
+    (provider,) = hadoop.jvm.org.apache.hadoop.security.alias.CredentialProviderFactory.getProviders(hadoop.conf)
+    for name, value in KEYS.items():
+        characters = hadoop.gateway.new_array(hadoop.jvm.char, len(value))
+        for place, character in enumerate(value):
+            characters[place] = character
+        provider.createCredentialEntry(f"fs.s3a.{of}{name}", characters)
+    provider.flush()
+    assert hadoop.s3_settings("orders") == {"scheme": "https"} | TAKEN
+    told = {f"{of}security.credential.provider.path": store}
+    assert settings_of(spark, told) == {"scheme": "https"} | TAKEN
 
 
 class Door(ThreadingHTTPServer):

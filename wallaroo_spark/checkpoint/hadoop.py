@@ -27,6 +27,8 @@ _HDFS_SETTINGS = (
     r"^dfs\.(data\.transfer\.protection|encrypt\.data\.transfer|namenode\.kerberos\.principal)",
     r"^hadoop\.(security\.authentication|rpc\.protection)",
 )
+# Where Hadoop looks for secrets that no setting shows; s3a has stores of its own beside it.
+_SECRETS = "hadoop.security.credential.provider.path"
 _GENERAL_ENDPOINT = "s3.amazonaws.com"
 _REGION_OF_ENDPOINT = re.compile(
     r"(?:^|\.)s3(?:-fips)?[.-](?:dualstack\.)?([a-z]+(?:-[a-z]+)+-\d)\.(?:vpce\.)?amazonaws\.com"
@@ -82,7 +84,7 @@ class Hadoop:
 
         def secret(name: str) -> str | None:
             for key in (f"fs.s3a.bucket.{bucket}.{name}", f"fs.s3a.{name}"):
-                value = self.conf.getPassword(key)
+                value = conf.getPassword(key)
                 if value is not None:
                     return "".join(value) or None
             return None
@@ -92,6 +94,9 @@ class Hadoop:
             return value or ""
 
         with translated(bucket):
+            conf = self.jvm.org.apache.hadoop.conf.Configuration(self.conf)
+            stores = (plain("security.credential.provider.path"), conf.getTrimmed(_SECRETS) or "")
+            conf.set(_SECRETS, ",".join(filter(None, stores)))
             endpoint = plain("endpoint")
             scheme = "https" if plain("connection.ssl.enabled").lower() != "false" else "http"
             if "://" in endpoint:
