@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulator.failing import Failing
-from tests.worker.bench import NOON, Bench, Connector
+from tests.worker.bench import COOKIE, NOON, Bench, Connector
 from wallaroo_spark.columnar import Decoded, RunRows, by_stream
 from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, V3, Flags, Message
 from wallaroo_spark.worker import events as e
@@ -184,3 +184,23 @@ def test_whichever_call_fails_as_a_stream_is_taken_over_it_is_delivered_once() -
         after.messages(1, [1, 2, 3, 4])
         assert bench.run_batch() == {A: [1, 2, 3, 4]}, f"call {calls}"
     assert cut_off > ended
+
+
+def test_whichever_call_fails_as_a_session_is_refused_it_is_let_go_whole() -> None:
+    refused = 0
+    for calls in range(1, 100_000):
+        failing = Failing(calls)
+        bench = Bench()
+        connector = bench.connect(DRAFT_BE, "a")
+        hello = connector.session.hello(version="0.0.1", cookie=COOKIE.encode(), program="", instance="a")
+        assert e.AskAssignment(0, "a") in bench.state.handle(e.Received(((0, hello),), NOON))
+        try:
+            with failing.counting():
+                bench.state.handle(e.Assigned(0, "a", 1, "another:7101"))
+        except MemoryError:
+            continue
+        if not failing.failed:
+            break
+        bench.state.validate()
+        refused += 0 not in bench.state.sessions.serving
+    assert refused

@@ -115,6 +115,11 @@ class Sessions:
                 trace = None
                 client.protocol.close()
                 self.leave(client, at_once=True)
+            elif client.deadline is None:
+                self.leave(client, at_once=True)
+            else:
+                # The error may have come while it was let go.
+                self._let_go(client)
         for ledger in [ledger for ledger in self.buffer.ledgers.values() if ledger.owner is None]:
             self.tidy(ledger)
 
