@@ -274,7 +274,7 @@ class LongJobs:
             except RegistryError as error:
                 record.last_error = error.message
             except Exception as error:
-                record.last_error, record.permanent = in_short(error), is_permanent(error)
+                record.last_error, record.permanent = _OURS.sub("", in_short(error)), is_permanent(error)
                 if not self._stopping.is_set():
                     log.warning("%s: its job failed and is submitted again: %s", tag, record.last_error)
             record.running = False
@@ -360,7 +360,7 @@ def in_short(error: Exception) -> str:
     """What happened, out of a Spark error's many lines about where."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lacking = [line for line in lines if _LACKING.match(line)]
-    ours = [_OURS.sub("", line) for line in lines if line.startswith("wallaroo_spark.")]
+    ours = [line for line in lines if line.startswith("wallaroo_spark.")]
     causes = [line.removeprefix("Caused by: ") for line in lines if re.search(r"(Exception|Error): \S", line)]
     text = (lacking[-1:] or ours[-1:] or causes[:1] or lines[:1] or [repr(error)])[0].lstrip(": ")[:_ERROR_CHARACTERS]
     if lacking:
