@@ -277,6 +277,20 @@ class TestResuming:
         with pytest.raises(ReplayError, match="reference 99"):
             box.resume(99)
 
+    def test_an_opaque_stream_opened_at_its_beginning_sends_all_of_it_whatever_is_committed_since(
+        self,
+    ) -> None:
+        box = outbox(increasing=False)
+        assert box.notified(20) == 0
+        box.resume(20)
+        put(box, 30)
+        put(box, 10)
+        assert (box.kept, box.reference) == (2, None)
+        put(box, 20)
+        put(box, 40)
+        assert (box.kept, box.reference) == (1, 20)
+        box.validate()
+
     def test_an_opaque_stream_starts_at_whatever_reference_the_worker_has(self) -> None:
         box = outbox(increasing=False, ref=77)
         assert (box.reference, box.next_id(None)) == (77, 78)

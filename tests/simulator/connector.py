@@ -261,10 +261,10 @@ class Connector(Part):
         stream_id, data = sending.source.stream_id, b""
         streams, before = session.streams, session.credits.spent
         if not session.is_open(stream_id) and streams.get(stream_id).state is not StreamState.NOTIFY_SENT:
-            reference = self._references.get(stream_id, sending.ledger.start)
-            data += session.notify(stream_id, sending.source.name, reference or 0)
+            reference = sending.ledger.notified(self._references.get(stream_id))
+            data += session.notify(stream_id, sending.source.name, reference)
             while streams.get(stream_id).state is StreamState.RESET:
-                data += session.notify(stream_id, sending.source.name, reference or 0)
+                data += session.notify(stream_id, sending.source.name, reference)
         self.notified += session.credits.spent - before
         if self.end is not None:
             self.end.write(data)

@@ -178,10 +178,10 @@ class Hub:
         """Open a stream in this session, with as many NOTIFYs as that takes."""
         streams = link.session.streams
         if not link.session.is_open(stream.id) and streams.get(stream.id).state is not StreamState.NOTIFY_SENT:
-            reference = self._references.get(stream.id, stream.ledger.start)
-            link.notify(stream.id, stream.name, reference or 0)
+            reference = stream.ledger.notified(self._references.get(stream.id))
+            link.notify(stream.id, stream.name, reference)
             while streams.get(stream.id).state is StreamState.RESET:
-                link.notify(stream.id, stream.name, reference or 0)
+                link.notify(stream.id, stream.name, reference)
         if link.session.is_open(stream.id):
             self._resume(stream, link)
 

@@ -106,6 +106,10 @@ class Ledger:
         """
         raise NotImplementedError
 
+    def notified(self, ref: int | None) -> int:
+        """The reference that a NOTIFY says, where the worker has committed up to ``ref``; 0 is the beginning."""
+        return (self.start if ref is None else ref) or 0
+
     def state(self) -> str:
         """Where the stream stands, for messages to people."""
         return f"sent up to {shown(self.last)}, acknowledged up to {shown(self.reference)}"

@@ -133,15 +133,20 @@ class Outbox(Ledger):
     def resume(self, ref: int | None) -> None:
         """Forget what is committed and line up the rest for sending again, in order, before anything new."""
         ref = self.start if ref is None else ref
+        begins_before = self._begins_before(ref)
         self._open(ref)
-        self._early = None
+        self._early = ref if begins_before else None
         if self._increasing:
             self._resume_increasing(ref)
-        else:
+        elif not begins_before:
             self._resume_opaque(ref)
         self._sent.extend(self._again)
         self._sent, self._again = deque(), self._sent
         self.end_written = False
+
+    def notified(self, ref: int | None) -> int:
+        """See :class:`Ledger`."""
+        return 0 if self._begins_before(ref) else super().notified(ref)
 
     def next_again(self, most: int) -> EncodedRun | None:
         """The next up to ``most`` messages to send again, at least one; :meth:`sent_again` once they are written."""
@@ -216,6 +221,13 @@ class Outbox(Ledger):
         elif self.last is None:
             self.last = ref
         self.reference = ref
+
+    def _begins_before(self, ref: int | None) -> bool:
+        """Whether the program, which was told of no reference when it opened the stream and has sent nothing yet, will
+        send what an earlier process of it has sent, up to ``ref`` and more: that was committed meanwhile.
+        """
+        told = not self._opened or self.start is not None or self.reference is not None or self.last is not None
+        return not self._increasing and not told and ref is not None
 
     def _gone(self, ref: int | None) -> ReplayError:
         first = self._sent or self._again
