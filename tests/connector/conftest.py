@@ -10,6 +10,9 @@ REVISIONS = ("draft-le", "draft-be", "v3")
 QUICK = Backoff(initial=0.01, maximum=0.05, give_up_after=20.0)
 """Comes back at once; the limit is never reached by a test that passes."""
 
+BRIEF = Backoff(initial=0.01, maximum=0.05, attempts=3)
+"""The same for tests that wait for the limit."""
+
 
 @pytest.fixture(autouse=True)
 def numbers_from_one(monkeypatch: pytest.MonkeyPatch) -> None:

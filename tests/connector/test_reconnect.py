@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.connector.conftest import QUICK, REVISIONS
+from tests.connector.conftest import BRIEF, QUICK, REVISIONS
 from tests.connector.scripted_worker import ScriptedWorker, ServedSession, spin
 from tests.connector.test_connector import connector, send_all
 from wallaroo_spark.connector import Backoff, Connector, Records
@@ -134,9 +134,25 @@ class TestCuts:
 
 
 class TestReplayErrors:
-    async def test_a_worker_that_wants_what_was_acknowledged_is_told_and_so_is_the_caller(self, revision: str) -> None:
+    async def test_a_worker_that_does_not_know_of_the_last_commits_yet_is_asked_again(self, revision: str) -> None:
         worker = ScriptedWorker()
         async with worker, connector(worker, revision=revision) as sender:
+            stream = await sender.open("a")
+            await send_all(stream, 5)
+            await sender.drain()
+            worker.only.committed = 2
+            worker.session.stream.abort()
+            await worker.until(lambda: len(worker.errors) > 1)
+            assert "'a' is wanted again behind reference 2" in worker.errors[0]
+            # The driver has reached it.
+            worker.only.committed = 5
+            assert await stream.send(b"y") == 6
+            await sender.drain()
+            assert (stream.reference, stream.acknowledged) == (None, 6)
+
+    async def test_a_worker_that_wants_what_was_acknowledged_is_told_and_so_is_the_caller(self, revision: str) -> None:
+        worker = ScriptedWorker()
+        async with worker, connector(worker, revision=revision, retry=BRIEF) as sender:
             stream = await sender.open("a")
             await send_all(stream, 5)
             await sender.drain()
@@ -218,10 +234,11 @@ class TestNacks:
             worker.commit()
 
     async def test_a_nack_before_what_is_kept_ends_the_session_with_a_reason(self) -> None:
-        async with ScriptedWorker() as worker, connector(worker, revision="draft-le") as sender:
+        async with ScriptedWorker() as worker, connector(worker, revision="draft-le", retry=BRIEF) as sender:
             stream = await sender.open("a")
             await send_all(stream, 5)
             await sender.drain()
+            worker.only.committed = 2
             worker.session.nack(stream.id, 2)
             await worker.until(lambda: bool(worker.errors))
             with pytest.raises(ReplayError, match="behind reference 2"):

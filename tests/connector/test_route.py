@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wallaroo_spark.connector import Backoff
-from wallaroo_spark.connector.route import REDIRECTS_IN_A_ROW, Route
+from wallaroo_spark.connector.route import BEHIND_SECONDS, REDIRECTS_IN_A_ROW, Route
 from wallaroo_spark.errors import ConfigurationError
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
@@ -161,3 +161,24 @@ class TestGivingUp:
         found.ended(A, "cut", 10_000.0, progressed=False)
         found.failed("a:1", "refused")
         assert found.given_up(10_001.0) is None
+
+
+class TestWorkersThatWantWhatWasAcknowledged:
+    def test_they_are_asked_again_at_the_same_address_until_the_time_is_over(self) -> None:
+        found = route(initial=1, maximum=2)
+        for now in (10.0, 11.0, 10.0 + BEHIND_SECONDS - 0.1):
+            assert found.behind(B, "wanted again", now)
+            assert found.delay(now) > 0
+            assert found.next() == B
+        assert not found.behind(B, "wanted again", 10.0 + BEHIND_SECONDS)
+
+    def test_a_session_that_ends_for_another_reason_begins_the_time_anew(self) -> None:
+        found = route()
+        assert found.behind(A, "wanted again", 10.0)
+        found.ended(A, "cut", 12.0, progressed=True)
+        assert found.behind(A, "wanted again", 10.0 + BEHIND_SECONDS)
+
+    def test_the_limits_of_the_back_off_hold_too(self) -> None:
+        found = route(attempts=2)
+        assert found.behind(A, "wanted again", 10.0)
+        assert not found.behind(A, "wanted again", 10.1)

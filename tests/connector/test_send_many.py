@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.connector.conftest import REVISIONS
+from tests.connector.conftest import BRIEF, REVISIONS
 from tests.connector.scripted_worker import ScriptedWorker, spin
 from tests.connector.test_connector import connector, send_all, starved
 from tests.connector.test_reconnect import lose
@@ -399,7 +399,7 @@ class TestCuts:
             assert worker.only.payloads == numbered(20)
 
     async def test_a_worker_that_wants_what_was_acknowledged_is_told(self) -> None:
-        async with ScriptedWorker() as worker, connector(worker) as sender:
+        async with ScriptedWorker() as worker, connector(worker, retry=BRIEF) as sender:
             stream = await sender.open("a")
             await stream.send_many(numbered(5))
             await sender.drain()

@@ -153,6 +153,10 @@ class Connector(Part):
                 route.failed(where, error.message)
                 continue
             began, last = yield from self._session(end, route)
+            if isinstance(last, ReplayError):
+                if not route.behind(address, last.message, self.sim.now):
+                    raise Violation(f"{self.name} is asked for what was acknowledged: {last.message}") from last
+                continue
             elsewhere = self._meaning(last, where)
             if began is not None:
                 long = self.sim.now - began > RETRY.maximum
@@ -214,7 +218,7 @@ class Connector(Part):
         except RemoteProtocolError as error:
             raise Violation(f"{self.name}: the worker broke the protocol: {error.message}") from error
         except ReplayError as error:
-            self._cannot_replay(error)
+            self._ending.resolve(error)
         self.world.judge.heard(self)
         self.poke()
 
@@ -225,9 +229,6 @@ class Connector(Part):
         """The connection has ended."""
         if end is self.end:
             self._ending.resolve(TransportError(reason or "closed"))
-
-    def _cannot_replay(self, error: ReplayError) -> None:
-        raise Violation(f"{self.name} is asked for what was acknowledged: {error.message}") from error
 
     # Frames, as the hub takes them.
 

@@ -122,7 +122,10 @@ class Keeper:
             last = error
         except ReplayError as error:
             goodbye = error.message
-            raise
+            if not route.behind(address, error.message, clock()):
+                raise
+            _log.warning("the worker at %s may not know of the last commits yet, and is asked again: %s", where, error)
+            return
         except RemoteProtocolError as error:
             raise RemoteProtocolError(
                 f"the worker at {where} broke the protocol: {error.message}; check that {where} is a worker and speaks "

@@ -12,6 +12,11 @@ Address = tuple[str, int]
 REDIRECTS_IN_A_ROW = 5
 """Redirections followed at once; a further one without progress in between counts as a failed attempt."""
 
+BEHIND_SECONDS = 15.0
+"""How long a connector comes back to workers that want what was acknowledged. A worker that the driver could not reach
+does not know the last commits yet: it is told again every half second, and a call to it ends after 10 seconds.
+"""
+
 
 class Route:
     """The order of attempts: a redirection first, then the address of the last session, then round-robin.
@@ -31,6 +36,8 @@ class Route:
         self._attempts = 0
         self._redirects = 0
         self._down_since = now
+        self._behind = 0
+        self._behind_since = now
         self._tried: dict[str, int] = {}
         self._last_reason = "no attempt was made"
 
@@ -76,8 +83,27 @@ class Route:
         self._attempts = 0
         self._tried.clear()
 
+    def behind(self, address: Address, reason: str, now: float) -> bool:
+        """The worker wants messages again that were acknowledged; whether to come back, since it may not know that yet.
+
+        Once that has gone on for :data:`BEHIND_SECONDS`, or for as long as the back-off allows, it is what the query
+        stands at.
+        """
+        if not self._behind:
+            self._behind_since = now
+        self._behind += 1
+        seconds = now - self._behind_since
+        if seconds >= BEHIND_SECONDS or self._backoff.exhausted(self._behind, seconds):
+            return False
+        self._ended(address, reason, now, progressed=False)
+        return True
+
     def ended(self, address: Address, reason: str, now: float, *, progressed: bool) -> None:
         """A session has ended; one that made progress starts the back-off anew."""
+        self._behind = 0
+        self._ended(address, reason, now, progressed=progressed)
+
+    def _ended(self, address: Address, reason: str, now: float, *, progressed: bool) -> None:
         if progressed:
             self._failures = self._redirects = 0
         else:
