@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.chaos.memory import Sampler, draw_memory, growths
-from tests.chaos.orders import CONNECTORS
-from tests.chaos.report import Run
-from tests.chaos.run import LIVENESS_SECONDS, Plan, passed, run
-from tests.chaos.schedule import Kind
-from tests.chaos.stage import Stage
+from proving.chaos.memory import Sampler, draw_memory, growths
+from proving.chaos.orders import CONNECTORS
+from proving.chaos.report import Run
+from proving.chaos.run import LIVENESS_SECONDS, Plan, passed, run
+from proving.chaos.schedule import Kind
+from proving.chaos.stage import Stage
 from tests.conftest import StandaloneCluster
 
 PLAN_SEED = 379

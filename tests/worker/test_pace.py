@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proving.bench.loads import MEBIBYTE
 from tests.protocol.strategies import steady
-from tests.worker.loads import MEBIBYTE
 from wallaroo_spark.worker.pace import CREEP_SECONDS, PATIENCE_SECONDS, PROBE_EVERY, SMALLEST_BATCH, WORTH, Pace
 
 MOST = 192 * MEBIBYTE

@@ -1,0 +1,1 @@
+"""How fast it is: one command, one report. ``python -m proving.bench --help``."""

@@ -1,0 +1,182 @@
+"""``python -m proving.bench``: see ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from proving.bench import decode, sdk
+from proving.bench.picture import panels
+from proving.bench.report import goals_of, text
+from proving.bench.stage import QUICK, Context, Lengths
+from proving.chaos.__main__ import reporting
+
+# Memory before what makes a worker large: Spark hands its Python processes on.
+SECTIONS = ("decode", "sdk", "memory", "e2e", "latency", "fanin", "credits", "leaving")
+REPETITIONS = 5
+SHARE_OF_CAPACITY = 0.25
+"""The rate at which connectors and streams grow."""
+FALLBACK_RATE = 400_000.0
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="bench", description="How fast it is: one command, one report.")
+    parser.add_argument("--only", default=",".join(SECTIONS), metavar="A,B", help="sections (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="shorter, to try it; the figures say less")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go (default: OUTPUT/bench.json)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("build/bench"), help="where all is written (default: %(default)s)"
+    )
+    parser.add_argument("--rate", type=float, default=0.0, help="capacity to assume, in msg/s, where e2e is left out")
+    parser.add_argument("--messages", type=int, default=0, help="messages of a decoding (default: 65,536)")
+    given = parser.parse_args()
+    given.sections = [name.strip() for name in given.only.split(",") if name.strip()]
+    unknown = [name for name in given.sections if name not in SECTIONS]
+    if unknown:
+        parser.error(f"--only {','.join(unknown)}: the sections are {', '.join(SECTIONS)}")
+    return given
+
+
+def capacity(results: dict[str, Any], given: float) -> float:
+    """Messages a second of 100 B into noop, as this run measured it."""
+    if given:
+        return given
+    cases = results.get("e2e", {}).get("cases", ())
+    return next((one["run"]["messages_per_second"]["median"] for one in cases), FALLBACK_RATE)
+
+
+def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+    """What each section does; those of Spark are loaded when they are asked for."""
+    lengths, results = context.lengths, context.results
+
+    def end_to_end() -> Any:
+        from proving.bench.endtoend import end_to_end
+
+        return end_to_end(context)
+
+    def latency() -> Any:
+        from proving.bench.endtoend import latency
+
+        return latency(context, capacity(results, given.rate))
+
+    def fan_in() -> Any:
+        from proving.bench.growth import fan_in
+
+        return fan_in(context, SHARE_OF_CAPACITY * capacity(results, given.rate))
+
+    def memory() -> Any:
+        from proving.bench.growth import held
+
+        return held(context)
+
+    def credits() -> Any:
+        from proving.bench.credits import measure
+
+        return measure(context)
+
+    def leaving() -> Any:
+        from proving.bench.leaving import leaving
+
+        return leaving(context)
+
+    return {
+        "decode": lambda: decode.measure(given.messages or lengths.messages, REPETITIONS, context.progress),
+        "sdk": lambda: sdk.measure(context.directory, lengths.sdk_messages, REPETITIONS, context.progress),
+        "e2e": end_to_end,
+        "latency": latency,
+        "fanin": fan_in,
+        "memory": memory,
+        "credits": credits,
+        "leaving": leaving,
+    }
+
+
+def run(context: Context, given: argparse.Namespace, write: Callable[[], None]) -> None:
+    """The sections in order; one that fails says so, and the others go on."""
+    work = sections(context, given)
+    try:
+        for name in SECTIONS:
+            if name not in given.sections:
+                continue
+            began = time.monotonic()
+            try:
+                context.results[name] = work[name]()
+            except Exception as error:
+                traceback.print_exc()
+                context.results[name] = {"error": f"{type(error).__name__}: {error}"}
+            context.results[name]["took_seconds"] = round(time.monotonic() - began, 1)
+            context.say(f"{name}: {time.monotonic() - began:.0f} s")
+            write()
+    finally:
+        context.close()
+
+
+def machine() -> dict[str, Any]:
+    """Where and when a run was made."""
+    return {
+        "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "cores": os.cpu_count(),
+        "processor": platform.machine(),
+        "python": platform.python_version(),
+        "load_average": os.getloadavg(),
+    }
+
+
+def tidy(value: Any) -> Any:
+    """As JSON has it: no NaN, and floats with as many digits as mean something."""
+    if isinstance(value, float):
+        return None if math.isnan(value) or math.isinf(value) else float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: tidy(one) for key, one in value.items()}
+    return [tidy(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def main() -> int:
+    """Always 0 when it ran to its end: a bench measures, and asserts nothing."""
+    given = arguments()
+    directory = given.output.absolute()
+    shutil.rmtree(directory / "work", ignore_errors=True)
+    (directory / "work").mkdir(parents=True)
+    before, began = machine(), time.monotonic()
+    with reporting() as (say, progress):
+        context = Context(directory / "work", QUICK if given.quick else Lengths(), say, progress)
+        file = given.json or directory / "bench.json"
+
+        def write() -> None:
+            """What there is so far: a run that is cut short leaves its figures."""
+            found = {
+                "command": " ".join(["./scripts/bench", *sys.argv[1:]]),
+                "machine": {**before, "load_average_after": os.getloadavg()},
+                "seconds": time.monotonic() - began,
+                "goals": goals_of(context.results),
+                "sections": context.results,
+            }
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(tidy(found)) + "\n", encoding="utf-8")
+
+        run(context, given, write)
+        panels(context.results, directory / "bench.png")
+        report = text(context.results)
+        (directory / "bench.md").write_text(report + "\n", encoding="utf-8")
+        say(report)
+        say(f"{time.monotonic() - began:.0f} s. Figures: {file}; picture and tables: {directory}/bench.png, bench.md")
+    shutil.rmtree(directory / "work", ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    # Told to end, it ends what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    sys.exit(main())

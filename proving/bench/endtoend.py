@@ -1,0 +1,195 @@
+"""From a connector to a sink, beside what Spark takes for rows that come from nowhere; and how soon."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from proving.bench.ceiling import NAME, CeilingSource
+from proving.bench.figures import Spread, percentile
+from proving.bench.stage import Context, Installation, noop, parquet, per_million, shown
+from proving.bench.usage import cpu_by_role, grown
+
+SIZES = {"100 B": 100, "1 KB": 1024}
+SINKS = ("noop", "parquet")
+LOADS = (0.1, 0.5, 0.8)
+BUDGET = "1g"
+"""What a worker may hold at full speed: with less, batches are cut short by it, and each has a fixed price."""
+SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+OURS = ("worker", "reading tasks", "JVM")
+TICK_SECONDS = 0.005
+LONGEST_BATCH_SECONDS = 30.0
+ROWS_OF_A_BATCH = {100: 500_000, 1024: 100_000}
+
+
+def end_to_end(context: Context) -> dict[str, Any]:
+    """Each size into each sink, and the ceiling after it; then the SDK in the generator's place."""
+    context.progress("end to end: Java compiles what it will run often")
+    once(context, "noop", "proving.bench.load", 100)
+    cases = []
+    for size_name, size in SIZES.items():
+        for sink in SINKS:
+            context.progress(f"end to end: {size_name} into {sink}")
+            run = once(context, sink, "proving.bench.load", size)
+            rows = median([batch["rows"] for batch in run["batches"]] or [ROWS_OF_A_BATCH[size]])
+            context.progress(f"end to end: the ceiling, {size_name} into {sink}")
+            top = ceiling(context, sink, size, max(1000, int(rows)))
+            cases.append(case(size_name, size, sink, run, top))
+            context.say(said(cases[-1]))
+    context.progress("end to end: the SDK, 100 B into noop")
+    sdk = once(context, "noop", "proving.bench.sdk", 100)
+    return {"cases": cases, "sdk": summary(sdk, 100), "revision": "draft-be", "workers": 1, "connectors": 1}
+
+
+def once(context: Context, sink: str, module: str, size: int) -> dict[str, Any]:
+    """One connector at full speed."""
+    with Installation(context, sink_of(context, sink), memoryBudget=BUDGET) as installation:
+        return installation.run(module, size=size)
+
+
+def sink_of(context: Context, name: str) -> Callable[[Any], Any]:
+    """Where rows go."""
+    return noop if name == "noop" else parquet(context.directory / f"rows-{time.monotonic_ns()}")
+
+
+def summary(run: dict[str, Any], size: int) -> dict[str, Any]:
+    """Messages and megabytes of payload a second, processor time, and how batches went."""
+    spread, by_role = Spread.of(run["rates"]), per_million(run)
+    batches = run["batches"]
+    return {
+        "messages_per_second": spread.to_json(),
+        "megabytes_per_second": spread.middle * size / 1e6,
+        "cpu_seconds_per_million": by_role,
+        "ours": sum(by_role.get(role, 0.0) for role in OURS),
+        "cores_busy": sum(run["seconds"].values()) / run["wall"],
+        "batch_rows": median([batch["rows"] for batch in batches] or [0]),
+        "batch_ms": median([batch["ms"].get("triggerExecution", 0) for batch in batches] or [0]),
+    }
+
+
+def case(size_name: str, size: int, sink: str, run: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    """A run beside its ceiling."""
+    ours, theirs = summary(run, size), summary(top, size)
+    rate, limit = ours["messages_per_second"]["median"], theirs["messages_per_second"]["median"]
+    return {
+        "size": size_name,
+        "sink": sink,
+        "run": ours,
+        "ceiling": theirs,
+        "rate_of_ceiling": rate / limit if limit else None,
+        "cpu_of_ceiling": ours["ours"] / theirs["ours"] if theirs["ours"] else None,
+    }
+
+
+def said(one: dict[str, Any]) -> str:
+    """A case in a line."""
+    run, top = one["run"], one["ceiling"]
+    return (
+        f"  {one['size']:>5} into {one['sink']:<8} {run['messages_per_second']['median']:>12,.0f} msg/s "
+        f"{run['megabytes_per_second']:7.1f} MB/s; ceiling {top['messages_per_second']['median']:>12,.0f} msg/s"
+    )
+
+
+def ceiling(context: Context, sink: str, size: int, rows: int) -> dict[str, Any]:
+    """The same rows made in the reading task, in batches of about the same size."""
+    lengths, spark = context.lengths, context.spark
+    spark.dataSource.register(CeilingSource)
+    frame = spark.readStream.format(NAME).option("rows", rows).option("size", size).load()
+    checkpoint = context.directory / f"ceiling-{time.monotonic_ns()}"
+    writer = sink_of(context, sink)(frame.writeStream).option("checkpointLocation", str(checkpoint))
+    query = writer.start()
+    try:
+        time.sleep(lengths.warm_up)
+        first, edges, samples = query.lastProgress, [], []
+        for window in range(lengths.windows + 1):
+            if window:
+                time.sleep(lengths.window)
+            edges.append(time.monotonic())
+            samples.append(cpu_by_role(()))
+        until = time.monotonic() + LONGEST_BATCH_SECONDS
+        while not (progress := behind(query, first)) and time.monotonic() < until:
+            time.sleep(0.1)
+    finally:
+        query.stop()
+    batches = [shown(one) for one in progress]
+    found = [1000 * one["rows"] / max(1, one["ms"]["triggerExecution"]) for one in batches]
+    wall = edges[-1] - edges[0]
+    return {
+        "rates": found or [0.0],
+        "seconds": grown(samples[0], samples[-1]),
+        "messages": median(found or [0.0]) * wall,
+        "wall": wall,
+        "batches": batches,
+    }
+
+
+def behind(query: Any, first: Any) -> list[Any]:
+    """The batches that have ended since ``first`` had."""
+    return [one for one in query.recentProgress if one["batchId"] > (first["batchId"] if first else -1)]
+
+
+def latency(context: Context, capacity: float) -> dict[str, Any]:
+    """From when a message is due until it is acknowledged, at shares of ``capacity``, beside bare micro-batches."""
+    context.progress("latency: a micro-batch of one row")
+    bare = {"Python source, one row": bare_batch(context, python=True), "JVM source, one row": bare_batch(context)}
+    found = []
+    with Installation(context, noop) as installation:
+        for share in LOADS:
+            context.progress(f"latency: {share:.0%} of {capacity:,.0f} msg/s")
+            run = installation.run(rate=share * capacity, burst=TICK_SECONDS)
+            found.append({"load": share, "rate": share * capacity, **percentiles(run)})
+            found[-1]["batch_ms"] = Spread.of([one["ms"]["triggerExecution"] for one in run["batches"]] or [0]).middle
+            found[-1]["parts_ms"] = parts(run["batches"])
+            found[-1]["cpu_seconds_per_million"] = per_million(run)
+            context.say(f"  {share:>4.0%}: " + ", ".join(f"{n} {1000 * found[-1][n]:,.0f} ms" for n in SHARES))
+    base = bare["Python source, one row"]["median"] / 1000
+    return {"bare_ms": bare, "loads": found, "p50_of_bare": [one["p50"] / base for one in found]}
+
+
+def parts(batches: list[dict[str, Any]]) -> dict[str, float]:
+    """The median of each part of a micro-batch, in ms."""
+    names = sorted({name for batch in batches for name in batch["ms"]})
+    return {name: median([batch["ms"].get(name, 0) for batch in batches]) for name in names}
+
+
+def percentiles(run: dict[str, Any]) -> dict[str, Any]:
+    """Percentiles of all measured windows, and the median percentile of each."""
+    edges = run["edges"]
+    windows = [
+        [(wait, count) for due, wait, count in run["latencies"] if start <= due < end] for start, end in pairwise(edges)
+    ]
+    whole = [entry for window in windows for entry in window]
+    each = {name: [percentile(window, share) for window in windows if window] for name, share in SHARES.items()}
+    return {
+        **{name: percentile(whole, share) for name, share in SHARES.items()},
+        "windows": {name: Spread.of(values).to_json() for name, values in each.items() if values},
+        "messages": sum(count for _, count in whole),
+    }
+
+
+def bare_batch(context: Context, *, python: bool = False) -> dict[str, Any]:
+    """How long a micro-batch of one row takes, in ms, one after the other; ``parts_ms``: the medians of its parts."""
+    spark = context.spark
+    if python:
+        spark.dataSource.register(CeilingSource)
+        frame = spark.readStream.format(NAME).option("rows", 1).option("size", 100).load()
+    else:
+        frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    checkpoint = context.directory / f"bare-{time.monotonic_ns()}"
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+    try:
+        until = time.monotonic() + LONGEST_BATCH_SECONDS
+        while not query.lastProgress and time.monotonic() < until:
+            time.sleep(0.1)
+        time.sleep(context.lengths.warm_up / 2)
+        first = query.lastProgress
+        time.sleep(context.lengths.measured / 2)
+        progress = behind(query, first)
+    finally:
+        query.stop()
+    batches = [shown(one) for one in progress]
+    whole = Spread.of([one["ms"]["triggerExecution"] for one in batches] or [0]).to_json()
+    return {**whole, "parts_ms": parts(batches)}

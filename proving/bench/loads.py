@@ -1,0 +1,263 @@
+"""Loads on a worker in simulated time: senders with credits, the worker's flow control, and a query in micro-batches.
+
+Nothing sleeps and nothing is random: the same load gives the same figures. Sizes are rows of one size; a batch has a
+fixed price in seconds and a price a byte, a sink may change its prices, or stand still for a while.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from proving.bench.figures import percentile
+from wallaroo_spark.options import Options
+from wallaroo_spark.worker.flow import FlowControl
+
+ROW_BYTES = 200
+TICK_SECONDS = 0.25
+MEBIBYTE = 1 << 20
+WIRE = 400.0
+"""MiB a second that one sender can bring to the worker."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What comes, and what the query makes of it. Rates are in MiB of the worker's memory a second.
+
+    ``supply(t)`` is what all senders have to send together, ``sink(t)`` what the query gets done beside the ``fixed``
+    seconds of each batch, 0 while it stands still. ``interval`` is the trigger's, in seconds. A batch is planned from
+    ``least`` rows on, or once that has been waited for ``delay`` seconds, has ``most`` rows at most, and ends at a
+    multiple of ``stable`` rows. ``noise`` is by what part batches are shorter or longer, each by another.
+    """
+
+    name: str
+    supply: Callable[[float], float]
+    sink: Callable[[float], float] = lambda _: 100.0
+    fixed: float = 0.3
+    seconds: float = 300.0
+    senders: int = 1
+    busy: int = 0
+    budget: int = 256 * MEBIBYTE
+    interval: float = 0.0
+    least: int = 0
+    most: int = 0
+    delay: float = 900.0
+    stable: int = 1
+    noise: float = 0.0
+
+    def options(self, credits: str) -> Options:
+        """What the worker is told."""
+        return Options(
+            credits=credits,
+            memory_budget=self.budget,
+            min_offsets_per_trigger=self.least or None,
+            max_offsets_per_trigger=self.most or None,
+        )
+
+
+@dataclass
+class Batch:
+    """A batch that runs: how many rows, the seconds and bytes that are still to be done."""
+
+    rows: int
+    began: float
+    fixed: float
+    bytes: float
+
+
+@dataclass
+class Outcome:
+    """What came of a load. Times in seconds, sizes in MiB."""
+
+    times: list[float] = field(default_factory=list)
+    held: list[float] = field(default_factory=list)
+    limits: list[float] = field(default_factory=list)
+    commits: list[tuple[float, int, float]] = field(default_factory=list)
+    waits: list[tuple[float, int]] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+
+    def rate(self, begin: float = 0.0, end: float = math.inf) -> float:
+        """MiB a second that were committed."""
+        end = min(end, self.times[-1])
+        rows = sum(rows for time, rows, _ in self.commits if begin < time <= end)
+        return rows * ROW_BYTES / MEBIBYTE / (end - begin)
+
+    def mean_held(self, begin: float = 0.0, end: float = math.inf) -> float:
+        """What the buffer held, on average."""
+        found = [held for time, held in zip(self.times, self.held, strict=True) if begin < time <= end]
+        return sum(found) / len(found)
+
+    def peak(self, begin: float = 0.0, end: float = math.inf) -> float:
+        """The most that the buffer held."""
+        return max(held for time, held in zip(self.times, self.held, strict=True) if begin < time <= end)
+
+    def wait(self, share: float) -> float:
+        """The time from arrival to commit that so many of the rows did not exceed."""
+        return percentile(self.waits, share)
+
+
+class Simulation:
+    """One worker of one query."""
+
+    def __init__(self, load: Load, credits: str, step: float = 0.01) -> None:
+        self.load = load
+        self.flow = FlowControl.of(load.options(credits))
+        self.flow.restart(-1)
+        self.step = step
+        self.now = 0.0
+        self.credits = [self.flow.window(0, load.senders)] * load.senders
+        self.backlog = [0.0] * load.senders
+        self.rows = 0
+        self.arrived: deque[tuple[float, int]] = deque()
+        self.batch: Batch | None = None
+        self.number = -1
+        self.outcome = Outcome(sent=[0] * load.senders)
+        self._trigger = 0.0
+        self._since: float | None = None
+        self._last_tick = 0.0
+
+    @property
+    def used(self) -> int:
+        """Bytes held."""
+        return self.rows * ROW_BYTES
+
+    def run(self) -> Outcome:
+        """From begin to end."""
+        steps = round(self.load.seconds / self.step)
+        for count in range(1, steps + 1):
+            self.advance(count * self.step)
+        return self.outcome
+
+    def advance(self, now: float) -> None:
+        """What happens in one step of time, which ends at ``now``."""
+        self.now = now
+        if self.now - self._last_tick >= TICK_SECONDS:
+            self._last_tick = self.now
+            busy = self.load.busy or self.load.senders
+            self.flow.active = busy if self.load.supply(self.now) or max(self.backlog) >= 1 else 0
+            self.flow.tick(self.now, self.used, lambda: self.rows >= self.load.stable)
+        self._send()
+        self._query()
+        self._grant()
+        self.outcome.times.append(self.now)
+        self.outcome.held.append(self.used / MEBIBYTE)
+        self.outcome.limits.append(self.flow.limit / MEBIBYTE)
+
+    def _send(self) -> None:
+        load = self.load
+        busy = load.busy or load.senders
+        due = load.supply(self.now) * MEBIBYTE / ROW_BYTES * self.step / busy
+        came = 0
+        for sender in range(busy):
+            self.backlog[sender] += due
+            wire = int(WIRE * MEBIBYTE / ROW_BYTES * self.step)
+            rows = min(int(self.backlog[sender]), self.credits[sender], wire)
+            if self.flow.may_read(self.used + came * ROW_BYTES, streaming=True, needed=False):
+                self.backlog[sender] -= rows
+                self.credits[sender] -= rows
+                self.outcome.sent[sender] += rows
+                came += rows
+        if came:
+            self.flow.observe(came, came * ROW_BYTES)
+            self.rows += came
+            self.arrived.append((self.now, came))
+
+    def _grant(self) -> None:
+        self.flow.full(self.used)
+        for sender, left in enumerate(self.credits):
+            self.credits[sender] += self.flow.top_up(left, self.used, self.load.senders, needed=False)
+
+    def _query(self) -> None:
+        if self.batch is None:
+            self._plan()
+        elif (speed := self.load.sink(self.now)) > 0:
+            batch, left = self.batch, self.step
+            spent = min(left, batch.fixed)
+            batch.fixed -= spent
+            batch.bytes -= (left - spent) * speed * MEBIBYTE
+            if batch.fixed <= 0 and batch.bytes <= 0:
+                self._commit(batch)
+                self._plan()
+
+    def _plan(self) -> None:
+        load = self.load
+        rows = self.rows - self.rows % load.stable
+        rows = min(rows, load.most) if load.most else rows
+        if not rows or self.now < self._trigger:
+            return
+        self._since = self.now if self._since is None else self._since
+        if rows < load.least and self.now - self._since < load.delay:
+            return
+        self._since = None
+        self._trigger = self.now - self.now % load.interval + load.interval if load.interval else 0.0
+        # The golden ratio's multiples are spread evenly, and not in order.
+        factor = 1 + load.noise * (2 * (self.number * 0.618034 % 1) - 1)
+        self.batch = Batch(rows, self.now, load.fixed * factor, rows * ROW_BYTES * factor)
+
+    def _commit(self, batch: Batch) -> None:
+        self.batch = None
+        self.number += 1
+        self.rows -= batch.rows
+        self.outcome.commits.append((self.now, batch.rows, self.now - batch.began))
+        left = batch.rows
+        while left:
+            time, rows = self.arrived.popleft()
+            taken = min(left, rows)
+            left -= taken
+            self.outcome.waits.append((self.now - time, taken))
+            if taken < rows:
+                self.arrived.appendleft((time, rows - taken))
+        self.flow.committed(self.now, self.number, batch.rows * ROW_BYTES, self.used)
+
+
+def step(before: float, after: float, at: float) -> Callable[[float], float]:
+    """One rate until a time, another from then on."""
+    return lambda time: before if time < at else after
+
+
+def bursts(quiet: float, loud: float, every: float, length: float) -> Callable[[float], float]:
+    """A rate, and another for a part of every so many seconds."""
+    return lambda time: loud if time % every < length else quiet
+
+
+def stall(speed: float, at: float, length: float) -> Callable[[float], float]:
+    """A sink that stands still for a while."""
+    return lambda time: 0.0 if at <= time < at + length else speed
+
+
+def always(rate: float) -> Callable[[float], float]:
+    """The same all the time."""
+    return lambda _: rate
+
+
+LOADS = (
+    Load("light", always(5)),
+    Load("as much as goes", always(300)),
+    Load("as much as goes, ten senders", always(300), senders=10),
+    Load("as much as goes, slow sink", always(300), sink=always(2), seconds=600),
+    Load("as much as goes, slow sink, batches vary by half", always(300), sink=always(2), noise=0.5, seconds=600),
+    Load("step up, 5 to 80", step(5, 80, 60)),
+    Load("bursts of 40 s each 60 s", bursts(2, 80, 60, 40), sink=always(60)),
+    Load("sink stalls for 60 s", always(8), sink=stall(10, 100, 60), seconds=400),
+    Load("sink ten times as slow from 100 s on", always(300), sink=step(40, 4, 100), seconds=600),
+    Load("sink ten times as fast from 200 s on", always(300), sink=step(4, 40, 200), seconds=400),
+    Load("a batch a minute", always(300), interval=60, seconds=1200),
+)
+
+
+def compared(load: Load) -> dict[str, Any]:
+    """Fixed and adaptive credits beside one another, as JSON-ready values."""
+    found: dict[str, Any] = {"load": load.name}
+    for credits in ("fixed", "adaptive"):
+        outcome = Simulation(load, credits).run()
+        found[credits] = {
+            "MiB_per_second": outcome.rate(),
+            "mean_MiB": outcome.mean_held(),
+            "peak_MiB": outcome.peak(),
+            "p50_seconds": outcome.wait(0.5),
+            "p99_seconds": outcome.wait(0.99),
+        }
+    return found

@@ -1,0 +1,234 @@
+"""A run as tables and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from proving.bench import decode, sdk
+from proving.bench.figures import amount, goals_table, table
+from proving.bench.usage import ROLES
+
+PARTS = {
+    "latestOffset": "what is there",
+    "queryPlanning": "planning",
+    "walCommit": "offsets/N",
+    "addBatch": "reading and writing",
+    "commitOffsets": "commits/N",
+    "triggerExecution": "all of it",
+}
+"""Spark's names for the parts of a micro-batch, and what each does."""
+
+Results = dict[str, Any]
+
+
+def _found(work: Callable[[], float | None]) -> float | None:
+    """What a section that ran says; None for one that did not, or has failed."""
+    try:
+        return work()
+    except (KeyError, IndexError, ValueError, StopIteration, TypeError):
+        return None
+
+
+def _case(results: Results, size: str, sink: str) -> Any:
+    return next(one for one in results["e2e"]["cases"] if (one["size"], one["sink"]) == (size, sink))
+
+
+def goals_of(results: Results) -> dict[str, float | None]:
+    """What was measured of each goal."""
+    memory, fan_in = results.get("memory", {}), results.get("fanin", {})
+    looked: dict[str, Callable[[], float | None]] = {
+        "decode": lambda: decode.slowest(results["decode"]),
+        "noop_100": lambda: _case(results, "100 B", "noop")["run"]["messages_per_second"]["median"],
+        "noop_1k": lambda: _case(results, "1 KB", "noop")["run"]["megabytes_per_second"],
+        "cpu": lambda: _case(results, "100 B", "noop")["cpu_of_ceiling"],
+        "latency": lambda: next(
+            share
+            for share, one in zip(results["latency"]["p50_of_bare"], results["latency"]["loads"], strict=True)
+            if one["load"] == 0.5
+        ),
+        "fanin": lambda: next(
+            one["all_but_senders"] / fan_in["connectors"][0]["all_but_senders"]
+            for one in fan_in["connectors"]
+            if one["connectors"] == 1000
+        ),
+        "sdk": lambda: sdk.slowest(results["sdk"]),
+        "memory": lambda: (memory["peak_MiB"] - memory["budget_MiB"]) * (1 << 20) / 1e6,
+    }
+    return {key: _found(work) for key, work in looked.items()}
+
+
+def text(results: Results) -> str:
+    """All tables, the goals last."""
+    parts = [
+        part
+        for name, made in TABLES.items()
+        if "error" not in results.get(name, {"error": 1})
+        for part in made(results[name])
+    ]
+    failed = [f"{name} failed: {one['error']}" for name, one in results.items() if "error" in one]
+    return "\n\n".join([*parts, *failed, goals_table(goals_of(results))])
+
+
+def _decode(found: Any) -> Iterator[str]:
+    yield "Decoding, messages a second of processor time:"
+    columns = sorted({case["revision"] for case in found["cases"]})
+    rows: dict[tuple[str, int], dict[str, float]] = {}
+    for case in found["cases"]:
+        rows.setdefault((case["shape"], case["streams"]), {})[case["revision"]] = case["median"]
+    body = [(shape, str(streams), *(amount(row[name]) for name in columns)) for (shape, streams), row in rows.items()]
+    yield table(("payload", "streams", *columns), body)
+
+
+def _sdk(found: Any) -> Iterator[str]:
+    yield f"One Python connector, {found['size']} B, messages a second by the clock (of its own processor time):"
+    body = [
+        (case["revision"], case["way"], amount(case["clock"]["median"]), amount(case["cpu"]["median"]))
+        for case in found["cases"]
+    ]
+    yield table(("revision", "way", "msg/s", "msg/s of processor"), body)
+
+
+def _e2e(found: Any) -> Iterator[str]:
+    yield f"End to end ({found['revision']}, one connector, one worker), beside the ceiling:"
+    body = []
+    for one in found["cases"]:
+        run, top = one["run"], one["ceiling"]
+        rates = (amount(run["messages_per_second"]["median"]), amount(run["megabytes_per_second"]))
+        limit = amount(top["messages_per_second"]["median"])
+        body.append(
+            (one["size"], one["sink"], *rates, limit, amount(one["rate_of_ceiling"]), amount(one["cpu_of_ceiling"]))
+        )
+    sdk = found["sdk"]
+    body.append(
+        (
+            "100 B, SDK",
+            "noop",
+            amount(sdk["messages_per_second"]["median"]),
+            amount(sdk["megabytes_per_second"]),
+            "-",
+            "-",
+            "-",
+        )
+    )
+    yield table(("payload", "sink", "msg/s", "MB/s", "ceiling msg/s", "rate/ceiling", "CPU/ceiling"), body)
+    yield "CPU seconds a million messages, by process:"
+    yield table(("payload", "sink", "", *ROLES), list(_cpu_rows(found)))
+
+
+def _cpu_rows(found: Any) -> Iterator[tuple[str, ...]]:
+    for one in found["cases"]:
+        for name in ("run", "ceiling"):
+            by_role = one[name]["cpu_seconds_per_million"]
+            yield (one["size"], one["sink"], name, *(amount(by_role.get(role)) for role in ROLES))
+    by_role = found["sdk"]["cpu_seconds_per_million"]
+    yield ("100 B", "noop", "SDK", *(amount(by_role.get(role)) for role in ROLES))
+
+
+def _latency(found: Any) -> Iterator[str]:
+    bare = ", ".join(f"{name}: {amount(one['median'])} ms" for name, one in found["bare_ms"].items())
+    yield f"Latency, due → committed → acknowledged, in ms. A bare micro-batch: {bare}."
+    body = [
+        (
+            f"{one['load']:.0%}",
+            amount(one["rate"]),
+            *(amount(1000 * one[name]) for name in ("p50", "p99", "p99.9")),
+            amount(one["batch_ms"]),
+            amount(ratio),
+        )
+        for one, ratio in zip(found["loads"], found["p50_of_bare"], strict=True)
+    ]
+    yield table(("load", "msg/s", "p50", "p99", "p99.9", "micro-batch", "p50/bare"), body)
+    yield "Where a micro-batch's time goes, medians in ms:"
+    batches = {**found["bare_ms"], **{f"{one['load']:.0%} of the load": one for one in found["loads"]}}
+    body = [(name, *(amount(one["parts_ms"].get(part)) for part in PARTS)) for name, one in batches.items()]
+    yield table(("micro-batch", *PARTS.values()), body)
+
+
+def _fan_in(found: Any) -> Iterator[str]:
+    yield f"Connectors and streams at {amount(found['rate'])} msg/s; CPU seconds a million messages, times in ms:"
+    body = []
+    for kind in ("connectors", "streams"):
+        for one in found[kind]:
+            if "error" in one:
+                body.append((str(one["connectors"]), str(one["streams"]), "failed", *["-"] * 7))
+                continue
+            by_role, ms = one["cpu_seconds_per_million"], one["parts_ms"]
+            cpu = (
+                amount(one["rate"]),
+                *(amount(by_role.get(role)) for role in ("worker", "reading tasks", "JVM", "planner")),
+            )
+            times = (amount(ms.get("latestOffset")), amount(ms.get("triggerExecution")), f"{one['offsets_bytes']:,}")
+            body.append((str(one["connectors"]), str(one["streams"]), *cpu, *times))
+    head = (
+        "connectors",
+        "streams",
+        "acked/s",
+        "worker",
+        "reading",
+        "JVM",
+        "planner",
+        "latestOffset",
+        "batch",
+        "offsets/N bytes",
+    )
+    yield table(head, body)
+
+
+def _memory(found: Any) -> Iterator[str]:
+    first = found["first_ack_after_seconds"]
+    yield (
+        f"Memory of the worker, MiB: budget {found['budget_MiB']:.0f}, empty {found['empty_MiB']:.0f}, peak while "
+        f"running {found['running_peak_MiB']:.0f}, peak in {found['paused_seconds']:.0f} s with the query paused "
+        f"{found['paused_peak_MiB']:.0f}, of which {found['buffered_MiB']:.0f} counted as buffered. First ACK after "
+        f"{'-' if first is None else f'{first:.1f}'} s; then {amount(found['rate_after'])} msg/s against "
+        f"{amount(found['rate_before'])} before."
+    )
+
+
+def _credits(found: Any) -> Iterator[str]:
+    yield "Credits, a fixed window → what the next batch needs, in simulated time; held in MiB, waits in seconds:"
+    names = ("MiB_per_second", "mean_MiB", "peak_MiB", "p50_seconds", "p99_seconds")
+    body = [
+        (one["load"], *(f"{amount(one['fixed'][name])} → {amount(one['adaptive'][name])}" for name in names))
+        for one in found["cases"]
+    ]
+    yield table(("load", "MiB/s", "held, mean", "held, peak", "p50 to ACK", "p99 to ACK"), body)
+    yield "One connector, 100 B, into noop:"
+    body = [
+        (
+            credits,
+            *(amount(one[name]) for name in ("messages_per_second", "mean_MiB", "peak_MiB", "batch_seconds")),
+        )
+        for credits, one in found["real"].items()
+    ]
+    yield table(("credits", "msg/s", "held, mean MiB", "held, peak MiB", "batch, s"), body)
+
+
+def _leaving(found: Any) -> Iterator[str]:
+    yield f"Out of Spark, batches of {found['rows']:,} rows of 100 B, beside Spark's own Parquet in the same minute:"
+    body = [
+        (one["sink"], *(["failed", one["error"]] if "error" in one else _leaving_rates(one))) for one in found["sinks"]
+    ]
+    yield table(("transactional sink", "rows/s", "of plain Parquet"), body)
+    topic = found["pubsub"]
+    yield (
+        f"Publish-subscribe, one partition: {amount(topic['rows_per_second'])} rows/s to each of "
+        f"{len(topic['subscribers'])} subscribers in whole epochs; the same query into noop: {amount(topic['noop'])}."
+    )
+
+
+def _leaving_rates(one: Any) -> tuple[str, str]:
+    return amount(one["rows_per_second"]["median"]), amount(one["of_plain_parquet"])
+
+
+TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
+    "decode": _decode,
+    "sdk": _sdk,
+    "e2e": _e2e,
+    "latency": _latency,
+    "fanin": _fan_in,
+    "memory": _memory,
+    "credits": _credits,
+    "leaving": _leaving,
+}

@@ -1,0 +1,291 @@
+"""A Spark on this machine for a whole run, receivers on it, and the processes that send to them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from proving.bench.figures import rates
+from proving.bench.load import Load
+from proving.bench.usage import cpu_by_role, grown
+from tests.receiver.support import addresses
+from wallaroo_spark.receiver import Receiver
+from wallaroo_spark.registry import EmbeddedRedis
+
+ROOT = Path(__file__).resolve().parents[2]
+COOKIE = "a cookie for this run"
+SLOTS = 4
+READY_SECONDS = 90.0
+PRIME_SECONDS = 0.5
+PRIME_RATE = 20_000.0
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.numRecentProgressUpdates": "2000",
+}
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Seconds and counts of a run."""
+
+    warm_up: float = 4.0
+    window: float = 1.6
+    windows: int = 5
+    messages: int = 65_536
+    sdk_messages: int = 200_000
+    paused: float = 60.0
+    connectors: tuple[int, ...] = (1, 10, 100, 1000)
+    streams: tuple[int, ...] = (1, 10, 100, 1000, 10_000)
+
+    @property
+    def measured(self) -> float:
+        """Seconds of all windows together."""
+        return self.window * self.windows
+
+
+QUICK = Lengths(2.0, 0.6, 5, 16_384, 50_000, 10.0, (1, 10, 100), (1, 10, 100, 1000))
+
+
+@dataclass
+class Context:
+    """What every section is given."""
+
+    directory: Path
+    lengths: Lengths
+    say: Callable[[str], None]
+    progress: Callable[[str], None]
+    results: dict[str, Any] = field(default_factory=dict)
+    _spark: Any = None
+
+    @property
+    def spark(self) -> Any:
+        """The run's one Spark session, started when it is first asked for."""
+        if self._spark is None:
+            self.progress("starting Spark")
+            self._spark = start_spark(self.directory)
+        return self._spark
+
+    def close(self) -> None:
+        """End Spark, and its Java process with it."""
+        if self._spark is None:
+            return
+        from pyspark import SparkContext
+
+        gateway = SparkContext._gateway
+        self._spark.stop()
+        self._spark = None
+        java = getattr(gateway, "proc", None)
+        if gateway is not None:
+            gateway.shutdown()
+        if java is not None:
+            java.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                java.wait(20)
+            if java.poll() is None:
+                java.kill()
+
+
+def start_spark(directory: Path) -> Any:
+    """A local Spark whose Python processes find this checkout."""
+    from pyspark.sql import SparkSession
+
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS"):
+        os.environ.pop(name, None)
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
+    builder = SparkSession.builder.master(f"local[{SLOTS}]").appName("wallaroo-spark bench")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    session = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()
+    # A query that is stopped in a batch logs pages of stack traces; what fails is raised all the same.
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+class Process:
+    """A sending process: says when it begins, and in the end what it saw."""
+
+    def __init__(self, module: str, load: Load, log: Path) -> None:
+        self.load = load
+        self.log = log
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, json.dumps(asdict(load))],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def began(self) -> float:
+        """Wait for sending to begin; when that was."""
+        began: float = self._line(READY_SECONDS)["began"]
+        return began
+
+    def report(self) -> dict[str, Any]:
+        """Wait for the end."""
+        return self._line(self.load.seconds + self.load.drain + 30.0)
+
+    def _line(self, seconds: float) -> dict[str, Any]:
+        out = self._process.stdout
+        assert out is not None
+        ready, _, _ = select.select([out], [], [], seconds)
+        line = out.readline() if ready else b""
+        if not line:
+            tail = self.log.read_text(errors="replace").strip().splitlines()[-3:]
+            raise RuntimeError(f"the sender said nothing for {seconds:.0f} s, or ended: {' / '.join(tail)}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+class Installation:
+    """One receiver with one query and an empty checkpoint, from entry to exit."""
+
+    _count = 0
+
+    def __init__(self, context: Context, sink: Callable[[Any], Any], **options: Any) -> None:
+        Installation._count += 1
+        self.name = f"bench-{Installation._count}"
+        self.directory = context.directory / self.name
+        self.context = context
+        self._sink = sink
+        self._options = {"workers": 1, "cookie": COOKIE, **options}
+        self._loads = 0
+        self._base = 0
+        self._last = contextlib.ExitStack()
+        self.query: Any = None
+        self.receiver: Any = None
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as started:
+            self.directory.mkdir(parents=True)
+            started.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            redis = started.enter_context(EmbeddedRedis())
+            self.receiver = Receiver(self.context.spark, self.name, registry=redis.url, **self._options)
+            started.enter_context(self.receiver)
+            writer = self._sink(self.receiver.stream().writeStream)
+            self.query = self.receiver.start(writer, checkpoint=str(self.checkpoint))
+            self._prime()
+            self._last = started.pop_all()
+        return self
+
+    def _prime(self) -> None:
+        """Some messages go all the way before anything is measured: Spark starts its Python processes for the first."""
+        with self.load(PRIME_SECONDS, rate=PRIME_RATE) as process:
+            process.began()
+            process.report()
+
+    def __exit__(self, *_: object) -> None:
+        self._last.close()
+
+    @property
+    def checkpoint(self) -> Path:
+        """The query's checkpoint."""
+        return self.directory / "checkpoint"
+
+    @property
+    def workers(self) -> list[int]:
+        """The process ids of the workers."""
+        return [slot["worker"]["pid"] for slot in self.receiver.status()["workers"] if "worker" in slot]
+
+    def buffered(self) -> int:
+        """Bytes that the workers hold."""
+        found = [slot["worker"] for slot in self.receiver.status()["workers"] if "worker" in slot]
+        return sum(int(worker["buffered_bytes"]) for worker in found)
+
+    def offsets_bytes(self) -> int:
+        """The size of the newest plan in the checkpoint."""
+        files = [file for file in (self.checkpoint / "offsets").glob("[0-9]*") if file.name.isdigit()]
+        return max(files, key=lambda file: int(file.name)).stat().st_size if files else 0
+
+    def load(self, seconds: float, module: str = "proving.bench.load", **settings: Any) -> Process:
+        """Start a sender with instances and streams that no other has had."""
+        self._loads += 1
+        load = Load(
+            address=addresses(self.receiver).split(",")[0],
+            cookie=COOKIE,
+            program=self.name,
+            prefix=f"load-{self._loads}",
+            seconds=seconds,
+            base=self._base,
+        )
+        load = replace(load, **settings)
+        self._base += load.connectors * load.streams
+        return Process(module, load, self.directory / f"load-{self._loads}.log")
+
+    def run(self, module: str = "proving.bench.load", warm_up: float | None = None, **settings: Any) -> dict[str, Any]:
+        """One load: behind the warm-up, windows of equal length; rates of what is acknowledged, and processor time."""
+        lengths = self.context.lengths
+        warm_up = lengths.warm_up if warm_up is None else warm_up
+        last = self.query.lastProgress
+        with self.load(warm_up + lengths.measured + 0.5, module, **settings) as process:
+            began = process.began()
+            samples = list(self._samples(began + warm_up))
+            report = process.report()
+        edges = [time for time, _ in samples]
+        found = rates(report["points"], edges)
+        seconds = grown(samples[0][1], samples[-1][1])
+        before = -1 if last is None else last["batchId"]
+        progress = [one for one in self.query.recentProgress if one["numInputRows"] and one["batchId"] > before]
+        return {
+            "edges": edges,
+            "rates": found,
+            "seconds": seconds,
+            "messages": sum(rate * (edges[at + 1] - edges[at]) for at, rate in enumerate(found)),
+            "wall": edges[-1] - edges[0],
+            "batches": [shown(one) for one in progress],
+            **report,
+        }
+
+    def _samples(self, start: float) -> Iterator[tuple[float, dict[str, float]]]:
+        lengths, workers = self.context.lengths, self.workers
+        for window in range(lengths.windows + 1):
+            time.sleep(max(0.0, start + window * lengths.window - time.monotonic()))
+            yield time.monotonic(), dict(cpu_by_role(workers))
+
+
+def shown(progress: Any) -> dict[str, Any]:
+    """What is kept of a batch's progress; durations in ms."""
+    return {"batch": progress["batchId"], "rows": progress["numInputRows"], "ms": dict(progress["durationMs"])}
+
+
+def per_million(run: dict[str, Any]) -> dict[str, float]:
+    """Seconds of processor time a million messages, by role."""
+    messages = max(run["messages"], 1.0)
+    return {role: round(1e6 * seconds / messages, 3) for role, seconds in sorted(run["seconds"].items())}
+
+
+def noop(writer: Any) -> Any:
+    """Rows are made in Spark's own form, and dropped."""
+    return writer.format("noop")
+
+
+def parquet(directory: Path) -> Callable[[Any], Any]:
+    """Rows are written as Parquet files."""
+    return lambda writer: writer.format("parquet").option("path", str(directory))

@@ -1,0 +1,87 @@
+"""``python -m proving.chaos``: see ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from proving.chaos.report import Run
+from proving.chaos.run import LIVENESS_SECONDS, Plan, passed, run
+
+LINE_SECONDS = 15.0
+
+
+def arguments() -> tuple[Plan, argparse.Namespace]:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="chaos", description="Kill every part of a real installation, then count.")
+    parser.add_argument("--minutes", type=float, default=3.0, metavar="M", help="how long messages last (default: 3)")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="one seed is one schedule (default: 1)")
+    parser.add_argument("--messages", type=int, default=0, metavar="N", help="default: 60,000 a minute")
+    parser.add_argument("--kills", type=int, default=0, metavar="K", help="default: 2.5 a minute")
+    parser.add_argument(
+        "--output", type=Path, default=Path("build/chaos"), help="where everything is written (default: %(default)s)"
+    )
+    given = parser.parse_args()
+    if given.minutes <= 0 or given.messages < 0 or given.kills < 0:
+        parser.error("--minutes must be above 0, --messages and --kills not below")
+    messages = given.messages or int(60_000 * given.minutes)
+    kills = given.kills or max(1, int(2.5 * given.minutes))
+    return Plan(given.output.absolute(), given.seed, given.minutes, messages, kills), given
+
+
+@contextmanager
+def reporting() -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
+    """How to say what stays, and how to say what is overtaken by the next: live on a terminal, else a line at times."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    if console.is_terminal:
+        with console.status("") as status:
+            yield console.print, status.update
+        return
+    said = time.monotonic()
+
+    def now_and_then(line: str) -> None:
+        nonlocal said
+        if time.monotonic() - said >= LINE_SECONDS:
+            said = time.monotonic()
+            print(line, flush=True)
+
+    yield lambda line: print(line, flush=True), now_and_then
+
+
+def summary(outcome: Run, directory: Path) -> str:
+    """The end of a run in a few lines."""
+    figures = outcome.to_json()
+    counts = "\n".join(f"  {name:<13}{count:>12,}" for name, count in asdict(outcome.verdict).items())
+    wait = figures["longest_wait_after_last_fault"]
+    alive = "did not all advance" if wait is None else f"all advanced within {wait:.1f} s"
+    ends = figures["ends_that_no_kill_explains"]
+    return (
+        f"{counts}\n"
+        f"{figures['kills']} kills in {figures['seconds']:.0f} s, {figures['batches']} batches; after the last fault "
+        f"references {alive} (limit {LIVENESS_SECONDS:.0f} s).\n"
+        + (f"Ends that no kill explains: {ends}\n" if ends else "")
+        + ("" if outcome.complete else "Not everything was acknowledged in time.\n")
+        + f"Figures and timeline: {directory}/chaos.json, {directory}/chaos.png"
+    )
+
+
+def main() -> int:
+    """0 when nothing was lost, repeated, disordered, altered or acknowledged too early, and all went on in time."""
+    plan, _ = arguments()
+    with reporting() as (say, progress):
+        outcome = run(plan, say, progress)
+        say(summary(outcome, plan.directory))
+    good = passed(outcome, plan.kills)
+    print("PASSED" if good else "FAILED")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

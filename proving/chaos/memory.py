@@ -1,0 +1,151 @@
+"""How much memory every process of an installation holds, over time, and whether it grows."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from proving.chaos.stage import Stage
+
+MEBIBYTE = 1 << 20
+SAMPLE_SECONDS = 1.0
+PRESENT = 0.8
+"""A process is judged when it was there for so much of the time: one that serves a few batches and goes cannot leak."""
+
+
+@dataclass
+class Series:
+    """One process's resident memory: ``times`` in seconds since the start, ``sizes`` in MiB."""
+
+    role: str
+    times: list[float] = field(default_factory=list)
+    sizes: list[float] = field(default_factory=list)
+
+    def after(self, seconds: float) -> tuple[Sequence[float], Sequence[float]]:
+        """What was sampled from then on."""
+        first = next((index for index, at in enumerate(self.times) if at >= seconds), len(self.times))
+        return self.times[first:], self.sizes[first:]
+
+
+class Sampler:
+    """Samples from entry to exit, in a thread. ``series`` is by process id and creation time."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.series: dict[tuple[int, float], Series] = {}
+        self._stage = stage
+        self._began = time.monotonic()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Sampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(SAMPLE_SECONDS):
+            at = time.monotonic() - self._began
+            for role, process in processes(self._stage):
+                with contextlib.suppress(psutil.Error):
+                    key = (process.pid, process.create_time())
+                    series = self.series.setdefault(key, Series(role))
+                    series.times.append(round(at, 1))
+                    series.sizes.append(round(process.memory_info().rss / MEBIBYTE, 2))
+
+
+def processes(stage: Stage) -> Iterator[tuple[str, psutil.Process]]:
+    """Every process of the installation that runs now, with what it is."""
+    assert stage.driver is not None
+    roots = {"driver": stage.driver.pid, "Redis": stage.redis.pid}
+    roots |= {f"connector {name}": known.pid for name, known in stage.connectors.items()}
+    saved = json.loads((stage.cluster / "cluster.json").read_text(encoding="utf-8"))
+    roots |= {f"cluster's {daemon['name']}": daemon["pid"] for daemon in saved["daemons"]}
+    slots = {known.pid: known.name for known in stage.workers()}
+    for role, pid in roots.items():
+        if pid is None:
+            continue
+        with contextlib.suppress(psutil.Error):
+            root = psutil.Process(pid)
+            yield role, root
+            for child in root.children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    yield slots.get(child.pid) or child_role(role, child), child
+
+
+def child_role(role: str, child: psutil.Process) -> str:
+    """What a process below the driver or a cluster's worker is."""
+    if child.name() == "java":
+        return f"executor of {role}"
+    return f"Python of {role}"
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A process after warm-up. ``slope`` is in MiB a minute, of the straight line through its samples."""
+
+    role: str
+    pid: int
+    first: float
+    last: float
+    slope: float
+
+
+def growths(series: Mapping[tuple[int, float], Series], warm_up: float, end: float) -> list[Growth]:
+    """Those that were there most of the time, the fastest growing first."""
+    found = []
+    for (pid, _), one in series.items():
+        times, sizes = one.after(warm_up)
+        if len(times) < 2 or times[-1] - times[0] < PRESENT * (end - warm_up):
+            continue
+        slope = float(np.polyfit(np.array(times) / 60, np.array(sizes), 1)[0])
+        found.append(Growth(one.role, pid, sizes[0], sizes[-1], round(slope, 3)))
+    return sorted(found, key=lambda growth: -growth.slope)
+
+
+def draw_memory(
+    series: Mapping[tuple[int, float], Series], judged: Sequence[Growth], warm_up: float, title: str, file: Path
+) -> None:
+    """Resident memory of the judged processes: Java above, all else below."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (java, rest) = pyplot.subplots(2, 1, figsize=(13, 9), sharex=True, layout="constrained")
+    pids = {growth.pid: growth for growth in judged}
+    groups: dict[str, list[tuple[int, Series]]] = defaultdict(list)
+    for (pid, _), one in series.items():
+        if pid in pids:
+            groups[one.role].append((pid, one))
+    for role, members in sorted(groups.items()):
+        for pid, one in members:
+            axes: Any = java if is_java(role) else rest
+            axes.plot(one.times, one.sizes, linewidth=1.2, label=f"{role} ({pids[pid].slope:+.2f} MiB/min)")
+    for axes, name in ((java, "Java"), (rest, "Python and Redis")):
+        axes.axvline(warm_up, color="#666666", linestyle="--", linewidth=0.8)
+        axes.set_ylabel(f"{name}: resident (MiB)")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    rest.set_xlabel("seconds; judged from the dashed line on")
+    figure.suptitle(title)
+    figure.savefig(file, dpi=110)
+    pyplot.close(figure)
+
+
+def is_java(role: str) -> bool:
+    """Whether a role is played by a Java process."""
+    return role == "driver" or role.startswith(("executor of", "cluster's"))

@@ -1,0 +1,175 @@
+"""The figures of a run, and their picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from proving.chaos.faults import Blow
+from proving.chaos.judge import Acks, Verdict, Written
+from proving.chaos.schedule import Kind
+
+COLOURS = {
+    Kind.CONNECTOR: "#1b9e77",
+    Kind.WORKER: "#d95f02",
+    Kind.EXECUTOR: "#7570b3",
+    Kind.DRIVER: "#e7298a",
+    Kind.REDIS: "#a6761d",
+    Kind.FLUSH: "#e6ab02",
+    Kind.STOP: "#666666",
+    Kind.STOP_FOR_GOOD: "#000000",
+}
+AGE_STEP = 0.5
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that is known of a run when it is over. Times are seconds of the wall clock."""
+
+    seed: int
+    began: float
+    ended: float
+    interval: float
+    connectors: Mapping[str, Sequence[Path]]
+    acks: Mapping[str, Acks]
+    blows: Sequence[Blow]
+    verdict: Verdict
+    written: Written
+    starts: Mapping[str, int]
+    failures: Mapping[str, Sequence[int]]
+    complete: bool
+
+    @property
+    def last_fault(self) -> float:
+        """When the last fault was over."""
+        return max((blow.until for blow in self.blows), default=self.began)
+
+    def advances(self) -> dict[str, float | None]:
+        """Seconds from the last fault to each stream's next acknowledgement; None where none came. Streams that were
+        acknowledged to their end before are left out.
+        """
+        found: dict[str, float | None] = {}
+        for files in self.connectors.values():
+            for file in files:
+                acks = self.acks.get(str(file), ())
+                size = file.stat().st_size
+                if any(seen <= self.last_fault and reference == size for seen, reference in acks):
+                    continue
+                later = [seen for seen, _ in acks if seen > self.last_fault]
+                found[file.name] = round(later[0] - self.last_fault, 2) if later else None
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures and the schedule."""
+        waits = self.advances()
+        return {
+            "seed": self.seed,
+            "seconds": round(self.ended - self.began, 1),
+            "complete": self.complete,
+            "counts": asdict(self.verdict),
+            "kills": sum(blow.kills for blow in self.blows),
+            "faults": {kind.value: sum(b.fault.kind is kind and bool(b.hit) for b in self.blows) for kind in Kind},
+            "batches": len(self.written.commits),
+            "acknowledgements": sum(len(acks) for acks in self.acks.values()),
+            "longest_wait_after_last_fault": _longest(waits),
+            "waits_after_last_fault": waits,
+            "starts": dict(self.starts),
+            "ends_that_no_kill_explains": {name: list(ends) for name, ends in self.failures.items() if ends},
+            "schedule": [blow.to_json() for blow in self.blows],
+        }
+
+
+def _longest(waits: Mapping[str, float | None]) -> float | None:
+    known = [wait for wait in waits.values() if wait is not None]
+    return None if len(known) < len(waits) else max(known, default=0.0)
+
+
+def throughput(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Messages committed in each second of the run."""
+    batches, counts = np.unique(run.written.rows["batch"].to_numpy(), return_counts=True)
+    # Batches of the very end may lack their commit: the run was over first.
+    known = np.array([int(batch) in run.written.commits for batch in batches], dtype=bool)
+    times = [run.written.commits[int(batch)] - run.began for batch in batches[known]]
+    edges = np.arange(0.0, run.ended - run.began + 2)
+    values, _ = np.histogram(times, bins=edges, weights=counts[known])
+    return edges[:-1], values.astype(np.float64)
+
+
+def ages(run: Run, files: Sequence[Path]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """For each moment, how long the oldest line of a connector that is not acknowledged has been due."""
+    moments = np.arange(0.0, run.ended - run.began + AGE_STEP, AGE_STEP)
+    worst = np.zeros(len(moments))
+    for file in files:
+        ends = np.cumsum([len(line) + 1 for line in file.read_bytes().split(b"\n")[:-1]])
+        acks = run.acks.get(str(file), ())
+        done = np.searchsorted(ends, [reference for _, reference in acks], side="right")
+        at = np.searchsorted([seen - run.began for seen, _ in acks], moments, side="right")
+        oldest = np.concatenate(([0], np.maximum.accumulate(done) if len(done) else []))[at]
+        waiting = np.where(oldest < len(ends), moments - oldest * run.interval, 0.0)
+        worst = np.maximum(worst, np.maximum(waiting, 0.0))
+    return moments, worst
+
+
+def write_json(run: Run, file: Path) -> None:
+    """The figures as a file."""
+    file.write_text(json.dumps(run.to_json(), indent=2) + "\n", encoding="utf-8")
+
+
+def draw_timeline(run: Run, file: Path) -> None:
+    """Three strips over one axis of time: faults, throughput, and the age of what is not acknowledged."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (marks, rate, age) = pyplot.subplots(
+        3, 1, figsize=(14, 9), sharex=True, height_ratios=(2, 3, 3.5), layout="constrained"
+    )
+    _draw_marks(run, marks)
+    moments, values = throughput(run)
+    rate.fill_between(moments, values, step="post", color="#9ecae1", label="in each second")
+    width = min(10, len(values))
+    smooth = np.convolve(values, np.ones(width) / width, mode="same")
+    rate.plot(moments, smooth, color="#08519c", linewidth=1.5, label=f"mean of {width} s")
+    rate.set_ylabel("messages committed / s")
+    rate.legend(loc="upper left", fontsize=8)
+    for instance, files in sorted(run.connectors.items()):
+        age.plot(*ages(run, files), linewidth=1.2, label=instance)
+    age.set_ylabel("age of the oldest record\nnot acknowledged (s)")
+    age.set_xlabel("seconds since sending began")
+    age.legend(loc="upper left", ncols=3, fontsize=8)
+    for blow in run.blows:
+        for axes in (rate, age):
+            axes.axvline(blow.time - run.began, color=COLOURS[blow.fault.kind], linewidth=0.8, alpha=0.6)
+    for axes in (rate, age):
+        axes.set_ylim(bottom=0)
+        axes.grid(axis="y", alpha=0.3)
+    age.set_xlim(0, run.ended - run.began)
+    counts = run.verdict
+    figure.suptitle(
+        f"{counts.sent:,} messages, {sum(b.kills for b in run.blows)} kills (seed {run.seed}): {counts.lost} lost, "
+        f"{counts.repeated} repeated, {counts.disordered} out of order, {counts.altered} altered, "
+        f"{counts.early} acknowledged too early"
+    )
+    figure.savefig(file, dpi=110)
+    pyplot.close(figure)
+
+
+def _draw_marks(run: Run, axes: Any) -> None:
+    rows = list(reversed(Kind))
+    for blow in run.blows:
+        if not blow.hit:
+            continue
+        row, start = rows.index(blow.fault.kind), blow.time - run.began
+        colour = COLOURS[blow.fault.kind]
+        axes.plot([start, blow.until - run.began], [row, row], color=colour, linewidth=4, solid_capstyle="butt")
+        axes.plot(start, row, marker="X" if blow.kills else "o", color=colour, markersize=8)
+    axes.set_yticks(range(len(rows)), [kind.value for kind in rows])
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.grid(axis="y", alpha=0.3)

@@ -1,0 +1,73 @@
+"""Runs histories from the command line: ``python -m proving.simulator --seeds N``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from proving.simulator.world import Report, simulate
+
+PROGRESS_SECONDS = 2.0
+
+
+def arguments() -> argparse.Namespace:
+    """What is asked for."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/simulate", description="Runs simulated histories and checks every promise in each."
+    )
+    parser.add_argument("--seeds", type=int, default=200, help="how many histories to run (200)")
+    parser.add_argument("--start", type=int, default=0, help="the first seed (0)")
+    parser.add_argument("--seed", type=int, help="run this one alone; what a failure prints")
+    parser.add_argument("--verbose", action="store_true", help="print every line of the history")
+    parser.add_argument("--keep-going", action="store_true", help="go on after a failure, and count them")
+    return parser.parse_args()
+
+
+def describe(report: Report) -> str:
+    """A failure, readable, with the way to see it again."""
+    return (
+        f"\nseed {report.seed}: {report.violation}\n\nthe end of its history:\n{report.history}\n\n"
+        f"replay it with: ./scripts/simulate --seed {report.seed} --verbose\n"
+    )
+
+
+def main() -> int:
+    """Run them; the exit status is 0 when every promise was kept in all."""
+    wanted = arguments()
+    seeds = [wanted.seed] if wanted.seed is not None else range(wanted.start, wanted.start + wanted.seeds)
+    totals: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    slowest = (0.0, 0)
+    failed: list[int] = []
+    began = shown = time.monotonic()
+    for seed in seeds:
+        report = simulate(seed, verbose=wanted.verbose)
+        totals.update(seeds=1, steps=report.steps, messages=report.messages, batches=report.batches)
+        totals["seconds"] += round(report.seconds)
+        faults.update(report.counts)
+        slowest = max(slowest, (report.recovery, seed))
+        if report.violation:
+            failed.append(seed)
+            print(describe(report))
+            if not wanted.keep_going:
+                break
+        if sys.stderr.isatty() and time.monotonic() - shown > PROGRESS_SECONDS:
+            shown = time.monotonic()
+            print(f"\r{totals['seeds']} of {len(seeds)} histories, {totals['steps']:,} steps", end="", file=sys.stderr)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    print(
+        f"{totals['seeds']} histories, {totals['steps']:,} steps, {totals['batches']:,} batches, "
+        f"{totals['messages']:,} messages, {totals['seconds']:,} simulated seconds in {time.monotonic() - began:.1f} s"
+    )
+    print("misfortunes: " + ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in sorted(faults.items())))
+    print(f"longest recovery: {slowest[0]:.1f} simulated seconds after the last fault (seed {slowest[1]})")
+    if failed:
+        print(f"FAILED: {len(failed)} histories: {', '.join(map(str, failed[:20]))}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

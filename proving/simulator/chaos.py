@@ -1,0 +1,180 @@
+"""What goes wrong: one misfortune after the other, drawn from the seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from proving.simulator.core import Part, Steps
+from proving.simulator.failing import Failing
+from proving.simulator.worker import Worker
+from wallaroo_spark.protocol import V3
+
+if TYPE_CHECKING:
+    from proving.simulator.world import World
+
+MOST_CALLS = 5_000
+"""By how many calls of a worker's state one of them has failed."""
+
+
+class Chaos:
+    """Draws a misfortune, waits, draws another; ends by letting everything go on in peace."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.sim = world.sim
+        self.part = Part("chaos")
+        self._kinds: list[tuple[int, Callable[[], None]]] = [
+            (6, self.cut_a_connection),
+            (3, self.kill_a_connector),
+            (4, self.kill_a_worker),
+            (2, self.lose_a_machine),
+            (3, self.stop_a_worker),
+            (6, self.let_a_call_fail),
+            (2, self.cancel_a_worker),
+            (2, self.ask_a_worker_to_leave),
+            (1, self.copy_a_worker),
+            (2, self.kill_the_driver),
+            (3, self.kill_the_query),
+            (3, self.kill_a_task),
+            (2, self.lose_the_registry),
+            (1, self.empty_the_registry),
+            (2, self.move_a_stream),
+            (2 if world.profile.goes_back else 0, self.go_back),
+        ]
+        self.sim.spawn(self.part, self._run())
+
+    def _run(self) -> Steps:
+        weights = [weight for weight, _ in self._kinds]
+        kinds = [kind for _, kind in self._kinds]
+        yield self.sim.random.uniform(0.0, 3.0)
+        while self.sim.now < self.world.profile.fault_seconds:
+            kind = self.sim.random.choices(kinds, weights)[0]
+            self.sim.history.counts[kind.__name__] += 1
+            kind()
+            yield self.sim.random.expovariate(1 / self.world.profile.fault_pause)
+
+    def _later(self, action: Callable[[], None], most: float) -> None:
+        self.sim.after(self.sim.random.uniform(0.0, most), self.world.fate, action)
+
+    def _a_worker(self) -> Worker | None:
+        workers = [worker for worker in self.world.driver.fleet.values() if worker.alive]
+        return self.sim.random.choice(workers) if workers else None
+
+    def cut_a_connection(self) -> None:
+        """The network between a connector and its worker breaks; sometimes one side alone is told."""
+        ends = list(self.world.network.open.values())
+        if ends:
+            end = self.sim.random.choice(ends)
+            told = self.sim.random.random() < 0.7
+            self.sim.log(
+                end.part.name, f"its connection to {end.peer.part.name} is cut" + ("" if told else ", silently")
+            )
+            (end if self.sim.random.random() < 0.5 else end.peer).cut(told=told)
+
+    def kill_a_connector(self) -> None:
+        """A connector's process dies, and is started again."""
+        program = self.sim.random.choice(self.world.programs)
+        program.kill()
+        self._later(program.start, 5.0)
+
+    def kill_a_worker(self) -> None:
+        """A worker's process is killed; the machine goes on and refuses its connections."""
+        worker = self._a_worker()
+        if worker is not None:
+            worker.kill()
+
+    def lose_a_machine(self) -> None:
+        """A worker goes with its machine; nobody is told."""
+        worker = self._a_worker()
+        if worker is not None:
+            worker.kill(silent=True)
+
+    def stop_a_worker(self) -> None:
+        """A worker is stopped for longer than its lease, or nearly."""
+        worker = self._a_worker()
+        if worker is not None:
+            self.sim.put_to_sleep(worker, self.world.profile.lease_seconds * self.sim.random.uniform(0.2, 3.0))
+
+    def let_a_call_fail(self) -> None:
+        """One of the next calls that a worker's state makes fails, whichever it is, as an allocation may."""
+        worker = self._a_worker()
+        if worker is not None and worker.serving:
+            worker.failing = Failing(round(math.exp(self.sim.random.uniform(0.0, math.log(MOST_CALLS)))))
+
+    def cancel_a_worker(self) -> None:
+        """Spark gives a task up whose process goes on for some seconds."""
+        worker = self._a_worker()
+        if worker is not None:
+            self.world.driver.cancel(worker)
+
+    def ask_a_worker_to_leave(self) -> None:
+        """A worker stops in good order."""
+        worker = self._a_worker()
+        if worker is not None and not worker.asleep:
+            worker.stop("asked to leave")
+
+    def copy_a_worker(self) -> None:
+        """Spark runs a second copy of a task."""
+        worker = self._a_worker()
+        if worker is not None:
+            copy = Worker(self.world, worker.slot, worker.submission, worker.token, worker.options.workers)
+            self.sim.log(copy.name, f"is a copy of {worker.name}")
+            self._later(copy.kill, 10.0)
+
+    def kill_the_driver(self) -> None:
+        """The whole application dies; another one follows, with as many slots or others."""
+        driver = self.world.driver
+        if driver.alive:
+            driver.kill()
+            slots = self.sim.random.choice((driver.workers, driver.workers, 1, 2, 3))
+            self._later(lambda: self.world.start_driver(slots), 6.0)
+
+    def kill_the_query(self) -> None:
+        """The query fails and is started again."""
+        query = self.world.driver.query
+        if query is not None:
+            query.kill("an error")
+
+    def kill_a_task(self) -> None:
+        """A reading task dies half-way."""
+        query = self.world.driver.query
+        tasks = [task for task in query.tasks if task.alive] if query is not None and query.alive else []
+        if tasks:
+            self.sim.random.choice(tasks).kill()
+
+    def lose_the_registry(self) -> None:
+        """Redis is away for a while."""
+        self.world.registry.leave(self.sim.random.uniform(0.5, 8.0))
+
+    def empty_the_registry(self) -> None:
+        """Redis has lost everything."""
+        self.world.registry.lose_everything()
+
+    def move_a_stream(self) -> None:
+        """A stream of the whole source goes on from another instance."""
+        programs = [program for program in self.world.programs if program.revision is V3]
+        givers = [program for program in programs if program.sources]
+        if len(programs) > 1 and givers:
+            giver = self.sim.random.choice(givers)
+            taker = self.sim.random.choice([program for program in programs if program is not giver])
+            source = self.sim.random.choice(giver.sources)
+            self.sim.log(giver.instance, f"leaves {source.name} to {taker.instance}")
+            giver.sources.remove(source)
+            taker.sources.append(source)
+            if giver.process is not None and giver.process.alive:
+                giver.process.drop(source.stream_id)
+            if taker.process is not None and taker.process.alive:
+                taker.process.adopt(source)
+
+    def go_back(self) -> None:
+        """The query is stopped, its checkpoint is replaced by an older copy, and it is started again."""
+        checkpoint, query = self.world.checkpoint, self.world.driver.query
+        if query is None or not query.alive or checkpoint.last_committed < 0:
+            return
+        query.kill("an operator stops it")
+        batch = self.sim.random.randint(max(-1, checkpoint.last_committed - 4), checkpoint.last_committed)
+        self.sim.log("operator", f"goes back to batch {batch}")
+        checkpoint.go_back_to(batch)
+        self.world.judge.went_back()

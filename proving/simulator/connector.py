@@ -1,0 +1,431 @@
+"""A connector: the program that owns the data for good, and the process that sends it and may die.
+
+The process holds the product's own session, ledgers, route and back-off, and does with them what
+``wallaroo_spark/connector/hub.py``, ``keeper.py`` and ``stream.py`` do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from proving.simulator.core import Part, Promise, Steps, Violation
+from proving.simulator.network import End
+from proving.simulator.sources import Source
+from wallaroo_spark.connector.backoff import Backoff
+from wallaroo_spark.connector.ledger import Ledger
+from wallaroo_spark.connector.outbox import Budget, Fleeting, Outbox, Trail, cost
+from wallaroo_spark.connector.route import Route
+from wallaroo_spark.errors import RegistryError, RemoteProtocolError, ReplayError, TransportError
+from wallaroo_spark.protocol import (
+    HEAD_BYTES,
+    NOTHING_PROCESSED,
+    Ack,
+    ConnectorSession,
+    EncodedRun,
+    Error,
+    Flags,
+    Frame,
+    Message,
+    Nack,
+    NotifyAck,
+    Ok,
+    Restart,
+    Revision,
+    StreamState,
+    WorkerSession,
+    encode_run,
+)
+from wallaroo_spark.protocol.reasons import is_later, redirect_address
+from wallaroo_spark.transport import format_address, parse_address
+from wallaroo_spark.worker.ledger import StreamKey
+
+if TYPE_CHECKING:
+    from proving.simulator.world import World
+
+RETRY = Backoff(initial=0.2, maximum=3.0, give_up_after=1e9)
+HANDSHAKE_SECONDS = 10.0
+_TOO_LARGE = "memoryBudget"
+
+
+@dataclass
+class Sending:
+    """A stream as a process has it. ``cursor`` is the next message that was never sent by it."""
+
+    source: Source
+    ledger: Ledger
+    cursor: int = 0
+    opened: bool = False
+    refusals: int = 0
+
+
+@dataclass
+class Program:
+    """What outlives the process: who it is, and the data."""
+
+    world: World
+    instance: str
+    revision: Revision
+    replayable: bool
+    sources: list[Source] = field(default_factory=list)
+    process: Connector | None = None
+
+    def start(self) -> None:
+        """Run it, unless it runs."""
+        if self.process is None or not self.process.alive:
+            self.process = Connector(self)
+
+    def kill(self) -> None:
+        """Its process dies, with all that it has not been acknowledged."""
+        if self.process is not None and self.process.alive:
+            self.process.kill()
+
+
+class Connector(Part):
+    """One process of a program."""
+
+    def __init__(self, program: Program) -> None:
+        world = program.world
+        super().__init__(f"{program.instance}#{world.next_number()}")
+        self.program = program
+        self.world = world
+        self.sim = world.sim
+        self.revision = program.revision
+        self.budget = Budget(1 << 30)
+        self.increasing = world.profile.message_ids != "opaque" or not program.revision.layout.known_flags
+        self.streams = {source.stream_id: self._sending(source) for source in program.sources}
+        self.session: ConnectorSession | None = None
+        self.end: End | None = None
+        self.up = False
+        self.notified = 0
+        self._references: dict[int, int] = {}
+        self._ending = Promise()
+        self._progressed = False
+        self._poked = False
+        self.sim.log(self.name, f"starts in {self.revision.name}")
+        self.sim.spawn(self, self._run())
+
+    def _sending(self, source: Source) -> Sending:
+        ledger: Ledger
+        if source.ephemeral:
+            ledger = Fleeting(source.name, increasing=False)
+        elif self.program.replayable:
+            ledger = Trail(source.name, increasing=self.increasing)
+        else:
+            ledger = Outbox(source.name, self.budget, increasing=self.increasing)
+        return Sending(source, ledger, source.spent)
+
+    def kill(self) -> None:
+        """End at once."""
+        self.alive = False
+        self.sim.log(self.name, "is killed")
+        self.world.network.kill(self)
+
+    def key(self, stream_id: int) -> StreamKey:
+        """The identity of one of its streams."""
+        return StreamKey(self.program.instance if self.revision.stream_scope == "instance" else "", stream_id)
+
+    def worker_session(self) -> WorkerSession | None:
+        """The other side of its session, as the worker has it; None when that is over."""
+        return self.end.peer.taker.session_of(self.end.peer) if self.end and self.end.peer.taker else None
+
+    # Sessions, as the keeper has them.
+
+    def _run(self) -> Steps:
+        route = Route(RETRY, self.sim.random.random, self.sim.now)
+        while True:
+            yield route.delay(self.sim.now)
+            try:
+                leases = yield self.world.registry.ask(lambda r: r.leases())
+            except RegistryError as error:
+                route.failed("the registry", str(error))
+                continue
+            found = [parse_address(lease.connect) for lease in leases.values() if lease.connect]
+            route.replace(found)
+            address = route.next()
+            if address is None:
+                route.failed("the registry", "no worker")
+                continue
+            where = format_address(*address)
+            try:
+                end = yield self.world.network.connect(self, where)
+            except TransportError as error:
+                route.failed(where, error.message)
+                continue
+            began, last = yield from self._session(end, route)
+            if isinstance(last, ReplayError):
+                if not route.behind(address, last.message, self.sim.now):
+                    raise Violation(f"{self.name} is asked for what was acknowledged: {last.message}") from last
+                continue
+            elsewhere = self._meaning(last, where)
+            if began is not None:
+                long = self.sim.now - began > RETRY.maximum
+                route.ended(address, "ended", self.sim.now, progressed=self._progressed or long)
+            if elsewhere:
+                route.redirected(where, parse_address(elsewhere))
+            elif began is None:
+                route.failed(where, str(last))
+
+    def _session(self, end: End, route: Route) -> Steps:
+        session = ConnectorSession(self.revision)
+        self.session, self.end, self._ending, self._progressed = session, end, Promise(), False
+        ending, self.notified = self._ending, 0
+        end.taker = self
+        cookie = self.world.cookie.encode()
+        end.write(session.hello(version="0.0.1", cookie=cookie, program="sim", instance=self.program.instance))
+        late = TransportError("no answer to HELLO")
+        self.sim.after(HANDSHAKE_SECONDS, self, lambda: None if self.up else ending.resolve(late))
+        began_at = self.sim.now
+        last = yield ending
+        began = began_at if self.up else None
+        if self.up:
+            route.connected()
+        self.up, self.session, self.end = False, None, None
+        end.close()
+        self.sim.log(self.name, f"its session has ended: {last}"[:150])
+        return began, last
+
+    def _meaning(self, last: Frame | Exception, where: str) -> str:
+        match last:
+            case Restart():
+                return last.address
+            case Error():
+                elsewhere = redirect_address(last.reason)
+                if not elsewhere and not is_later(last.reason):
+                    self._refused_for_good(last.reason, where)
+                return elsewhere or ""
+        return ""
+
+    def _refused_for_good(self, reason: str, where: str) -> None:
+        """What ends a connector of the product; here an operator starts it again where memory was the reason."""
+        if _TOO_LARGE not in reason:
+            raise Violation(f"{self.name} kept the rules and was refused by {where}: {reason}")
+        self.sim.history.counts["dismissed"] += 1
+
+    def restart_session(self) -> None:
+        """Give the session up and come back."""
+        self._ending.resolve(TransportError("given up"))
+
+    def take(self, end: End, data: bytes) -> None:
+        """Bytes from the worker."""
+        session = self.session
+        if session is None or end is not self.end or self._ending.settled:
+            return
+        session.receive(data)
+        try:
+            while (frame := session.next_event()) is not None:
+                self._take(session, frame)
+        except RemoteProtocolError as error:
+            raise Violation(f"{self.name}: the worker broke the protocol: {error.message}") from error
+        except ReplayError as error:
+            self._ending.resolve(error)
+        self.world.judge.heard(self)
+        self.poke()
+
+    def session_of(self, end: End) -> None:
+        """Only workers are asked."""
+
+    def gone(self, end: End, reason: str) -> None:
+        """The connection has ended."""
+        if end is self.end:
+            self._ending.resolve(TransportError(reason or "closed"))
+
+    # Frames, as the hub takes them.
+
+    def _take(self, session: ConnectorSession, frame: Frame) -> None:
+        match frame:
+            case Restart() | Error():
+                self._ending.resolve(frame)
+            case Ok():
+                self._begin(session, frame)
+            case Ack():
+                for stream_id, ref in frame.refs:
+                    self._acknowledge(stream_id, ref)
+            case Nack():
+                self._rewind(session, frame)
+            case NotifyAck():
+                self._answer(session, frame)
+
+    def _begin(self, session: ConnectorSession, ok: Ok) -> None:
+        self.up = True
+        self.sim.log(self.name, f"is told OK, {ok.credits} credits, {[(s.stream_id, s.ref) for s in ok.streams]}")
+        for stream in ok.streams:
+            self.world.judge.acknowledged(self, stream.stream_id, stream.ref, "OK")
+        if not self.revision.has(NotifyAck):
+            self._references = {stream.stream_id: stream.ref for stream in ok.streams}
+        for sending in self.streams.values():
+            sending.refusals = 0
+            if not sending.ledger.settled:
+                self._announce(session, sending)
+
+    def _announce(self, session: ConnectorSession, sending: Sending) -> None:
+        stream_id, data = sending.source.stream_id, b""
+        streams, before = session.streams, session.credits.spent
+        if not session.is_open(stream_id) and streams.get(stream_id).state is not StreamState.NOTIFY_SENT:
+            reference = sending.ledger.notified(self._references.get(stream_id))
+            data += session.notify(stream_id, sending.source.name, reference)
+            while streams.get(stream_id).state is StreamState.RESET:
+                data += session.notify(stream_id, sending.source.name, reference)
+        self.notified += session.credits.spent - before
+        if self.end is not None:
+            self.end.write(data)
+        if session.is_open(stream_id):
+            self._resume(sending)
+
+    def _resume(self, sending: Sending) -> None:
+        reference = self._references.get(sending.source.stream_id)
+        sending.ledger.resume(reference)
+        if not sending.opened:
+            sending.opened = True
+            sending.cursor = sending.cursor if sending.source.ephemeral else sending.source.after(reference)
+
+    def _acknowledge(self, stream_id: int, ref: int) -> None:
+        self.world.judge.acknowledged(self, stream_id, ref, "ACK")
+        self._progressed = True
+        self._references[stream_id] = ref
+        sending = self.streams.get(stream_id)
+        if sending is not None and sending.opened:
+            sending.ledger.acknowledge(ref)
+
+    def _rewind(self, session: ConnectorSession, nack: Nack) -> None:
+        self.sim.log(self.name, f"must send {nack.stream_id} again behind {nack.ref}")
+        if nack.ref:
+            self.world.judge.acknowledged(self, nack.stream_id, nack.ref, "NACK")
+            self._references[nack.stream_id] = nack.ref
+        else:
+            self._references.pop(nack.stream_id, None)
+        sending = self.streams.get(nack.stream_id)
+        if sending is not None:
+            self._announce(session, sending)
+
+    def _answer(self, session: ConnectorSession, answer: NotifyAck) -> None:
+        if answer.ref != NOTHING_PROCESSED:
+            self.world.judge.acknowledged(self, answer.stream_id, answer.ref, "NOTIFY_ACK")
+            self._references[answer.stream_id] = answer.ref
+        elif answer.success:
+            self._references.pop(answer.stream_id, None)
+        sending = self.streams.get(answer.stream_id)
+        if sending is None:
+            return
+        if answer.success:
+            sending.refusals = 0
+            self._resume(sending)
+            return
+        sending.refusals += 1
+        delay = RETRY.delay(sending.refusals, 0.0)
+        self.sim.after(delay, self, lambda: self._announce_again(session, sending))
+
+    def _announce_again(self, session: ConnectorSession, sending: Sending) -> None:
+        known = self.streams.get(sending.source.stream_id) is sending
+        if self.session is session and self.up and not self._ending.settled and known:
+            self._announce(session, sending)
+
+    # Sending, as streams and feeds do.
+
+    def poke(self) -> None:
+        """Send what may be sent, soon."""
+        if not self._poked and self.alive:
+            self._poked = True
+            self.sim.after(self.sim.latency() * 0.3, self, self._pump)
+
+    def _pump(self) -> None:
+        self._poked = False
+        session, end = self.session, self.end
+        if session is None or end is None or not self.up or self._ending.settled:
+            return
+        frames: list[bytes] = []
+        most = self.sim.random.choice((1, 5, 20, 100))
+        order = list(self.streams.values())
+        self.sim.random.shuffle(order)
+        more = False
+        for sending in order:
+            left = most
+            while left and (found := self._next_frames(session, sending, left)) is not None:
+                frames.append(found[0])
+                left -= found[1]
+            more = more or not left
+        end.write(b"".join(frames))
+        self.world.judge.heard(self)
+        if more:
+            self.poke()
+
+    def _next_frames(self, session: ConnectorSession, sending: Sending, most: int) -> tuple[bytes, int] | None:
+        """Frames and how many they are; never more than ``most``."""
+        ledger, source = sending.ledger, sending.source
+        if not sending.opened or not session.is_open(source.stream_id):
+            return None
+        if isinstance(ledger, Trail) and ledger.behind:
+            sending.cursor = source.after(ledger.take_rewind())
+        credits = session.credits.available
+        most = self.sim.random.choice((1, min(most, max(1, credits))))
+        if isinstance(ledger, Outbox) and ledger.behind:
+            run = ledger.next_again(most)
+            if credits < 1 or run is None:
+                return None
+            data = session.messages(run)
+            ledger.sent_again()
+            ledger.validate()
+            return data, run.count
+        if sending.cursor < source.produced and not ledger.ended:
+            return self._new_frames(session, sending, most) if credits >= 1 else None
+        if source.ends and source.complete and sending.cursor == len(source.ids):
+            ledger.ended = True
+        if ledger.ended and not ledger.end_written and (credits >= 1 or not session.end_costs_credit):
+            return self._end_frame(session, sending), 1
+        return None
+
+    def _new_frames(self, session: ConnectorSession, sending: Sending, most: int) -> tuple[bytes, int] | None:
+        """What was never sent: one message, or in bulk those that follow with the same flags."""
+        ledger, source, at = sending.ledger, sending.source, sending.cursor
+        end = at + 1
+        while end < min(source.produced, at + most) and source.flags[end] == source.flags[at]:
+            end += 1
+        payloads = [source.payload(place) or b"" for place in range(at, end)]
+        if not self.budget.admits(cost(sum(map(len, payloads)) + HEAD_BYTES * len(payloads), len(payloads))):
+            return None
+        ids = ledger.next_ids(source.ids[at:end], end - at)
+        if end - at == 1:
+            data = session.message(source.message(at))
+            run = EncodedRun(self.revision, source.stream_id, ids, data)
+        else:
+            run = encode_run(self.revision, source.stream_id, ids, payloads, source.flags[at])
+            data = session.messages(run)
+        ledger.append(run)
+        ledger.validate()
+        sending.cursor = end
+        source.spent += source.ephemeral * (end - at)
+        return data, end - at
+
+    def _end_frame(self, session: ConnectorSession, sending: Sending) -> bytes:
+        ledger, stream_id = sending.ledger, sending.source.stream_id
+        if sending.source.ephemeral:
+            flags = Flags.BOUNDARY | Flags.EOS | Flags.EPHEMERAL
+            data = session.message(Message(stream_id, ledger.last or 0, None, flags))
+        else:
+            data = session.end_of_stream(stream_id, ledger.last or 0)
+        ledger.end_written = True
+        return data
+
+    def drop(self, stream_id: int) -> None:
+        """A stream is another instance's from now on."""
+        self.streams.pop(stream_id, None)
+        self._references.pop(stream_id, None)
+        self.restart_session()
+
+    def adopt(self, source: Source) -> None:
+        """A stream that another instance has sent so far."""
+        sending = self.streams[source.stream_id] = self._sending(source)
+        if self.session is not None and self.up and not self._ending.settled:
+            self._announce(self.session, sending)
+
+    @property
+    def content(self) -> bool:
+        """Whether all that has to be acknowledged is."""
+        return all(
+            sending.source.ephemeral
+            or (
+                sending.ledger.reference == sending.source.ids[-1]
+                and (not sending.source.ends or sending.ledger.settled)
+            )
+            for sending in self.streams.values()
+        )

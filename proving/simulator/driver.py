@@ -1,0 +1,192 @@
+"""The driver's process: it submits the workers, starts queries, reads the checkpoint and tells the workers of it.
+
+The announcer and the checkpoint's watcher are the product's own; what is a thread there is a process of steps here.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, cast
+
+from proving.simulator.checkpoint import RECEIVER, SimulatedFiles
+from proving.simulator.core import Part, Promise, Steps
+from proving.simulator.flight import Client
+from proving.simulator.query import Query
+from proving.simulator.worker import Worker
+from wallaroo_spark.checkpoint import References
+from wallaroo_spark.checkpoint.model import Progress
+from wallaroo_spark.checkpoint.watcher import CheckpointWatcher
+from wallaroo_spark.errors import CheckpointError, RegistryError
+from wallaroo_spark.receiver.announcer import TELL_SECONDS, Announcer, Standing, Teller
+
+if TYPE_CHECKING:
+    from proving.simulator.world import World
+
+ROUND_SECONDS = 0.5
+POLL_SECONDS = 1.0
+ZOMBIE_SECONDS = (1.0, 4.0, 20.0)
+"""How long the process of a cancelled task goes on at most: mostly a little, or for as long as nobody sees to it."""
+
+
+class Watcher(CheckpointWatcher):
+    """The product's watcher, looked with by hand."""
+
+    def look(self) -> None:
+        """One look; what goes wrong is tried again with the next."""
+        try:
+            self._look()
+        except CheckpointError as error:
+            self.error = error.message
+
+
+class AnnouncerByHand(Announcer):
+    """The product's announcer, whose workers are told at once and one after the other."""
+
+    def commit(self, epoch: int, batch: int, references: References) -> None:
+        """Spark has committed a batch."""
+        super().commit(epoch, batch, references)
+        self.settle()
+
+    def settle(self, seconds: float = TELL_SECONDS) -> bool:
+        """Tell every known worker where the query stands now."""
+        for teller in self._tellers.values():
+            teller.tell()
+        return True
+
+    def round(self) -> None:
+        """Look for workers, and tell each what it does not know yet."""
+        self.find_workers()
+        self.settle()
+
+    def _begin_to_tell(self, teller: Teller) -> None:
+        pass
+
+
+class RegistryAtOnce:
+    """The registry as the announcer asks it: with an answer, or an error, before anything else happens."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def leases(self) -> Any:
+        """The live leases by slot."""
+        return self._world.registry.at_once(lambda r: r.leases())
+
+
+class Driver(Part):
+    """One driver, with a fleet of ``workers`` slots and one query after the other."""
+
+    def __init__(self, world: World, workers: int) -> None:
+        super().__init__(f"driver#{world.next_number()}")
+        self.world = world
+        self.sim = world.sim
+        self.workers = workers
+        self.token = f"token of {self.name}"
+        self.query: Query | None = None
+        self.fleet: dict[int, Worker] = {}
+        self.announcer = AnnouncerByHand(
+            cast(Any, RegistryAtOnce(world)), self.token, self._each_round, cast(Any, self._connect)
+        )
+        self._watcher: Watcher | None = None
+        self.sim.log(self.name, f"starts, {workers} slots")
+        self.sim.spawn(self, self._run())
+
+    def _connect(self, address: str, token: str) -> Client:
+        return Client(self.world.inner, address, token)
+
+    def _each_round(self) -> None:
+        self.world.registry.at_once(lambda r: r.publish_fleet({"workers": str(self.workers)}))
+
+    def _run(self) -> Steps:
+        yield from self._until_answered(lambda r: r.forget_slots_from(self.workers))
+        for slot in range(self.workers):
+            self.sim.spawn(self, self._supervise(slot))
+        self.sim.spawn(self, self._rounds())
+        self.sim.spawn(self, self._watch())
+        yield self.sim.random.uniform(0.0, 1.0)
+        self.sim.spawn(self, self._queries())
+
+    def _until_answered(self, work: Any) -> Steps:
+        while True:
+            try:
+                return (yield self.world.registry.ask(work))
+            except RegistryError:
+                yield 0.5
+
+    # The fleet.
+
+    def _supervise(self, slot: int) -> Steps:
+        """A slot's job: submitted whenever it has ended; a task that was killed is tried again within it."""
+        submission = 0
+        while True:
+            again = submission and self.fleet[slot].ended.value == "killed" and self.sim.random.random() < 0.6
+            if not again:
+                submission = yield from self._until_answered(lambda r: r.next_submission())
+            worker = self.fleet[slot] = Worker(self.world, slot, submission, self.token, self.workers)
+            yield worker.ended
+            yield self.sim.random.uniform(0.3, 1.5)
+
+    # The query.
+
+    def _queries(self) -> Steps:
+        while True:
+            yield from self._begin()
+            self.query = Query(self)
+            yield self.query.ended
+            yield self.sim.random.uniform(0.1, 2.0)
+
+    def _begin(self) -> Steps:
+        """Have the workers know where the query will go on, and the watcher follow it from there."""
+        files = SimulatedFiles(self.world.checkpoint, lambda: 0)
+        committed = files.progress(RECEIVER).committed
+        epoch = yield from self._until_answered(lambda r: r.next_submission())
+        epoch = self.announcer.next_epoch(epoch)
+        batch = committed.batch if committed else -1
+        self.sim.log(self.name, f"begins epoch {epoch % 10_000_000} behind batch {batch}")
+        self.announcer.begin(Standing(epoch, batch, committed.references if committed else {}))
+        lagging = SimulatedFiles(self.world.checkpoint, lambda: int(self.sim.chance(0.1)))
+        self._watcher = Watcher(lagging, RECEIVER, functools.partial(self._progressed, epoch))
+
+    def _progressed(self, epoch: int, progress: Progress) -> None:
+        if progress.committed is not None:
+            self.announcer.commit(epoch, progress.committed.batch, progress.committed.references)
+
+    def _watch(self) -> Steps:
+        while True:
+            yield POLL_SECONDS
+            self._look()
+
+    def wake_watcher(self) -> None:
+        """The query has reported progress."""
+        self.sim.after(self.sim.latency(), self, self._look)
+
+    def _look(self) -> None:
+        if self._watcher is not None:
+            self._watcher.look()
+
+    def _rounds(self) -> Steps:
+        while True:
+            for step in (self._each_round, self.announcer.round):
+                try:
+                    step()
+                except RegistryError:
+                    continue
+            yield ROUND_SECONDS
+
+    def kill(self) -> None:
+        """The driver dies and its query with it; its workers are cancelled, and live on for a moment."""
+        self.alive = False
+        self.sim.log(self.name, "is killed")
+        if self.query is not None:
+            self.query.kill("its driver is gone")
+        for worker in self.fleet.values():
+            self.cancel(worker)
+
+    def cancel(self, worker: Worker) -> None:
+        """Spark gives a task up; its process is not told, and goes on until it is killed."""
+        self.sim.log(worker.name, "is cancelled, and does not know")
+        seconds = self.sim.random.uniform(0.0, self.sim.random.choice(ZOMBIE_SECONDS))
+        self.sim.after(seconds, self.world.fate, worker.kill)
+        answer = worker.ended
+        worker.ended = Promise()
+        answer.resolve("killed")

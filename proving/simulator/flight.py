@@ -1,0 +1,102 @@
+"""How the driver and the reading tasks reach a worker: calls that fail, are heard late or twice, and broken streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from proving.simulator.core import Promise, Simulation
+from wallaroo_spark.checkpoint import References
+from wallaroo_spark.errors import TransportError
+from wallaroo_spark.worker import events as e
+from wallaroo_spark.worker.buffer import flatten
+
+if TYPE_CHECKING:
+    from proving.simulator.worker import Worker
+
+TIMEOUT_SECONDS = 2.0
+
+
+class InnerNetwork:
+    """The workers' inner ports by address."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self.sim = sim
+        self.ports: dict[str, Worker] = {}
+
+    def find(self, address: str, token: str) -> Worker:
+        """Who serves there. Raises :class:`TransportError`."""
+        worker = self.ports.get(address)
+        if worker is None or not worker.alive or worker.token != token:
+            raise TransportError(f"worker at {address} did not answer", address=address)
+        return worker
+
+    def call(self, address: str, token: str, work: Callable[[Worker], Any]) -> Promise:
+        """A call whose answer comes later, if at all."""
+        sim, answer = self.sim, Promise()
+        failed = TransportError(f"worker at {address} did not answer", address=address)
+        try:
+            worker = self.find(address, token)
+        except TransportError as error:
+            answer.fail(error)
+            return answer
+
+        def arrive() -> None:
+            result = work(worker)
+            if isinstance(result, Promise):
+                result.then(lambda: sim.after(sim.latency(), clock, lambda: answer.settle_as(result)))
+            else:
+                sim.after(sim.latency(), clock, lambda: answer.resolve(result))
+
+        clock = worker.beyond
+        if not sim.chance(0.02):
+            sim.after(sim.latency(), worker, arrive)
+        sim.after(TIMEOUT_SECONDS, clock, lambda: answer.fail(failed))
+        return answer
+
+
+class Client:
+    """What the driver's announcer holds of one worker; it waits for each answer."""
+
+    def __init__(self, inner: InnerNetwork, address: str, token: str) -> None:
+        self.address = address
+        self._inner = inner
+        self._token = token
+
+    def close(self) -> None:
+        """Give the connection up."""
+
+    def rewind(self, epoch: int, batch: int, references: References) -> None:
+        """The query goes on from exactly these references."""
+        self._tell(e.Rewound(epoch, batch, flatten(references)))
+
+    def committed(self, epoch: int, batch: int, references: References) -> None:
+        """Spark has committed a batch."""
+        self._tell(e.Committed(epoch, batch, flatten(references), self._inner.sim.now))
+
+    def status(self) -> Mapping[str, Any]:
+        """Not asked for here."""
+        raise NotImplementedError
+
+    def _tell(self, event: e.Rewound | e.Committed) -> None:
+        sim = self._inner.sim
+        worker = self._inner.find(self.address, self._token)
+        failed = TransportError(f"worker at {self.address} did not answer", address=self.address)
+        if worker.asleep:
+            sim.after(0.0, worker, lambda: self._late(worker, event))
+            raise failed
+        if sim.chance(0.04):
+            raise failed
+        if sim.chance(0.06):
+            sim.after(sim.random.uniform(0.0, 10.0), worker, lambda: self._late(worker, event))
+            raise failed
+        worker.handle(event)
+        if sim.chance(0.06):
+            sim.after(sim.random.uniform(0.0, 10.0), worker, lambda: self._late(worker, event))
+        if sim.chance(0.03):
+            raise failed
+
+    def _late(self, worker: Worker, event: e.Rewound | e.Committed) -> None:
+        if worker.serving:
+            self._inner.sim.log(worker.name, f"hears late of epoch {event.epoch}, batch {event.batch}")
+            worker.handle(event)

@@ -1,0 +1,227 @@
+"""What must hold after every step, whatever happens; a breach raises :class:`Violation`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from proving.simulator.checkpoint import Row
+from proving.simulator.core import Violation
+from proving.simulator.sources import Source
+from wallaroo_spark.protocol import ConnectorSession, Ok
+from wallaroo_spark.source.planner import ranges
+from wallaroo_spark.worker.ledger import Reference, StreamKey
+from wallaroo_spark.worker.state import WorkerState
+
+if TYPE_CHECKING:
+    from proving.simulator.connector import Connector
+    from proving.simulator.worker import Worker
+    from proving.simulator.world import World
+
+LEASE_SLACK_SECONDS = 4.0
+"""What a renewal, its answer and the worst of delays take together."""
+
+
+class Judge:
+    """Looks on. ``ever`` has all references that any commit has covered, by stream."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.ever: defaultdict[StreamKey, set[Reference]] = defaultdict(set)
+        self.messages = 0
+        self._touched: dict[str, Worker] = {}
+        self._heard: dict[str, Connector] = {}
+        self._read: dict[int, list[Row]] = {}
+        self._superseded: dict[str, float] = {}
+        self._done: dict[StreamKey, int] = {}
+
+    # After each step.
+
+    def touched(self, worker: Worker) -> None:
+        """A worker's state has changed."""
+        self._touched[worker.name] = worker
+
+    def heard(self, connector: Connector) -> None:
+        """A connector's state has changed."""
+        self._heard[connector.name] = connector
+
+    def after_step(self) -> None:
+        """Check all that has changed."""
+        if self._touched:
+            for worker in self._touched.values():
+                self._check_worker(worker)
+            self._touched.clear()
+        if self._heard:
+            for connector in self._heard.values():
+                self._check_connector(connector)
+            self._heard.clear()
+
+    def _check_worker(self, worker: Worker) -> None:
+        state = worker.state
+        if state is None or not worker.alive or worker.failed:
+            return
+        try:
+            state.validate()
+        except AssertionError as error:
+            raise Violation(f"{worker.name} contradicts itself: {error!r}") from error
+        self._check_memory(worker, state)
+
+    def _check_memory(self, worker: Worker, state: WorkerState) -> None:
+        limit = state.buffer.budget + worker.largest_read
+        if state.buffer.used > limit:
+            raise Violation(f"{worker.name} holds {state.buffer.used} bytes; budget and one read are {limit}")
+
+    def _check_connector(self, connector: Connector) -> None:
+        session, end = connector.session, connector.end
+        if session is None or end is None:
+            return
+        for sending in connector.streams.values():
+            try:
+                sending.ledger.validate()
+            except AssertionError as error:
+                raise Violation(f"{connector.name}: the ledger of {sending.source.name} contradicts itself") from error
+        self._check_credits(connector, session)
+
+    def _check_credits(self, connector: Connector, session: ConnectorSession) -> None:
+        """What a connector was granted is what its worker has counted, or less while it is under way."""
+        theirs = connector.worker_session()
+        if theirs is None:
+            return
+        for credits in (session.credits, theirs.credits):
+            if credits.available < -connector.notified:
+                raise Violation(f"{connector.name}: {credits!r} is below {connector.notified} NOTIFYs")
+        if session.credits.granted > theirs.credits.granted:
+            raise Violation(f"{connector.name} was granted {session.credits!r}, and the worker says {theirs.credits!r}")
+        if session.credits.spent < theirs.credits.spent:
+            raise Violation(f"{connector.name} spent {session.credits!r}, and the worker says {theirs.credits!r}")
+
+    # What connectors are told.
+
+    def acknowledged(self, connector: Connector, stream_id: int, ref: int, how: str) -> None:
+        """A connector is told that something is committed."""
+        key = connector.key(stream_id)
+        if ref not in self.ever[key]:
+            raise Violation(
+                f"{connector.name} is told by {how} that {key} is committed up to {ref}; no commit covers it"
+            )
+        self.world.sim.log(connector.name, f"{how}: stream {stream_id} up to {ref}")
+
+    def said(self, worker: Worker, session: int, data: bytes) -> None:
+        """A worker says something to a session: no OK may come from one whose lease is long another's."""
+        state = worker.state
+        assert state is not None
+        client = state.sessions.clients.get(session)
+        if client is None or client.protocol.revision is None:
+            return
+        if data[4] != client.protocol.revision.by_frame[Ok].tag:
+            return
+        self._must_hold_its_lease(worker, "lets a session in")
+
+    def took_in(self, worker: Worker) -> None:
+        """A worker has accepted messages: that must end soon once its lease is another's."""
+        self._must_hold_its_lease(worker, "takes messages in")
+
+    def _must_hold_its_lease(self, worker: Worker, what: str) -> None:
+        lost = self.world.lost_since(worker)
+        limit = worker.options.lease_seconds / 3 + LEASE_SLACK_SECONDS
+        if lost is not None and self.world.sim.now - lost > limit:
+            raise Violation(f"{worker.name} {what}, and its slot has been another's for longer than {limit:.1f} s")
+
+    # Batches.
+
+    def planned(self, batch: int, start: Mapping[str, Any], ends: Mapping[str, Any]) -> None:
+        """A batch is about to be written down."""
+        checkpoint = self.world.checkpoint
+        if batch != max(checkpoint.batches("offsets"), default=-1) + 1:
+            raise Violation(f"batch {batch} is planned once more")
+        for scope, stream_id, begin, end in ranges(start, ends):
+            source = self.world.sources[StreamKey(scope, int(stream_id))]
+            if isinstance(end, str) != source.ephemeral:
+                raise Violation(f"{source.name} is planned up to {end!r}")
+            if isinstance(end, str):
+                continue
+            place = source.after(end) - 1
+            if place < source.after(begin):
+                raise Violation(f"{source.name} is planned backwards: ({begin}, {end}]")
+            if not source.stable(place):
+                raise Violation(f"{source.name} is planned up to {end}, which cannot be resumed from")
+
+    def was_read(self, batch: int, start: Mapping[str, Any], end: Mapping[str, Any], rows: list[Row]) -> None:
+        """All of a batch was read: it is what was planned, the same whenever it is read again."""
+        found: defaultdict[StreamKey, list[Row]] = defaultdict(list)
+        for row in rows:
+            found[row[0]].append(row)
+        for scope, stream_id, begin, to in ranges(start, end):
+            key = StreamKey(scope, int(stream_id))
+            source = self.world.sources[key]
+            if source.ephemeral:
+                self._in_order(source, found.pop(key, []))
+                continue
+            places = range(source.after(begin), source.after(to))
+            wanted = [(key, source.ids[place], source.payload(place)) for place in places]
+            if found.pop(key, []) != wanted:
+                got = [row[1] for row in rows if row[0] == key]
+                raise Violation(
+                    f"batch {batch} has {got} of {source.name} where ({begin}, {to}] is {[row[1] for row in wanted]}"
+                )
+        if found:
+            raise Violation(f"batch {batch} has rows of streams that it has no plan for: {sorted(found)}")
+
+    def _in_order(self, source: Source, rows: list[Row]) -> list[int]:
+        places = [int(value.split()[1]) for _, _, value in rows if value is not None]
+        if places != sorted(set(places)):
+            raise Violation(f"{source.name} is ephemeral and comes out of order, or twice: {places}")
+        return places
+
+    def committed(self, batch: int) -> None:
+        """A batch is committed: each stream goes on where the last one left it."""
+        checkpoint = self.world.checkpoint
+        for scope, streams in checkpoint.references(batch).items():
+            for stream_id, reference in streams.items():
+                self.ever[StreamKey(scope, int(stream_id))].add(reference)
+        for key, message_id, value in checkpoint.sink[batch]:
+            source = self.world.sources[key]
+            if source.ephemeral and value is None:
+                continue
+            self.messages += 1
+            before = self._done.get(key, -1)
+            if source.ephemeral:
+                assert value is not None
+                place = int(value.split()[1])
+                if place <= before:
+                    raise Violation(f"{source.name}: message {place} is delivered once more, or late")
+            else:
+                place = source.index[message_id] if message_id is not None else -1
+                if place != before + 1 or value != source.payload(place):
+                    raise Violation(f"{source.name}: message {place} is committed behind message {before}")
+            self._done[key] = place
+
+    def went_back(self) -> None:
+        """The checkpoint is an older one: count again what it has committed."""
+        self._done.clear()
+        checkpoint = self.world.checkpoint
+        for batch in range(checkpoint.last_committed + 1):
+            for key, message_id, value in checkpoint.sink.get(batch, []):
+                source = self.world.sources[key]
+                if not source.ephemeral:
+                    self._done[key] = source.index[message_id] if message_id is not None else -1
+                elif value is not None:
+                    self._done[key] = int(value.split()[1])
+
+    def delivered(self, source: Source) -> int:
+        """How many messages of a stream are committed."""
+        return self._done.get(source.key, -1) + 1
+
+    def unfinished(self) -> list[str]:
+        """What has not come to its end: streams not committed, connectors not told."""
+        late = [
+            f"{source.name}: {self.delivered(source)} of {len(source.ids)} committed"
+            for source in self.world.sources.values()
+            if not source.ephemeral and self.delivered(source) < len(source.ids)
+        ]
+        for program in self.world.programs:
+            process = program.process
+            if process is None or not process.alive or not process.content:
+                late.append(f"{program.instance} waits for acknowledgements")
+        return late

@@ -1,0 +1,199 @@
+"""Rules of the product broken on purpose, one at a time: what a simulator is worth is what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from proving.simulator.query import Query, Task
+from proving.simulator.worker import Worker
+from wallaroo_spark.checkpoint import files
+from wallaroo_spark.protocol import WorkerSession
+from wallaroo_spark.worker import events as e
+from wallaroo_spark.worker.buffer import Buffer
+from wallaroo_spark.worker.flow import FlowControl
+from wallaroo_spark.worker.ledger import Ledger
+from wallaroo_spark.worker.progress import Progress
+from wallaroo_spark.worker.recall import Recall
+from wallaroo_spark.worker.references import IncreasingIds, OpaqueIds
+from wallaroo_spark.worker.relief import Relief
+from wallaroo_spark.worker.sessions import Sessions
+
+Mutant = Callable[[], AbstractContextManager[Any]]
+
+
+def acks_what_is_only_planned() -> AbstractContextManager[Any]:
+    """A batch counts as committed as soon as it is in ``offsets/``."""
+
+    def newest(offsets: Any, commits: Any) -> int | None:
+        return max(offsets, default=None)
+
+    return mock.patch.object(files, "newest_committed", newest)
+
+
+def tells_what_it_merely_holds() -> AbstractContextManager[Any]:
+    """OK and NOTIFY_ACK say the last message that was accepted."""
+    committed = Buffer.resumable
+
+    def held(self: Buffer, scope: str) -> Iterator[Any]:
+        for key, reference in committed(self, scope):
+            ledger = self.ledgers.get(key)
+            last = ledger._id_before(ledger.end) if ledger is not None else None
+            yield key, reference if last is None else last
+
+    return mock.patch.object(Buffer, "resumable", held)
+
+
+def plans_a_planned_batch_again() -> AbstractContextManager[Any]:
+    """A batch that is run again is read as far as the workers have come by now, not as far as was planned."""
+
+    def whole(self: Ledger, start: Any, end: Any) -> tuple[int, int] | None:
+        begin = self.position_after(start)
+        return None if begin is None or self.empty else (begin, self.end)
+
+    return mock.patch.object(Ledger, "range", whole)
+
+
+def takes_replays_for_new() -> AbstractContextManager[Any]:
+    """What is sent again is taken in again."""
+    return mock.patch.object(IncreasingIds, "select", return_value=None)
+
+
+def takes_opaque_replays_for_new() -> AbstractContextManager[Any]:
+    """The same for opaque ids."""
+    return mock.patch.object(OpaqueIds, "select", return_value=None)
+
+
+def drops_the_first_of_a_run() -> AbstractContextManager[Any]:
+    """The first message of what was received is lost."""
+    select = IncreasingIds.select
+
+    def lossy(self: IncreasingIds, ids: Any) -> Any:
+        new = select(self, ids)
+        kept = np.ones(len(ids), dtype=np.bool_) if new is None else new
+        kept[0] = kept[0] and len(ids) < 3
+        return kept
+
+    return mock.patch.object(IncreasingIds, "select", lossy)
+
+
+def obeys_stale_commits() -> AbstractContextManager[Any]:
+    """A committed message of an older batch or query is followed."""
+
+    def committed(self: Progress, event: e.Committed) -> None:
+        self._moved(self._sessions.buffer.commit(event.references))
+
+    return mock.patch.object(Progress, "committed", committed)
+
+
+def obeys_stale_rewinds() -> AbstractContextManager[Any]:
+    """A worker follows whoever told it last where the query stands."""
+    rewound = Progress.rewound
+
+    def follow(self: Progress, event: e.Rewound) -> bool:
+        self.epoch, self.batch = 0, -1
+        return rewound(self, event)
+
+    return mock.patch.object(Progress, "rewound", follow)
+
+
+def ignores_rewinds() -> AbstractContextManager[Any]:
+    """A worker does not go back with the query: what is needed again is not asked for."""
+    return mock.patch.object(Recall, "send_again", return_value=None)
+
+
+def obeys_a_lost_lease() -> AbstractContextManager[Any]:
+    """A worker whose slot is another's goes on."""
+    return mock.patch.object(Worker, "lease_lost", return_value=None)
+
+
+def grants_credits_twice() -> AbstractContextManager[Any]:
+    """A frame carries twice the credits that the worker counts."""
+    grant = WorkerSession.ack
+
+    def twice(self: WorkerSession, credits: int = 0, refs: Any = ()) -> bytes:
+        data = grant(self, 2 * credits, refs)
+        self.credits.available -= credits
+        self.credits.granted -= credits
+        return data
+
+    return mock.patch.object(WorkerSession, "ack", twice)
+
+
+def reads_past_its_budget() -> AbstractContextManager[Any]:
+    """Sockets are read whatever the buffer holds."""
+    return mock.patch.object(FlowControl, "may_read", return_value=True)
+
+
+def passes_errors_over() -> AbstractContextManager[Any]:
+    """A session goes on after an error that may have lost what it has sent, as it does when an event loop logs it."""
+    return mock.patch.object(Sessions, "give_up", return_value=None)
+
+
+def never_makes_room() -> AbstractContextManager[Any]:
+    """A full worker keeps what it has, whoever waits for something else."""
+    return mock.patch.object(Relief, "relieve", return_value=None)
+
+
+def ends_batches_anywhere() -> AbstractContextManager[Any]:
+    """A batch may end where a stream cannot be resumed."""
+    return mock.patch.object(Ledger, "stable_end", property(lambda self: self.end))
+
+
+def forgets_how_far_a_read_had_come() -> AbstractContextManager[Any]:
+    """A read that broke half-way begins the range again, and keeps what it had."""
+    advance = Task.advance
+
+    def only_the_end(self: Task, index: int, reference: Any, done: bool) -> None:
+        advance(self, index, None, done)
+
+    return mock.patch.object(Task, "advance", only_the_end)
+
+
+def commits_before_the_sink() -> AbstractContextManager[Any]:
+    """The watcher is shown the commit of a batch that is still being read."""
+    run = Query._read
+
+    def early(self: Query, start: Any, end: Any) -> Iterator[Any]:
+        batch = max(self.world.checkpoint.batches("offsets"))
+        self.world.checkpoint.commit(batch)
+        self.driver.wake_watcher()
+        return (yield from run(self, start, end))
+
+    return mock.patch.object(Query, "_read", early)
+
+
+MUTANTS: dict[str, Mutant] = {
+    mutant.__name__: mutant
+    for mutant in (
+        acks_what_is_only_planned,
+        tells_what_it_merely_holds,
+        plans_a_planned_batch_again,
+        takes_replays_for_new,
+        takes_opaque_replays_for_new,
+        drops_the_first_of_a_run,
+        obeys_stale_commits,
+        obeys_stale_rewinds,
+        ignores_rewinds,
+        obeys_a_lost_lease,
+        grants_credits_twice,
+        reads_past_its_budget,
+        passes_errors_over,
+        never_makes_room,
+        ends_batches_anywhere,
+        forgets_how_far_a_read_had_come,
+        commits_before_the_sink,
+    )
+}
+
+
+@contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """The product with one rule broken."""
+    with ExitStack() as stack:
+        stack.enter_context(MUTANTS[name]())
+        yield

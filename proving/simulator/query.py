@@ -1,0 +1,295 @@
+"""A query: it plans a batch, writes that down, reads it from the workers, hands it to the sink, and commits.
+
+It may die between any two of these. Planning and reading follow ``wallaroo_spark/source/`` and use its pure parts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from proving.simulator.checkpoint import Row
+from proving.simulator.core import Part, Promise, Steps
+from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
+from wallaroo_spark.registry import Lease
+from wallaroo_spark.source.offsets import merge
+from wallaroo_spark.source.planner import Limits, Plan, combine, ranges, shares, slot_of
+from wallaroo_spark.worker.buffer import PlannedRange
+from wallaroo_spark.worker.ledger import StreamKey
+
+if TYPE_CHECKING:
+    from proving.simulator.driver import Driver
+    from proving.simulator.world import World
+
+Planned = tuple[str, str, Any, Any]
+PATIENCE_SECONDS = 0.5
+REFRESH_SECONDS = 1.0
+POLL_SECONDS = 1.0
+TASK_ATTEMPTS = 4
+
+
+class FleetView:
+    """The workers that the source knows, as ``source/fleet_view.py`` keeps them."""
+
+    def __init__(self, world: World) -> None:
+        self.known: dict[int, Lease] = {}
+        self._world = world
+
+    def follow(self) -> Steps:
+        """Look for workers, for good."""
+        while True:
+            try:
+                for slot, lease in (yield self._world.registry.ask(lambda r: r.leases())).items():
+                    known = self.known.get(slot)
+                    if lease.flight and known != lease:
+                        self.known[slot] = lease
+            except RegistryError:
+                pass
+            yield POLL_SECONDS
+
+    def answering(self, token: str) -> dict[int, Lease]:
+        """Those that answer now."""
+        found = {}
+        for slot, lease in sorted(self.known.items()):
+            try:
+                worker = self._world.inner.find(lease.flight, token)
+            except TransportError:
+                continue
+            if not worker.asleep:
+                found[slot] = lease
+        return found
+
+
+class Query(Part):
+    """One start of the query, in one driver. ``ended`` tells why it stopped."""
+
+    def __init__(self, driver: Driver) -> None:
+        world = driver.world
+        super().__init__(f"query#{world.next_number()}")
+        self.driver = driver
+        self.world = world
+        self.sim = world.sim
+        self.view = FleetView(world)
+        self.ended = Promise()
+        self.tasks: list[Task] = []
+        self._holders: dict[tuple[str, str], int] = {}
+        self.sim.spawn(self, self.view.follow())
+        self.sim.spawn(self, self._run())
+
+    def kill(self, reason: str) -> None:
+        """It ends here, with its tasks."""
+        if not self.alive:
+            return
+        self.alive = False
+        for task in self.tasks:
+            task.alive = False
+        self.sim.log(self.name, f"ends: {reason}")
+        self.ended.resolve(reason)
+
+    def _run(self) -> Steps:
+        checkpoint = self.world.checkpoint
+        batch = max(checkpoint.batches("offsets"), default=-1)
+        if batch > checkpoint.last_committed:
+            self.sim.log(self.name, f"runs batch {batch} again")
+        else:
+            batch += 1
+        while True:
+            start = checkpoint.references(batch - 1)
+            if f"offsets/{batch}" not in checkpoint.files:
+                ends = yield from self._plan_until_there_is_something(start)
+                self.world.judge.planned(batch, start, ends)
+                checkpoint.plan(batch, ends)
+                self.sim.log(self.name, f"offsets/{batch} is written: {_shown(start, ends)}")
+                yield self.sim.latency()
+            try:
+                rows = yield from self._read(start, checkpoint.references(batch))
+            except ReplayError as error:
+                self.kill(error.message)
+                return
+            self.world.judge.was_read(batch, start, checkpoint.references(batch), rows)
+            checkpoint.sink.setdefault(batch, rows)
+            self.sim.log(self.name, f"batch {batch} is in the sink, {len(rows)} rows")
+            yield self.sim.latency()
+            checkpoint.commit(batch)
+            self.sim.log(self.name, f"commits/{batch} is written")
+            self.world.judge.committed(batch)
+            if not self.sim.chance(0.2):
+                self.driver.wake_watcher()
+            yield self.sim.latency()
+            batch += 1
+
+    def _plan_until_there_is_something(self, start: dict[str, Any]) -> Steps:
+        while True:
+            plan = yield from self._plan(start)
+            if plan is not None and not plan.empty:
+                return merge(start, plan.ends)
+            yield 0.2
+
+    def _plan(self, start: dict[str, Any]) -> Steps:
+        token, limits = self.driver.token, Limits(self.world.profile.max_rows)
+        leases = self.view.answering(token)
+        try:
+            answers = {}
+            for slot, lease in leases.items():
+                answers[slot] = yield self._ask_plan(lease, start, (None, None))
+            limited = shares(answers, limits)
+            if limited:
+                answers = {}
+                for slot, share in limited.items():
+                    answers[slot] = yield self._ask_plan(leases[slot], start, share)
+        except TransportError:
+            return None
+        plan: Plan = combine(answers)
+        self._holders.update(plan.holders)
+        return plan
+
+    def _ask_plan(self, lease: Lease, start: dict[str, Any], share: tuple[int | None, int | None]) -> Promise:
+        return self.world.inner.call(lease.flight, self.driver.token, lambda worker: worker.plan(start, *share))
+
+    def _read(self, start: dict[str, Any], end: dict[str, Any]) -> Steps:
+        """All rows of a batch, task by task; one that fails is run again, a few times."""
+        by_slot: dict[int, list[Planned]] = {}
+        for one in ranges(start, end):
+            scope, stream_id, _, to = one
+            if isinstance(to, str) and int(to.split(":")[1]) >= self.driver.workers:
+                continue
+            slot = slot_of(scope, stream_id, to, self._holders, {})
+            by_slot.setdefault(slot, []).append(one)
+        self.tasks = [Task(self, slot, by_slot[slot]) for slot in sorted(by_slot)]
+        rows: list[Row] = []
+        for place in range(len(self.tasks)):
+            attempts = 1
+            while True:
+                task = self.tasks[place]
+                try:
+                    yield task.done
+                    rows += task.rows
+                    break
+                except TransportError as error:
+                    self.sim.log(self.name, f"the task of slot {task.slot} failed: {error.message}")
+                    attempts += 1
+                    if attempts > TASK_ATTEMPTS:
+                        raise ReplayError("a task failed too often") from error
+                    self.tasks[place] = Task(self, task.slot, by_slot[task.slot])
+        return rows
+
+
+class Task(Part):
+    """One reading task, as ``source/ranges.py`` reads."""
+
+    def __init__(self, query: Query, slot: int, planned: list[Planned]) -> None:
+        super().__init__(f"task {slot}")
+        self.query = query
+        self.world = query.world
+        self.sim = query.sim
+        self.slot = slot
+        self.rows: list[Row] = []
+        self.done = Promise()
+        self._missing = dict(enumerate(planned))
+        self._addresses = {slot: lease.flight for slot, lease in query.view.known.items()}
+        self._refreshed = self.sim.now
+        self.sim.spawn(self, self._run())
+
+    def kill(self) -> None:
+        """Its process dies; what it has read is gone."""
+        if self.alive:
+            self.alive = False
+            self.done.fail(TransportError("the task was killed"))
+
+    def advance(self, index: int, reference: Any, done: bool) -> None:
+        """A range has come as far as a reference, or to its end."""
+        if done:
+            self._missing.pop(index, None)
+        elif reference is not None:
+            scope, stream_id, _, to = self._missing[index]
+            self._missing[index] = (scope, stream_id, reference, to)
+
+    def _run(self) -> Steps:
+        patience = self.world.profile.replay_timeout
+        until = self.sim.now + patience
+        while self._missing:
+            before = dict(self._missing)
+            turn = sorted(self._addresses, key=lambda slot: (slot != self.slot, slot))
+            for number, slot in enumerate(turn):
+                if self._missing:
+                    wait = PATIENCE_SECONDS if number == 0 else 0.0
+                    yield from self._read_from(self._addresses[slot], wait)
+            if self._missing != before:
+                until = self.sim.now + patience
+            elif self.sim.now > until:
+                self.alive = False
+                self.done.fail(ReplayError(f"not sent again in time: {list(self._missing.values())}"))
+                return
+            if self._missing:
+                if not turn:
+                    yield PATIENCE_SECONDS
+                yield from self._refresh()
+        self.alive = False
+        self.done.resolve(None)
+
+    def _refresh(self) -> Steps:
+        if self.sim.now - self._refreshed < REFRESH_SECONDS:
+            return
+        self._refreshed = self.sim.now
+        try:
+            leases = yield self.world.registry.ask(lambda r: r.leases())
+        except RegistryError:
+            return
+        self._addresses.update({slot: lease.flight for slot, lease in leases.items() if lease.flight})
+
+    def _read_from(self, address: str, wait: float) -> Steps:
+        """What one worker has of what is missing; the stream may break between any two of its batches."""
+        indexes = list(self._missing)
+        asked = {
+            number: PlannedRange(StreamKey(scope, int(stream_id)), start, to)
+            for number, (scope, stream_id, start, to) in enumerate(self._missing[index] for index in indexes)
+        }
+        stream = _Stream(self, indexes)
+        finished = Promise()
+        call = self.world.inner.call(
+            address, self.query.driver.token, lambda worker: self._begin(worker, asked, wait, stream, finished)
+        )
+        try:
+            yield call
+        except TransportError:
+            yield PATIENCE_SECONDS
+        stream.broken = True
+
+    def _begin(
+        self, worker: Any, asked: dict[int, PlannedRange], wait: float, stream: _Stream, finished: Promise
+    ) -> Promise:
+        worker.read(asked, wait, stream.take, finished)
+        return finished
+
+
+class _Stream:
+    """Batches on their way to a task. Once ``broken`` nothing of them counts."""
+
+    def __init__(self, task: Task, indexes: list[int]) -> None:
+        self.broken = False
+        self._task = task
+        self._indexes = indexes
+
+    def take(self, batch: Any, marks: Any) -> None:
+        """A batch has come, with what it completes."""
+        task = self._task
+        if self.broken or not task.alive:
+            return
+        if task.sim.chance(0.02):
+            self.broken = True
+            return
+        for number, reference, done in marks:
+            task.advance(self._indexes[number], reference, done)
+        task.rows += _rows(batch)
+
+
+def _rows(batch: Any) -> list[Row]:
+    columns = [batch[name].to_pylist() for name in ("instance", "stream_id", "message_id", "value", "stream")]
+    return [
+        (StreamKey(instance if stream.startswith("draft") else "", stream_id), message_id, value)
+        for instance, stream_id, message_id, value, stream in zip(*columns, strict=True)
+    ]
+
+
+def _shown(start: dict[str, Any], ends: dict[str, Any]) -> str:
+    shown = ", ".join(f"{scope}/{stream} ({begin}, {end}]" for scope, stream, begin, end in ranges(start, ends))
+    return shown

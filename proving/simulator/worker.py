@@ -1,0 +1,554 @@
+"""A worker's process: the shell's part in it, around the product's own state machine.
+
+It follows ``wallaroo_spark/worker/service.py``, ``leasing.py`` and ``reads.py`` rule by rule.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from proving.simulator.core import Part, Promise, Simulation, Steps, Violation
+from proving.simulator.failing import Failing
+from proving.simulator.network import End
+from wallaroo_spark.columnar.decode import ROW_OVERHEAD
+from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError
+from wallaroo_spark.protocol import WorkerSession
+from wallaroo_spark.registry import Lease
+from wallaroo_spark.worker import events as e
+from wallaroo_spark.worker.buffer import FoundRange, PlannedRange, flatten, nest
+from wallaroo_spark.worker.delivery import gather, unpack
+from wallaroo_spark.worker.origin import Origin
+from wallaroo_spark.worker.segment import LOT_OVERHEAD, SEGMENT_OVERHEAD
+from wallaroo_spark.worker.state import WorkerState
+
+if TYPE_CHECKING:
+    from proving.simulator.world import World
+
+TICK_SECONDS = 1.0
+STOP_SECONDS = 3.0
+LOT_SECONDS = 0.02
+LINGER_SECONDS = 2.0
+
+
+@dataclass
+class Peer:
+    """A connection as the shell holds it; what has come and was not handled waits in ``inbox``."""
+
+    end: End
+    paused: bool = False
+    inbox: deque[bytes | e.Disconnected] = field(default_factory=deque)
+
+
+@dataclass
+class Waiting:
+    """A read that waits for ranges."""
+
+    ranges: dict[int, PlannedRange]
+    answer: Promise
+
+
+class Worker(Part):
+    """One process that serves a slot, or would like to. ``end`` is why it ended, empty while it lives."""
+
+    def __init__(self, world: World, slot: int, submission: int, token: str, workers: int) -> None:
+        self.number = world.next_number()
+        super().__init__(f"worker {slot}#{self.number}")
+        self.world = world
+        self.sim: Simulation = world.sim
+        self.slot = slot
+        self.submission = submission
+        self.token = token
+        self.beyond = Part(f"{self.name}'s callers")
+        self.options = world.options(workers)
+        self.state: WorkerState | None = None
+        self.lease: Lease | None = None
+        self.serving = False
+        self.stopping = False
+        self.address = f"10.0.0.{self.number}:7100"
+        self.flight = f"10.0.0.{self.number}:7200"
+        self.ended = Promise()
+        self.unanswered_at = 0.0
+        self.largest_read = 0
+        self.failing: Failing | None = None
+        self.failed = False
+        self._peers: dict[int, Peer] = {}
+        self._lot: dict[int, bytes] = {}
+        self._sessions: dict[int, int] = {}
+        self._next_session = 0
+        self._doubtful: set[int] = set()
+        self._releasing: Promise | None = None
+        self._claiming: deque[tuple[Callable[[], Steps], Promise]] = deque()
+        self._waited: Counter[PlannedRange] = Counter()
+        self._reads: list[Waiting] = []
+        self.sim.spawn(self, self._run())
+
+    @property
+    def holder(self) -> str:
+        """Its name in the registry."""
+        return f"process-{self.number}"
+
+    # Its life.
+
+    def _run(self) -> Steps:
+        third = self.options.lease_seconds / 3
+        while True:
+            try:
+                lease = yield self._acquire("", "")
+                if lease is not None:
+                    break
+                if (yield from self._relieve_the_dead()):
+                    continue
+            except LeaseLostError as error:
+                self._end(error.message)
+                return
+            except RegistryError:
+                pass
+            if self.stopping:
+                self._end("told to stop")
+                return
+            yield third
+        self.lease = lease
+        if self.stopping:
+            yield from self._release("told to stop")
+            return
+        self.sim.log(self.name, f"has the lease, generation {lease.generation % 10_000_000}")
+        self.state = WorkerState(self.options, Origin(self.slot, lease.generation), self.world.cookie)
+        self.serving = True
+        self.sim.spawn(self, self._renew())
+        self.world.network.listeners[self.address] = (self, self._accept)
+        self.world.inner.ports[self.flight] = self
+        self.sim.spawn(self, self._tick())
+        while not self.stopping:
+            try:
+                lease = yield self._acquire(self.address, self.flight)
+                if lease is not None:
+                    self.lease = lease
+                    return
+            except LeaseLostError as error:
+                self.stop(error.message)
+                return
+            except RegistryError:
+                pass
+            yield third
+
+    def _acquire(self, connect: str, flight: str) -> Promise:
+        slot, submission, holder = self.slot, self.submission, self.holder
+        return self.world.registry.ask(lambda r: r.acquire(slot, submission, holder, connect, flight))
+
+    def _relieve_the_dead(self) -> Steps:
+        held = (yield self.world.registry.ask(lambda r: r.leases())).get(self.slot)
+        if held is None or not held.flight or held.flight in self.world.inner.ports:
+            return False
+        yield self.world.registry.ask(lambda r: r.release(held))
+        return True
+
+    def stop(self, reason: str) -> None:
+        """Leave in good order."""
+        if self.stopping:
+            return
+        self.stopping = True
+        self.sim.log(self.name, f"stops: {reason}")
+        if self.serving:
+            self.world.network.listeners.pop(self.address, None)
+            self.handle(e.Stopping(reason))
+            self.sim.spawn(self, self._farewell(reason))
+
+    def _farewell(self, reason: str) -> Steps:
+        until = self.sim.now + STOP_SECONDS
+        while self._peers and self.sim.now < until:
+            yield 0.2
+        for session in list(self._peers):
+            self._peers[session].end.abort()
+        self.serving = False
+        self.world.inner.ports.pop(self.flight, None)
+        yield from self._release(reason)
+
+    def _release(self, reason: str) -> Steps:
+        lease = self.lease
+        with contextlib.suppress(RegistryError):
+            yield self.world.registry.ask(lambda r: r.release(lease))
+        self._end(reason)
+
+    def kill(self, *, silent: bool = False) -> None:
+        """End at once, as SIGKILL does, or with the machine (``silent``)."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.serving = False
+        self.sim.log(self.name, "is lost with its machine" if silent else "is killed")
+        self.world.network.listeners.pop(self.address, None)
+        self.world.inner.ports.pop(self.flight, None)
+        self.world.network.kill(self, silent=silent)
+        self.ended.resolve("killed")
+
+    def _end(self, reason: str) -> None:
+        self.sim.log(self.name, f"ends: {reason}")
+        self.alive = False
+        self.serving = False
+        self.ended.resolve(reason)
+
+    def _tick(self) -> Steps:
+        while True:
+            yield TICK_SECONDS
+            self.handle(e.Tick(self.sim.now))
+
+    def _renew(self) -> Steps:
+        state = self.state
+        assert state is not None
+        while True:
+            yield self.options.lease_seconds / 3
+            try:
+                instances = state.instances()
+                yield self._ask_renewal(instances)
+                state.assigned.update(instances)
+                lost = yield self._in_turn(self._renew_claims)
+            except LeaseLostError as error:
+                self.lease_lost(error)
+                return
+            except RegistryError:
+                self.unanswered_at = self.sim.now
+                continue
+            if lost:
+                self.sim.log(self.name, f"has lost the claims of {sorted(lost)}")
+                self.handle(e.ClaimsLost(frozenset(lost)))
+
+    def _ask_renewal(self, instances: list[str]) -> Promise:
+        lease = self.lease
+        return self.world.registry.ask(lambda r: r.renew(lease, instances=instances))
+
+    def lease_lost(self, error: LeaseLostError) -> None:
+        """The registry says that the slot is another's."""
+        self.stop(error.message)
+
+    # Claims, one after the other.
+
+    def _in_turn(self, work: Callable[[], Steps]) -> Promise:
+        answer = Promise()
+        self._claiming.append((work, answer))
+        if len(self._claiming) == 1:
+            self.sim.spawn(self, self._take_turns())
+        return answer
+
+    def _take_turns(self) -> Steps:
+        while self._claiming:
+            work, answer = self._claiming[0]
+            try:
+                result = yield from work()
+            except RegistryError as error:
+                answer.fail(error)
+            else:
+                answer.resolve(result)
+            self._claiming.popleft()
+
+    def _claim(self, streams: Iterable[int]) -> Steps:
+        wanted, lease = list(streams), self.lease
+        self._doubtful.update(wanted)
+        granted = yield self.world.registry.ask(lambda r: r.claim(lease, wanted))
+        self._doubtful.difference_update(wanted)
+        return granted
+
+    def _renew_claims(self) -> Steps:
+        assert self.state is not None
+        yield from self._give_back()
+        wanted, lease = sorted(self.state.claims), self.lease
+        if not wanted:
+            return set()
+        return set(wanted) - (yield self.world.registry.ask(lambda r: r.claim(lease, wanted)))
+
+    def _unclaim(self, streams: tuple[int, ...]) -> Steps:
+        self._doubtful.update(streams)
+        yield from self._give_back()
+
+    def _give_back(self) -> Steps:
+        doubtful, lease = sorted(self._doubtful), self.lease
+        if doubtful:
+            yield self.world.registry.ask(lambda r: r.unclaim(lease, doubtful))
+            self._doubtful.clear()
+
+    # Connections.
+
+    def _accept(self, end: End) -> None:
+        session = self._next_session
+        self._next_session += 1
+        self._peers[session] = Peer(end)
+        self._sessions[end.number] = session
+        end.taker = self
+        self.handle(e.Connected(session, f"a peer:{end.number}", self.sim.now))
+
+    def take(self, end: End, data: bytes) -> None:
+        """Bytes have come; they wait while the session is not read."""
+        session = self._sessions[end.number]
+        peer = self._peers.get(session)
+        if peer is not None:
+            peer.inbox.append(data)
+            self._drain(session)
+
+    def session_of(self, end: End) -> WorkerSession | None:
+        """The session that a connection carries."""
+        client = self.state.sessions.clients.get(self._sessions.get(end.number, -1)) if self.state else None
+        return client.protocol if client else None
+
+    def gone(self, end: End, reason: str) -> None:
+        """A connection has ended; that is seen behind what has come."""
+        session = self._sessions[end.number]
+        peer = self._peers.get(session)
+        if peer is not None:
+            peer.inbox.append(e.Disconnected(session, reason))
+            if end.closed:
+                peer.paused = False
+            self._drain(session)
+
+    def _drain(self, session: int) -> None:
+        # What is received may have the rest drained as well, up to the end of the session.
+        while (peer := self._peers.get(session)) and peer.inbox and not peer.paused and session not in self._lot:
+            found = peer.inbox.popleft()
+            if isinstance(found, bytes):
+                self._receive(session, found)
+            else:
+                del self._peers[session]
+                self.handle(found)
+
+    def _receive(self, session: int, data: bytes) -> None:
+        state = self.state
+        assert state is not None
+        buffer = state.buffer
+        client = state.sessions.streaming.get(session)
+        if client is not None and client.turn is None and buffer.used >= buffer.budget:
+            raise Violation(f"{self.name} reads session {session} with its budget used up: {buffer.used}")
+        self._lot[session] = data
+        if self.sim.random.random() < 0.5:
+            self._take_in()
+        elif len(self._lot) == 1:
+            self.sim.after(self.sim.random.random() * LOT_SECONDS, self, self._take_in)
+
+    def _take_in(self) -> None:
+        """What sessions have sent meanwhile is dealt with at once."""
+        state = self.state
+        if state is None or not self._lot:
+            return
+        parts, self._lot = self._lot, {}
+        clients = (client for session in parts if (client := state.sessions.clients.get(session)))
+        size = sum(map(len, parts.values())) + sum(client.protocol.pending for client in clients)
+        before = state.buffer.rows
+        self.handle(e.Received(tuple(parts.items()), round(self.sim.now * 1_000_000)))
+        if state.buffer.rows > before:
+            self.world.judge.took_in(self)
+        # Each row may have come alone, in a lot of its own.
+        each = ROW_OVERHEAD + LOT_OVERHEAD + SEGMENT_OVERHEAD
+        self.largest_read = max(self.largest_read, size + (state.buffer.rows - before) * each)
+        for session in parts:
+            self._drain(session)
+
+    # The state.
+
+    def handle(self, event: e.Event) -> None:
+        """Give the state an event and do what it asks."""
+        state = self.state
+        if state is None or not self.alive or self.failed:
+            return
+        try:
+            instructions = self._instructions(state, event)
+        except MemoryError as error:
+            self._fail(error)
+            return
+        woken = False
+        for instruction in instructions:
+            match instruction:
+                case e.Send():
+                    self._send(instruction)
+                case e.Close():
+                    self._close(instruction)
+                case e.PauseReading():
+                    self._set_paused(instruction.session, True)
+                case e.ResumeReading():
+                    self._set_paused(instruction.session, False)
+                case e.AskAssignment():
+                    self.sim.spawn(self, self._ask_assignment(instruction))
+                case e.ReleaseInstances():
+                    self.sim.spawn(self, self._release_instances(instruction.instances))
+                case e.AskClaims():
+                    self.sim.spawn(self, self._ask_claims(instruction))
+                case e.ReleaseClaims():
+                    self._release_claims(instruction.streams)
+                case e.Log():
+                    self.sim.log(self.name, instruction.text)
+                case e.WakeReaders():
+                    woken = True
+        self.world.judge.touched(self)
+        if woken:
+            self._wake()
+
+    def _instructions(self, state: WorkerState, event: e.Event) -> list[e.Instruction]:
+        """What the state says; one of the calls that it makes meanwhile may fail."""
+        failing = self.failing
+        errors = state.sessions.counts["internal-errors"]
+        if failing is None:
+            instructions = state.handle(event)
+        else:
+            with failing.counting():
+                instructions = state.handle(event)
+        if failing is not None and failing.failed:
+            self.failing = None
+        elif state.sessions.counts["internal-errors"] > errors:
+            raise Violation(f"{self.name} finds an error of its own in {event}")
+        return instructions
+
+    def _fail(self, error: MemoryError) -> None:
+        """An error that the state cannot lay to any session: the worker ends, and says nothing more."""
+        self.sim.log(self.name, f"fails: {error}")
+        self.failed, self.stopping, self.serving = True, True, False
+        self.world.network.listeners.pop(self.address, None)
+        self.world.inner.ports.pop(self.flight, None)
+        for peer in self._peers.values():
+            peer.end.abort()
+        self._peers.clear()
+        self._lot.clear()
+        reads, self._reads = self._reads, []
+        for waiting in reads:
+            waiting.answer.fail(TransportError(f"{self.name} has failed"))
+        self.sim.spawn(self, self._release(f"an error: {error}"))
+
+    def _send(self, instruction: e.Send) -> None:
+        peer = self._peers.get(instruction.session)
+        if peer is not None:
+            self.world.judge.said(self, instruction.session, instruction.data)
+            peer.end.write(instruction.data)
+
+    def _close(self, instruction: e.Close) -> None:
+        peer = self._peers.get(instruction.session)
+        if peer is None or peer.end.closed:
+            return
+        if instruction.at_once:
+            peer.end.abort()
+        else:
+            peer.end.close()
+        self.sim.after(self.sim.latency(), self, lambda: self.gone(peer.end, ""))
+
+    def _set_paused(self, session: int, paused: bool) -> None:
+        peer = self._peers.get(session)
+        if peer is not None:
+            peer.paused = paused
+            if not paused:
+                self.sim.after(0.0, self, lambda: self._drain(session))
+
+    def _ask_assignment(self, ask: e.AskAssignment) -> Steps:
+        slot, workers = self.slot, self.options.workers
+        try:
+            while self._releasing is not None:
+                yield self._releasing
+            answer = yield self.world.registry.ask(lambda r: r.assign(ask.instance, slot, workers))
+        except RegistryError as error:
+            self.handle(e.RegistryFailed(ask.session, str(error)))
+        else:
+            self.handle(e.Assigned(ask.session, ask.instance, answer.slot, answer.connect))
+
+    def _release_instances(self, instances: tuple[str, ...]) -> Steps:
+        state, lease = self.state, self.lease
+        assert state is not None
+        while self._releasing is not None:
+            yield self._releasing
+        self._releasing, back = Promise(), set(instances) & set(state.instances())
+        try:
+            yield self.world.registry.ask(lambda r: r.unassign(lease, sorted(set(instances) - back)))
+        except RegistryError:
+            back = set(instances)
+        state.assigned.update(back)
+        done, self._releasing = self._releasing, None
+        done.resolve(None)
+
+    def _release_claims(self, streams: tuple[int, ...]) -> None:
+        self._in_turn(lambda: self._unclaim(streams))
+
+    def _ask_claims(self, ask: e.AskClaims) -> Steps:
+        try:
+            granted = yield self._in_turn(lambda: self._claim(ask.streams))
+        except RegistryError as error:
+            self.handle(e.RegistryFailed(ask.session, str(error), ask.streams))
+            if isinstance(error, LeaseLostError):
+                self.lease_lost(error)
+        else:
+            self.handle(e.Claimed(ask.session, ask.streams, frozenset(granted)))
+
+    # The inner port.
+
+    def plan(self, start: Mapping[str, Any], rows: int | None, size: int | None) -> dict[str, Any]:
+        """How far a batch may go here."""
+        assert self.state is not None
+        extents = self.state.buffer.extents(flatten(start), rows, size)
+        return {
+            "ends": nest({key: extent.end for key, extent in extents.items()}),
+            "rows": sum(extent.rows for extent in extents.values()),
+            "bytes": sum(extent.bytes for extent in extents.values()),
+        }
+
+    def read(
+        self, ranges: dict[int, PlannedRange], wait: float, deliver: Callable[[Any, Any], None], done: Promise
+    ) -> None:
+        """Stream ranges to a task, and tell it when no more will come."""
+        self.sim.spawn(self, self._read(ranges, wait, deliver, done))
+
+    def _read(
+        self, ranges: dict[int, PlannedRange], wait: float, deliver: Callable[[Any, Any], None], done: Promise
+    ) -> Steps:
+        until = self.sim.now + wait
+        while ranges:
+            try:
+                found = yield self._find(ranges, until - self.sim.now)
+            except TransportError as error:
+                done.fail(error)
+                return
+            if not found and self.sim.now >= until:
+                break
+            ranges = {index: planned for index, planned in ranges.items() if index not in found}
+            for batch, text in gather(found):
+                deliver(*unpack(batch, text, boundaries=True))
+                yield self.sim.latency()
+        done.resolve(None)
+
+    def _find(self, ranges: dict[int, PlannedRange], seconds: float) -> Promise:
+        answer = Promise()
+        if not self.serving:
+            answer.fail(TransportError(f"{self.name} is about to leave"))
+            return answer
+        found = self._look(ranges)
+        if found:
+            answer.resolve(found)
+            return answer
+        waiting = Waiting(ranges, answer)
+        self._reads.append(waiting)
+        self._wait_for(ranges.values(), +1)
+        self.sim.after(max(0.0, seconds), self, lambda: self._settle(waiting))
+        return answer
+
+    def _look(self, ranges: dict[int, PlannedRange]) -> dict[int, FoundRange]:
+        assert self.state is not None
+        answers = ((index, self.state.buffer.find(planned)) for index, planned in ranges.items())
+        return {index: found for index, found in answers if found is not None}
+
+    def _wake(self) -> None:
+        for waiting in list(self._reads):
+            if self._look(waiting.ranges):
+                self.sim.after(0.0, self, lambda waiting=waiting: self._settle(waiting))  # type: ignore[misc]
+
+    def _settle(self, waiting: Waiting) -> None:
+        if waiting not in self._reads:
+            return
+        self._reads.remove(waiting)
+        found = self._look(waiting.ranges)
+        here = [waiting.ranges[index] for index in found]
+        missing = [planned for index, planned in waiting.ranges.items() if index not in found]
+        self._wait_for(here, -1)
+        self.sim.after(LINGER_SECONDS, self, lambda: self._wait_for(missing, -1))
+        waiting.answer.resolve(found)
+
+    def _wait_for(self, ranges: Iterable[PlannedRange], change: int) -> None:
+        before = set(self._waited)
+        for planned in ranges:
+            self._waited[planned] += change
+        self._waited = +self._waited
+        if self._waited.keys() != before:
+            self.handle(e.Wanted(tuple(self._waited)))

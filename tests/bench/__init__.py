@@ -1,1 +1,0 @@
-"""How fast it is: one command, one report. ``python -m tests.bench --help``."""

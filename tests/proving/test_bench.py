@@ -1,0 +1,85 @@
+"""The bench runs; what it measures is not judged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from proving.bench import __main__ as bench
+from proving.bench import decode
+from proving.bench.load import Template, thinned
+from proving.bench.loads import Load, always, compared
+from proving.bench.picture import panels
+from proving.bench.report import goals_of, text
+from wallaroo_spark.protocol import REVISIONS, FrameBuffer, Message, MessageRun
+
+
+def test_the_quickest_section_writes_figures_tables_and_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["bench", "--quick", "--only", "decode", "--messages", "64", "--output", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", command)
+
+    assert bench.main() == 0
+
+    found = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    assert len(found["sections"]["decode"]["cases"]) == len(list(decode.cases()))
+    assert found["goals"]["decode"] > 0
+    assert found["goals"]["noop_100"] is None
+    assert (tmp_path / "bench.png").stat().st_size > 0
+    assert "not measured" in capsys.readouterr().out
+
+
+def test_credits_are_drawn_and_told_load_by_load(tmp_path: Path) -> None:
+    real = {"messages_per_second": 5e5, "mean_MiB": 40.0, "peak_MiB": 60.0, "batch_seconds": 0.5}
+    cases = [compared(Load(name, always(rate), seconds=5)) for name, rate in (("little", 1), ("much", 200))]
+    results = {"credits": {"cases": cases, "real": {"fixed": real, "adaptive": real}}}
+
+    panels(results, tmp_path / "bench.png")
+    told = text(results)
+
+    assert (tmp_path / "bench.png").stat().st_size > 0
+    assert "| little " in told
+    assert "| adaptive |" in told
+
+
+def test_an_unknown_section_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["bench", "--only", "sped"])
+
+    with pytest.raises(SystemExit):
+        bench.arguments()
+
+    assert "the sections are decode, sdk" in capsys.readouterr().err
+
+
+def test_a_section_that_failed_leaves_its_goals_unmeasured() -> None:
+    results = {"e2e": {"error": "RuntimeError: no"}, "memory": {"error": "x"}}
+
+    assert set(goals_of(results).values()) == {None}
+    assert "e2e failed: RuntimeError: no" in text(results)
+
+
+@pytest.mark.parametrize("revision", REVISIONS.values(), ids=lambda revision: revision.name)
+def test_generated_frames_are_messages_of_streams_in_turn(revision: decode.Revision) -> None:
+    template = Template(revision, 20)
+    buffer = FrameBuffer(1 << 20)
+    for first, count in ((0, 3), (3, 4)):
+        buffer.feed(template.frames(10, 2, first, count))
+
+    run = buffer.next(revision, revision.by_frame[Message].tag)
+
+    assert isinstance(run, MessageRun)
+    found = [(message.stream_id, message.message_id, message.payload) for message in run.messages()]
+    assert found == [(11 + number % 2, number // 2 + 1, b"x" * 20) for number in range(7)]
+
+
+def test_points_that_lie_close_together_become_one() -> None:
+    points = [(time, int(1000 * time)) for time in np.arange(0, 1, 0.001).tolist()]
+
+    kept = thinned(points)
+
+    assert kept[-1] == points[-1]
+    assert 50 < len(kept) < 150
