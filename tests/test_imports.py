@@ -18,11 +18,12 @@ LONGEST = 449
 
 # The table of the design: for each room what it may import, as patterns of room and module. A room's own modules
 # and what EVERYBODY may import go without saying; "" is the package's own __init__.
-EVERYBODY = ("errors", "options", "steps", "longjobs")
+EVERYBODY = ("errors", "options", "settings", "steps", "longjobs")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "": ("connector*", "receiver*"),
     "errors": (),
     "options": (),
+    "settings": (),
     "steps": (),
     "longjobs": (),
     "protocol": (),

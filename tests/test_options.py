@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from wallaroo_spark.cli.reference import options_page
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.options import Kind, Options, Row, public_name, read_value, resolve_secret, table
+from wallaroo_spark.options import Options, public_name, read_value, resolve_secret, table
+from wallaroo_spark.settings import Kind, Row
 
 ROWS = list(table())
 SECRETS = [row for row in ROWS if row.secret]

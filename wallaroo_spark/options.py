@@ -14,60 +14,13 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wallaroo_spark import settings
 from wallaroo_spark.errors import ConfigurationError
-
-
-class Kind(Enum):
-    """How an option's text is read."""
-
-    TEXT = "text"
-    NAMES = "comma-separated names"
-    COUNT = "a whole number"
-    BYTES = "bytes, or with a unit: 64k, 256m, 1g"
-    SECONDS = "seconds, or with a unit: 500ms, 10s, 2m"
-    FLAG = "true or false"
-    JSON = "a JSON object"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of the table, as documentation and command lines need it."""
-
-    attribute: str
-    name: str
-    kind: Kind
-    default: Any
-    help: str
-    choices: tuple[str, ...]
-    secret: bool
-    minimum: float | None
-    maximum: float | None
-
-
-def _option(
-    default: Any,
-    kind: Kind,
-    help: str,
-    *,
-    choices: tuple[str, ...] = (),
-    secret: bool = False,
-    minimum: float | None = None,
-    maximum: float | None = None,
-) -> Any:
-    metadata = {
-        "kind": kind,
-        "help": help,
-        "choices": choices,
-        "secret": secret,
-        "minimum": minimum,
-        "maximum": maximum,
-    }
-    return field(default=default, metadata=metadata, repr=not secret)
+from wallaroo_spark.settings import Kind, Row, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,150 +31,150 @@ class Options:
     :func:`resolve_secret` where they are used and never appear in ``repr``.
     """
 
-    receiver: str = _option("", Kind.TEXT, "Name of the receiver; what its keys in the registry are called after.")
-    registry: str = _option(
+    receiver: str = setting("", Kind.TEXT, "Name of the receiver; what its keys in the registry are called after.")
+    registry: str = setting(
         "embedded",
         Kind.TEXT,
         "Redis URL (redis:// or rediss://, redis+cluster:// or rediss+cluster:// for a Redis Cluster), or 'embedded' "
         "to start one for this machine alone.",
         secret=True,
     )
-    workers: int = _option(2, Kind.COUNT, "Number of slots; each takes one task slot of the cluster.", minimum=1)
-    host: str = _option(
+    workers: int = setting(2, Kind.COUNT, "Number of slots; each takes one task slot of the cluster.", minimum=1)
+    host: str = setting(
         "", Kind.TEXT, "Address the workers bind. Empty: loopback in local mode, every interface on a cluster."
     )
-    port: int = _option(
+    port: int = setting(
         0, Kind.COUNT, "Slot p listens on port + p; 0 lets the system choose.", minimum=0, maximum=65_535
     )
-    advertise: str = _option(
+    advertise: str = setting(
         "",
         Kind.TEXT,
         "Host name or address that connectors are told, also with a port; {slot} and {port} are filled in: "
         "worker-{slot}.example.com:{port}. Empty: found out by the worker.",
     )
-    inner_host: str = _option(
+    inner_host: str = setting(
         "", Kind.TEXT, "Address that the workers bind for their inner port, which driver and tasks call. Empty: host's."
     )
-    inner_port: int = _option(
+    inner_port: int = setting(
         0,
         Kind.COUNT,
         "Slot p has its inner port at innerPort + p; 0 lets the system choose.",
         minimum=0,
         maximum=65_535,
     )
-    inner_advertise: str = _option(
+    inner_advertise: str = setting(
         "",
         Kind.TEXT,
         "Where driver and tasks reach the inner port, written as advertise is. Empty: found out by the worker; with "
         "TLS, the host of advertise where that is given, for the certificate names it.",
     )
-    cookie: str = _option("", Kind.TEXT, "Shared cookie; a connector must present the same.", secret=True)
-    version: str = _option("0.0.1", Kind.TEXT, "Protocol version; compared whole with what HELLO says.")
-    programs: tuple[str, ...] = _option(
+    cookie: str = setting("", Kind.TEXT, "Shared cookie; a connector must present the same.", secret=True)
+    version: str = setting("0.0.1", Kind.TEXT, "Protocol version; compared whole with what HELLO says.")
+    programs: tuple[str, ...] = setting(
         (), Kind.NAMES, "Program names that HELLO may carry; a connector of another is refused. Empty: any."
     )
-    max_frame_bytes: int = _option(
+    max_frame_bytes: int = setting(
         4 << 20, Kind.BYTES, "Longest frame accepted, tag and body together.", minimum=1 << 10
     )
-    max_sessions: int = _option(1024, Kind.COUNT, "Most sessions a worker serves at once.", minimum=1)
-    handshake_timeout: float = _option(
+    max_sessions: int = setting(1024, Kind.COUNT, "Most sessions a worker serves at once.", minimum=1)
+    handshake_timeout: float = setting(
         10.0,
         Kind.SECONDS,
         "Time a peer has to send a whole HELLO, and the rest of a frame while the worker is full.",
         minimum=0.01,
     )
-    memory_budget: int = _option(
+    memory_budget: int = setting(
         256 << 20,
         Kind.BYTES,
         "What a worker may buffer of messages that are not committed, frames under way included.",
         minimum=1 << 20,
     )
-    credits: str = _option(
+    credits: str = setting(
         "adaptive",
         Kind.TEXT,
         "How much connectors may send ahead: what the next batch needs, by how fast and in what batches the query "
         "takes it (adaptive), or as much as memoryBudget has room for (fixed).",
         choices=("adaptive", "fixed"),
     )
-    replay_timeout: float = _option(
+    replay_timeout: float = setting(
         120.0, Kind.SECONDS, "How long a read waits for connectors to send a planned range again.", minimum=0
     )
-    message_ids: str = _option(
+    message_ids: str = setting(
         "increasing",
         Kind.TEXT,
         "Whether message ids of the drafts increase from one NOTIFY of a stream to the next (else: ERROR), "
         "or are compared for equality alone.",
         choices=("increasing", "opaque"),
     )
-    event_time_unit: str = _option(
+    event_time_unit: str = setting(
         "ns", Kind.TEXT, "Unit of the event times that connectors send.", choices=("ns", "us", "ms", "s")
     )
-    include_boundaries: bool = _option(False, Kind.FLAG, "Deliver BOUNDARY messages as rows with a null value.")
-    tls_certificate: str = _option(
+    include_boundaries: bool = setting(False, Kind.FLAG, "Deliver BOUNDARY messages as rows with a null value.")
+    tls_certificate: str = setting(
         "",
         Kind.TEXT,
         "PEM file with the certificate chain that workers present, to connectors and on their inner port. It must name "
         "the hosts at which a worker is reached: those of advertise and innerAdvertise, or what the worker finds out.",
     )
-    tls_key: str = _option("", Kind.TEXT, "PEM file with the key of tls.certificate.")
-    tls_ca: str = _option(
+    tls_key: str = setting("", Kind.TEXT, "PEM file with the key of tls.certificate.")
+    tls_ca: str = setting(
         "", Kind.TEXT, "PEM file of the authority that connectors' certificates must come from; asks for one each."
     )
-    tls_workers_ca: str = _option(
+    tls_workers_ca: str = setting(
         "",
         Kind.TEXT,
         "PEM file of the authority that tls.certificate comes from, by which the driver and reading tasks verify the "
         "workers' inner port. Empty: tls.ca; without that, the authorities that the system trusts.",
     )
-    tls_bind_instances: bool = _option(
+    tls_bind_instances: bool = setting(
         False, Kind.FLAG, "A connector's instance must be one of the names in its certificate; needs tls.ca."
     )
-    idle_timeout: float = _option(
+    idle_timeout: float = setting(
         0.0,
         Kind.SECONDS,
         "End a session that has sent nothing for so long and waits for nothing; it may come back. 0: never.",
         minimum=0,
     )
-    v3_leave: str = _option(
+    v3_leave: str = setting(
         "close",
         Kind.TEXT,
         "How a v3 session is told to connect again: by closing the connection, which the connectors in the field "
         "answer by coming back, or by RESTART, on which Wallaroo's own SDK hangs.",
         choices=("close", "restart"),
     )
-    lease_seconds: float = _option(
+    lease_seconds: float = setting(
         10.0, Kind.SECONDS, "How long a slot's lease lasts without being renewed.", minimum=0.5
     )
-    instances: tuple[str, ...] = _option(
+    instances: tuple[str, ...] = setting(
         (), Kind.NAMES, "Connector instances that an AvailableNow run waits for, connected or not."
     )
-    quiet_seconds: float = _option(
+    quiet_seconds: float = setting(
         2.0, Kind.SECONDS, "AvailableNow: a connector that sent nothing for so long has nothing to send.", minimum=0
     )
-    available_now_timeout: float = _option(
+    available_now_timeout: float = setting(
         60.0, Kind.SECONDS, "AvailableNow: longest wait for connectors to fall quiet.", minimum=0
     )
-    starting_offsets: dict[str, dict[str, int]] | None = _option(
+    starting_offsets: dict[str, dict[str, int]] | None = setting(
         None,
         Kind.JSON,
         'References to start from without a checkpoint, by instance and stream id: {"shop-1": {"7": 1200}}.',
     )
-    max_offsets_per_trigger: int | None = _option(
+    max_offsets_per_trigger: int | None = setting(
         None, Kind.COUNT, "Most messages in a batch, shared out over the streams.", minimum=1
     )
-    min_offsets_per_trigger: int | None = _option(
+    min_offsets_per_trigger: int | None = setting(
         None, Kind.COUNT, "Fewest messages worth a batch; see maxTriggerDelay.", minimum=1
     )
-    max_trigger_delay: float = _option(
+    max_trigger_delay: float = setting(
         900.0, Kind.SECONDS, "Longest wait for minOffsetsPerTrigger messages.", minimum=0
     )
-    max_bytes_per_trigger: int | None = _option(
+    max_bytes_per_trigger: int | None = setting(
         None, Kind.BYTES, "Most payload bytes in a batch; a stream's first message always fits.", minimum=1
     )
-    fail_on_data_loss: bool = _option(
+    fail_on_data_loss: bool = setting(
         True, Kind.FLAG, "Fail the query when a planned range cannot be had again; false logs it and goes on."
     )
-    token: str = _option(
+    token: str = setting(
         "",
         Kind.TEXT,
         "Secret of the fleet's inner port, known to the driver and to what Spark ships: who has it can have messages "
@@ -231,7 +184,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for row in table():
-            _check(row, getattr(self, row.attribute))
+            settings.check(row, getattr(self, row.attribute), f"option {row.name}")
 
     @classmethod
     def parse(cls, texts: Mapping[str, Any]) -> Options:
@@ -263,8 +216,8 @@ class Options:
 
 def table() -> Iterator[Row]:
     """The rows of the table, in the order in which they are documented."""
-    for entry in dataclasses.fields(Options):
-        yield Row(entry.name, public_name(entry.name), default=entry.default, **entry.metadata)
+    for row in settings.rows(Options):
+        yield dataclasses.replace(row, name=public_name(row.attribute))
 
 
 def public_name(attribute: str) -> str:
@@ -319,17 +272,6 @@ def _unknown(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else "see the options page for the names there are"
     return f"option {name} is not known; {hint}"
-
-
-def _check(row: Row, value: Any) -> None:
-    if row.choices and value not in row.choices:
-        raise ConfigurationError(
-            f"option {row.name}: {value!r} is not one of {', '.join(row.choices)}", option=row.name
-        )
-    if row.minimum is not None and value is not None and not value >= row.minimum:
-        raise ConfigurationError(f"option {row.name}: {value} is not {row.minimum:g} or more", option=row.name)
-    if row.maximum is not None and value > row.maximum:
-        raise ConfigurationError(f"option {row.name}: {value} is above {row.maximum:g}", option=row.name)
 
 
 _BYTE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from wallaroo_spark.options import Kind, Row, table
+from wallaroo_spark.options import table
+from wallaroo_spark.settings import Kind, Row
 
 HEAD = """\
 # Options
