@@ -48,6 +48,10 @@ def test_the_packages_of_this_environment_are_fine() -> None:
     checks.packages()
 
 
+def test_the_oldest_packages_that_are_supported_are_fine() -> None:
+    checks.packages(versions(pyspark="4.2.0", pandas="2.2", pyarrow="15", cryptography="42"))
+
+
 def test_a_pyspark_that_no_installer_knows_of_is_fine() -> None:
     checks.packages(versions(pandas="2.3.1", pyarrow="15.0", cryptography="42.0"))
 
@@ -56,8 +60,8 @@ def test_a_pyspark_that_no_installer_knows_of_is_fine() -> None:
     ("found", "said"),
     [
         (
-            {"pyspark": "4.2.0", "pandas": "2.2", "pyarrow": "15"},
-            "pyspark is 4.2.0, and must be 4.3 or newer; run: pip install 'pyspark>=4.3'",
+            {"pyspark": "4.1.4", "pandas": "2.2", "pyarrow": "15"},
+            "pyspark is 4.1.4, and must be 4.2 or newer; run: pip install 'pyspark>=4.2'",
         ),
         (
             {"pyspark": "4.3.0", "pandas": "3.0.0rc1", "pyarrow": "15"},

@@ -25,7 +25,7 @@ from wallaroo_spark.transport import advertised
 log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
 JAVA_NEEDED = 17
-PYSPARK_NEEDED = (4, 3)
+PYSPARK_NEEDED = (4, 2)
 _ASYNC_OPTION = "asyncProgressTrackingEnabled"
 _PYTHON_CHECK_SECONDS = 30
 _GREATEST_PORT = 65_535
@@ -42,9 +42,9 @@ def environment(spark: Any) -> None:
 
 
 def packages(version: Any = metadata.version) -> None:
-    """PySpark 4.3 or newer, pandas below 3, Arrow, and what makes the certificates of the inner port."""
+    """PySpark 4.2 or newer, pandas below 3, Arrow, and what makes the certificates of the inner port."""
     needs: dict[str, tuple[Callable[[tuple[int, ...]], bool], str, str]] = {
-        "pyspark": (lambda v: v >= PYSPARK_NEEDED, "4.3 or newer", "pyspark>=4.3"),
+        "pyspark": (lambda v: v >= PYSPARK_NEEDED, "4.2 or newer", "pyspark>=4.2"),
         "pandas": (lambda v: v < (3,), "below 3, which PySpark needs", "pandas<3"),
         "pyarrow": (lambda v: v >= (15,), "15 or newer", "pyarrow>=15"),
         "cryptography": (lambda v: v >= (42,), "42 or newer", "cryptography>=42"),
