@@ -15,9 +15,9 @@ from tests.doors.acl import users
 from tests.pems import Pems
 from tests.receiver.support import Batches, Feeders, addresses, eventually, numbered, payloads
 from wallaroo_spark.errors import ConfigurationError, RemoteProtocolError, TransportError
+from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis, Registry
-from wallaroo_spark.worker.flight_client import Trust, WorkerClient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from typing import Any
 
 from proving.bench.figures import percentile
 from wallaroo_spark.options import Options
-from wallaroo_spark.worker.flow import FlowControl
+from wallaroo_spark.worker.machine.pressure.flow import FlowControl
 
 ROW_BYTES = 200
 TICK_SECONDS = 0.25

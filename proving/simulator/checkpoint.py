@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from wallaroo_spark.checkpoint.files import CheckpointFiles, _Entry
 from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.references import StreamKey
 from wallaroo_spark.source.offsets import offset, references_of
-from wallaroo_spark.worker.ledger import StreamKey
 
 T = TypeVar("T")
 RECEIVER = "sim"

@@ -37,8 +37,8 @@ from wallaroo_spark.protocol import (
     encode_run,
 )
 from wallaroo_spark.protocol.reasons import is_later, redirect_address
+from wallaroo_spark.references import StreamKey
 from wallaroo_spark.transport import format_address, parse_address
-from wallaroo_spark.worker.ledger import StreamKey
 
 if TYPE_CHECKING:
     from proving.simulator.world import World

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from proving.simulator.core import Promise, Simulation
 from wallaroo_spark.checkpoint import References
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.worker import events as e
-from wallaroo_spark.worker.buffer import flatten
+from wallaroo_spark.references import flatten
+from wallaroo_spark.worker.machine import events as e
 
 if TYPE_CHECKING:
     from proving.simulator.worker import Worker

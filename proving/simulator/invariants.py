@@ -10,9 +10,9 @@ from proving.simulator.checkpoint import Row
 from proving.simulator.core import Violation
 from proving.simulator.sources import Source
 from wallaroo_spark.protocol import ConnectorSession, Ok
+from wallaroo_spark.references import Reference, StreamKey
 from wallaroo_spark.source.planner import ranges
-from wallaroo_spark.worker.ledger import Reference, StreamKey
-from wallaroo_spark.worker.state import WorkerState
+from wallaroo_spark.worker.machine.state import WorkerState
 
 if TYPE_CHECKING:
     from proving.simulator.connector import Connector

@@ -13,15 +13,15 @@ from proving.simulator.query import Query, Task
 from proving.simulator.worker import Worker
 from wallaroo_spark.checkpoint import files
 from wallaroo_spark.protocol import WorkerSession
-from wallaroo_spark.worker import events as e
-from wallaroo_spark.worker.buffer import Buffer
-from wallaroo_spark.worker.flow import FlowControl
-from wallaroo_spark.worker.ledger import Ledger
-from wallaroo_spark.worker.progress import Progress
-from wallaroo_spark.worker.recall import Recall
-from wallaroo_spark.worker.references import IncreasingIds, OpaqueIds
-from wallaroo_spark.worker.relief import Relief
-from wallaroo_spark.worker.sessions import Sessions
+from wallaroo_spark.worker.buffer.buffer import Buffer
+from wallaroo_spark.worker.buffer.held_stream import Ledger
+from wallaroo_spark.worker.buffer.replays import IncreasingIds, OpaqueIds
+from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.machine.pressure.flow import FlowControl
+from wallaroo_spark.worker.machine.pressure.shedding import Relief
+from wallaroo_spark.worker.machine.progress import Progress
+from wallaroo_spark.worker.machine.resend import Recall
+from wallaroo_spark.worker.machine.sessions import Sessions
 
 Mutant = Callable[[], AbstractContextManager[Any]]
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from proving.simulator.checkpoint import Row
 from proving.simulator.core import Part, Promise, Steps
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
+from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.registry import Lease
 from wallaroo_spark.source.offsets import merge
 from wallaroo_spark.source.planner import Limits, Plan, combine, ranges, shares, slot_of
-from wallaroo_spark.worker.buffer import PlannedRange
-from wallaroo_spark.worker.ledger import StreamKey
 
 if TYPE_CHECKING:
     from proving.simulator.driver import Driver

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from wallaroo_spark.protocol import Flags, Message
-from wallaroo_spark.worker.ledger import StreamKey
+from wallaroo_spark.references import StreamKey
 
 
 @dataclass

@@ -16,14 +16,16 @@ from proving.simulator.failing import Failing
 from proving.simulator.network import End
 from wallaroo_spark.columnar.decode import ROW_OVERHEAD
 from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError
+from wallaroo_spark.inner.rows import unpack
 from wallaroo_spark.protocol import WorkerSession
+from wallaroo_spark.references import PlannedRange, flatten, nest
 from wallaroo_spark.registry import Lease
-from wallaroo_spark.worker import events as e
-from wallaroo_spark.worker.buffer import FoundRange, PlannedRange, flatten, nest
-from wallaroo_spark.worker.delivery import gather, unpack
-from wallaroo_spark.worker.origin import Origin
-from wallaroo_spark.worker.segment import LOT_OVERHEAD, SEGMENT_OVERHEAD
-from wallaroo_spark.worker.state import WorkerState
+from wallaroo_spark.worker.buffer.buffer import FoundRange
+from wallaroo_spark.worker.buffer.delivery import gather
+from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.buffer.segments import LOT_OVERHEAD, SEGMENT_OVERHEAD
+from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.machine.state import WorkerState
 
 if TYPE_CHECKING:
     from proving.simulator.world import World

@@ -23,8 +23,8 @@ from proving.simulator.sources import Source, make_source
 from proving.simulator.worker import Worker
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import REVISIONS, V3
-from wallaroo_spark.worker import delivery
-from wallaroo_spark.worker.ledger import StreamKey
+from wallaroo_spark.references import StreamKey
+from wallaroo_spark.worker.buffer import delivery
 
 LIVENESS_SECONDS = 60.0
 """By when, after the last fault, all that was sent is committed and acknowledged, if batches are of any size."""

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from wallaroo_spark.errors import TransportError
+from wallaroo_spark.inner.client import WorkerClient
+from wallaroo_spark.inner.trust import status_token
 from wallaroo_spark.options import Options
 from wallaroo_spark.registry import EmbeddedRedis, Registry
-from wallaroo_spark.worker.fleet_keys import status_token
-from wallaroo_spark.worker.flight_client import WorkerClient
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup
 

@@ -12,9 +12,9 @@ from tests.cli.conftest import TOKEN, Desk
 from tests.worker.running import TOKEN as WORKERS_TOKEN
 from tests.worker.running import fleet
 from wallaroo_spark.cli.main import cli
+from wallaroo_spark.inner.trust import status_token
 from wallaroo_spark.pubsub.topics import Standing, TopicRecord, Topics, leases_of
 from wallaroo_spark.registry import NO_QUERY
-from wallaroo_spark.worker.fleet_keys import status_token
 
 
 def status(desk: Desk, *arguments: str, receiver: str = "") -> Result:

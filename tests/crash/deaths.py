@@ -45,7 +45,7 @@ class Deaths:
     def passed(self, step: Step) -> None:
         """This process is at a step: one order is obeyed once."""
         # A worker has received something before anybody reads from it.
-        if server := sys.modules.get("wallaroo_spark.worker.delivery"):
+        if server := sys.modules.get("wallaroo_spark.worker.buffer.delivery"):
             server.ROWS_A_BATCH = ROWS_A_BATCH
         try:
             os.rename(self._armed / step.name, self._done / step.name)

@@ -11,8 +11,8 @@ import pytest
 from tests.doors.keys import secrets_of
 from tests.pems import Pems
 from tests.worker.running import TOKEN, Fleet, Running, fleet
+from wallaroo_spark.inner.trust import status_token
 from wallaroo_spark.registry import EmbeddedRedis
-from wallaroo_spark.worker.fleet_keys import status_token
 
 
 class Ear(logging.Handler):

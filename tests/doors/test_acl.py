@@ -17,11 +17,11 @@ from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running, eventua
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.errors import RegistryError, TransportError
+from wallaroo_spark.inner.client import WorkerClient
+from wallaroo_spark.inner.trust import status_token
 from wallaroo_spark.pubsub import subscribe
 from wallaroo_spark.pubsub.topics import TopicRecord
 from wallaroo_spark.registry import EmbeddedRedis, Registry
-from wallaroo_spark.worker.fleet_keys import status_token
-from wallaroo_spark.worker.flight_client import WorkerClient
 
 READERS = ("connectors", "subscribers", "operators")
 

@@ -14,9 +14,9 @@ from tests.pems import Pems
 from tests.worker.peer import Peer
 from tests.worker.running import COOKIE, TOKEN, Running, eventually
 from wallaroo_spark.errors import WallarooError
+from wallaroo_spark.inner.trust import status_token
 from wallaroo_spark.protocol import DRAFT_BE, REVISIONS, V3, Error, Frame, Hello, Message, Notify, Ok, Revision
 from wallaroo_spark.protocol.worker_session import WorkerSession
-from wallaroo_spark.worker.fleet_keys import status_token
 from wallaroo_spark.worker.flight_server import _TokenCheck
 
 WRONG_COOKIES = ["", GUESS, COOKIE[:-1], COOKIE + "x", COOKIE.upper(), f" {COOKIE}"]

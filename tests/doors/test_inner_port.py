@@ -26,6 +26,8 @@ from tests.worker.peer import Peer
 from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running, eventually, fleet
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.errors import ConfigurationError, ReplayError, TransportError
+from wallaroo_spark.inner.client import Trust, WorkerClient
+from wallaroo_spark.inner.trust import NAME, fleet_keys, local_socket, status_token
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import DRAFT_BE
 from wallaroo_spark.receiver import Receiver
@@ -33,8 +35,6 @@ from wallaroo_spark.receiver.announcer import Announcer
 from wallaroo_spark.registry import EmbeddedRedis
 from wallaroo_spark.source.fleet_view import FleetView
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
-from wallaroo_spark.worker.fleet_keys import NAME, fleet_keys, local_socket, status_token
-from wallaroo_spark.worker.flight_client import Trust, WorkerClient
 
 
 class NoHandshake(flight.ClientAuthHandler):  # type: ignore[misc]  # pyarrow has no type information

@@ -14,12 +14,12 @@ from tests.pems import Pems
 from tests.registry.tls import tls_in_front_of
 from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running
 from wallaroo_spark.errors import RegistryError
+from wallaroo_spark.inner.client import Trust
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import Hello
 from wallaroo_spark.protocol.worker_session import WorkerSession
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis, Registry
-from wallaroo_spark.worker.flight_client import Trust
 from wallaroo_spark.worker.service import WorkerSetup
 
 

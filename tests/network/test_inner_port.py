@@ -12,13 +12,14 @@ from tests.network.proxy import Proxy, Trouble
 from tests.worker.peer import good
 from tests.worker.running import SECONDS, TOKEN, Fleet, Running, eventually
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
+from wallaroo_spark.inner import client as flight_client
+from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.protocol import Message
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.source import ranges
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
 from wallaroo_spark.transport import parse_address
-from wallaroo_spark.worker import delivery, flight_client
-from wallaroo_spark.worker.flight_client import WorkerClient
+from wallaroo_spark.worker.buffer import delivery
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from tests.checkpoint.conftest import Checkpoint
 from tests.receiver.support import eventually
-from wallaroo_spark.longjobs import ServiceThread
 from wallaroo_spark.pubsub.arrow import unpack_rows
 from wallaroo_spark.pubsub.leasing import Tenancy
 from wallaroo_spark.pubsub.messages import VERSION, Data, Decoder, Hello, Message, encode
 from wallaroo_spark.pubsub.outbox import Manifest, Outbox
 from wallaroo_spark.pubsub.publisher import PublisherService, PublisherSetup
 from wallaroo_spark.pubsub.topics import Topics, leases_of
+from wallaroo_spark.slots.service import ServiceThread
 from wallaroo_spark.transport import parse_address
 
 COOKIE = "biscuit"

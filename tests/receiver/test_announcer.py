@@ -10,9 +10,9 @@ import pytest
 from redis import Redis
 
 from tests.source.fleet import TOKEN, LiveFleet, eventually
+from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.receiver.announcer import Announcer, Standing
 from wallaroo_spark.registry import EmbeddedRedis, Lease
-from wallaroo_spark.worker.flight_client import WorkerClient
 
 A = {"shop-1": {"7": 10}}
 B = {"shop-1": {"7": 20}}

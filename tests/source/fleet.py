@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from wallaroo_spark.connector import Backoff, BlockingConnector
+from wallaroo_spark.inner.client import WorkerClient
+from wallaroo_spark.inner.trust import status_token
 from wallaroo_spark.options import Options
+from wallaroo_spark.references import References
 from wallaroo_spark.registry import Lease, Registry
-from wallaroo_spark.worker.fleet_keys import status_token
-from wallaroo_spark.worker.flight_client import References, WorkerClient
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup
 

@@ -23,11 +23,11 @@ from wallaroo_spark.protocol import (
     Revision,
     frame_name,
 )
-from wallaroo_spark.worker import events as e
-from wallaroo_spark.worker.buffer import FoundRange, PlannedRange
-from wallaroo_spark.worker.ledger import Reference, StreamKey
-from wallaroo_spark.worker.origin import Origin
-from wallaroo_spark.worker.state import WorkerState
+from wallaroo_spark.references import PlannedRange, Reference, StreamKey
+from wallaroo_spark.worker.buffer.buffer import FoundRange
+from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.machine.state import WorkerState
 
 COOKIE = "a secret"
 NOON = 1_700_000_000_000_000

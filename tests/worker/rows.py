@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from tests.protocol.strategies import run_of
 from wallaroo_spark.columnar import StreamRows, by_stream, decode_run
 from wallaroo_spark.protocol import DRAFT_LE, Flags, Message
-from wallaroo_spark.worker.ledger import Extent, Ledger, Reference, StreamKey
-from wallaroo_spark.worker.origin import Origin
-from wallaroo_spark.worker.segment import Lots, Piece
+from wallaroo_spark.references import Reference, StreamKey
+from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.buffer.held_stream import Extent, Ledger
+from wallaroo_spark.worker.buffer.segments import Lots, Piece
 
 KEY = StreamKey("shop-1", 1)
 ORIGIN = Origin(slot=3, generation=7)

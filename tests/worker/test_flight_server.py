@@ -13,12 +13,12 @@ import pytest
 from tests.worker.peer import good
 from tests.worker.running import SECONDS, TOKEN, Fleet, Running, eventually
 from wallaroo_spark.errors import TransportError
+from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import (
     Flags,
     Message,
 )
-from wallaroo_spark.worker.flight_client import WorkerClient
 from wallaroo_spark.worker.run import run_worker
 from wallaroo_spark.worker.service import WorkerSetup
 
@@ -131,7 +131,7 @@ class TestInnerPort:
     def test_a_large_range_comes_in_batches_that_say_how_far_they_lead(
         self, worker: Running, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("wallaroo_spark.worker.delivery.ROWS_A_BATCH", 10)
+        monkeypatch.setattr("wallaroo_spark.worker.buffer.delivery.ROWS_A_BATCH", 10)
         peer = good(worker)
         for number in range(1, 31):
             peer.message(1, number)

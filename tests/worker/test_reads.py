@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wallaroo_spark.worker.buffer import Buffer, PlannedRange
-from wallaroo_spark.worker.ledger import StreamKey
-from wallaroo_spark.worker.origin import Origin
+from wallaroo_spark.references import PlannedRange, StreamKey
+from wallaroo_spark.worker.buffer.buffer import Buffer
+from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.reads import Reads
 
 PLANNED = PlannedRange(StreamKey("shop-1", 7), None, 5)

@@ -16,6 +16,7 @@ from tests.receiver.support import free_ports
 from tests.worker.peer import Peer, good
 from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running, eventually
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, TransportError
+from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import (
     DRAFT_BE,
@@ -31,10 +32,9 @@ from wallaroo_spark.protocol import (
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 from wallaroo_spark.transport import reachable_host
 from wallaroo_spark.transport.tcp import _TcpStream
-from wallaroo_spark.worker.buffer import Buffer
-from wallaroo_spark.worker.flight_client import WorkerClient
+from wallaroo_spark.worker.buffer.buffer import Buffer
+from wallaroo_spark.worker.buffer.segments import HeldLot
 from wallaroo_spark.worker.run import run_worker
-from wallaroo_spark.worker.segment import HeldLot
 from wallaroo_spark.worker.service import WorkerSetup
 
 
@@ -199,7 +199,7 @@ class TestLeases:
     def test_a_fleet_job_yields_heartbeats_until_its_worker_ends(
         self, make_fleet: Callable[..., Fleet], redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("wallaroo_spark.longjobs.HEARTBEAT_SECONDS", 0.01)
+        monkeypatch.setattr("wallaroo_spark.slots.service.HEARTBEAT_SECONDS", 0.01)
         fleet = make_fleet()
         setup = WorkerSetup(Options(**fleet.options), 0, 1, TOKEN)
         with Registry(redis_server.url, fleet.receiver, lease_seconds=1.5) as registry:
@@ -325,7 +325,7 @@ class TestInternalErrors:
         def fail(*_: object, **__: object) -> None:
             raise ZeroDivisionError("a bug")
 
-        monkeypatch.setattr("wallaroo_spark.worker.arrivals.by_stream", fail)
+        monkeypatch.setattr("wallaroo_spark.worker.machine.arrivals.by_stream", fail)
         unlucky.message(1, 1)
         assert unlucky.next() is None
         monkeypatch.undo()
@@ -418,9 +418,9 @@ class TestErrorsOfThisProgram:
     @pytest.mark.parametrize(
         "broken",
         [
-            "wallaroo_spark.worker.sessions.Sessions.give_up",
-            "wallaroo_spark.worker.relief.Relief.relieve",
-            "wallaroo_spark.worker.gates.Gates.settle",
+            "wallaroo_spark.worker.machine.sessions.Sessions.give_up",
+            "wallaroo_spark.worker.machine.pressure.shedding.Relief.relieve",
+            "wallaroo_spark.worker.machine.pressure.gates.Gates.settle",
         ],
     )
     def test_an_error_that_is_no_session_s_ends_the_worker_and_its_connections(
@@ -428,7 +428,9 @@ class TestErrorsOfThisProgram:
     ) -> None:
         peer = good(worker)
         with monkeypatch.context() as patch:
-            patch.setattr("wallaroo_spark.worker.arrivals.Arrivals._take_in", fail_with(ZeroDivisionError("a bug")))
+            patch.setattr(
+                "wallaroo_spark.worker.machine.arrivals.Arrivals._take_in", fail_with(ZeroDivisionError("a bug"))
+            )
             patch.setattr(broken, fail_with(MemoryError("no memory")))
             peer.message(1, 1)
 
@@ -441,7 +443,9 @@ class TestErrorsOfThisProgram:
         self, worker: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         peer = good(worker)
-        monkeypatch.setattr("wallaroo_spark.worker.progress.Progress.committed", fail_with(ZeroDivisionError("a bug")))
+        monkeypatch.setattr(
+            "wallaroo_spark.worker.machine.progress.Progress.committed", fail_with(ZeroDivisionError("a bug"))
+        )
         with pytest.raises(TransportError, match="an error of this program: ZeroDivisionError\\('a bug'\\)"):
             worker.commit({})
 
@@ -451,7 +455,9 @@ class TestErrorsOfThisProgram:
         assert "an error of this program ends the worker" in caplog.text
 
     def test_an_error_in_a_tick_ends_the_worker(self, worker: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("wallaroo_spark.worker.sessions.Sessions.tick", fail_with(ZeroDivisionError("a bug")))
+        monkeypatch.setattr(
+            "wallaroo_spark.worker.machine.sessions.Sessions.tick", fail_with(ZeroDivisionError("a bug"))
+        )
 
         with pytest.raises(ZeroDivisionError):
             worker.thread.alive(SECONDS)

@@ -24,12 +24,11 @@ from wallaroo_spark.protocol import (
     StreamState,
     reasons,
 )
-from wallaroo_spark.worker import events as e
-from wallaroo_spark.worker.buffer import PlannedRange
-from wallaroo_spark.worker.connection import Phase
-from wallaroo_spark.worker.ledger import Reference, StreamKey
-from wallaroo_spark.worker.origin import Origin
-from wallaroo_spark.worker.state import WorkerState
+from wallaroo_spark.references import PlannedRange, Reference, StreamKey
+from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.machine.connections import Phase
+from wallaroo_spark.worker.machine.state import WorkerState
 
 
 @dataclass

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from wallaroo_spark.checkpoint.beside import Beside
 from wallaroo_spark.checkpoint.places import Location, for_tasks
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, WallarooError
-from wallaroo_spark.longjobs import classic_context, in_short, on_one_machine
+from wallaroo_spark.slots.job_errors import in_short
+from wallaroo_spark.slots.spark_checks import classic_context, on_one_machine
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,8 @@ from wallaroo_spark.errors import TransportError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from wallaroo_spark.inner.client import Trust
     from wallaroo_spark.registry import Lease, Registry
-    from wallaroo_spark.worker.flight_client import Trust
 
 ATTEMPTS = 2
 """How often the registry is tried: a person waits for the answer."""
@@ -72,9 +72,9 @@ def status(registry: str, receiver: str, checkpoint: str, tls: bool, tls_ca: str
 
 
 def _look(registry: str, receiver: str, tls: bool, tls_ca: str) -> dict[str, Any]:
+    from wallaroo_spark.inner.client import Trust
     from wallaroo_spark.registry import Registry
     from wallaroo_spark.transport import read_authority
-    from wallaroo_spark.worker.flight_client import Trust
 
     trust = Trust(read_authority(tls_ca) if tls_ca else b"") if tls or tls_ca else None
     with Registry(registry, receiver, attempts=ATTEMPTS) as found:
@@ -138,7 +138,7 @@ def _slot(slot: int, lease: Lease | None, fleet: dict[str, str], trust: Trust | 
     known = {"slot": slot, "connect": lease.connect, "holder": lease.holder, "generation": lease.generation}
     if not lease.flight:
         return {**known, "state": "starting"}
-    from wallaroo_spark.worker.flight_client import WorkerClient
+    from wallaroo_spark.inner.client import WorkerClient
 
     client = WorkerClient(lease.flight, fleet.get("status_token", ""), ANSWER_SECONDS, trust)
     try:

@@ -24,7 +24,6 @@ from wallaroo_spark import transport
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.checkpoint.places import Location
 from wallaroo_spark.errors import LeaseLostError, ProtocolError, PubSubError, TransportError, WallarooError, one_line
-from wallaroo_spark.longjobs import ServiceThread, serve
 from wallaroo_spark.pubsub.arrow import pack_rows
 from wallaroo_spark.pubsub.leasing import Tenancy
 from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, Hello, Why, encode, encode_parts
@@ -32,6 +31,7 @@ from wallaroo_spark.pubsub.outbox import Outbox, StagedFile
 from wallaroo_spark.pubsub.publication import Part, Publication
 from wallaroo_spark.pubsub.readings import Readings
 from wallaroo_spark.pubsub.topics import Standing, Topics, leases_of
+from wallaroo_spark.slots.service import ServiceThread, serve
 from wallaroo_spark.transport import ByteStream, Listener
 from wallaroo_spark.transport.base import HIGH_WATER
 

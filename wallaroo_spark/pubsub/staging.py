@@ -13,8 +13,8 @@ from pyspark.sql.types import IntegralType
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.checkpoint.places import Location, for_tasks
 from wallaroo_spark.errors import PubSubError
-from wallaroo_spark.longjobs import in_short
 from wallaroo_spark.pubsub.outbox import Manifest, Outbox, StagedFile
+from wallaroo_spark.slots.job_errors import in_short
 
 Epoch = None | int | str | tuple[int, str]
 """What the times of published rows are made of; see ``Topic.publish``."""

@@ -17,12 +17,10 @@ from typing import Any, Self
 
 from pyspark.sql import DataFrame
 
-from wallaroo_spark import longjobs
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.checkpoint.places import for_tasks
 from wallaroo_spark.checkpoint.reach import require_reach
 from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError, one_line
-from wallaroo_spark.longjobs import JobRecord, LongJobs, Patience, Work
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.pubsub.leasing import ENDED
 from wallaroo_spark.pubsub.outbox import RETAIN, Outbox
@@ -31,6 +29,9 @@ from wallaroo_spark.pubsub.publisher import PublisherSetup
 from wallaroo_spark.pubsub.staging import Epoch, stage
 from wallaroo_spark.pubsub.topics import LEASE_SECONDS, Served, TopicRecord, Topics, checked_name, leases_of
 from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.slots import spark_checks
+from wallaroo_spark.slots.long_jobs import JobRecord, LongJobs, Work
+from wallaroo_spark.slots.patience import Patience
 from wallaroo_spark.transport import advertised, open_door
 
 log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
@@ -218,10 +219,10 @@ class Topic:
         }
 
     def _start(self) -> None:
-        context = longjobs.classic_context(self._spark)
+        context = spark_checks.classic_context(self._spark)
         master = context.master if context is not None else "connect"
-        longjobs.registry_reach(self._registry_option, master)
-        longjobs.task_slots(self._spark, self._setup.partitions, what="publishers")
+        spark_checks.registry_reach(self._registry_option, master)
+        spark_checks.task_slots(self._spark, self._setup.partitions, what="publishers")
         require_reach(self._spark, self._setup.checkpoint, f"topic {self.name!r}")
         if self._embedded is not None:
             self._embedded.start()
@@ -234,7 +235,7 @@ class Topic:
         self._identity = self._outbox.identity(self._setup.partitions, self.pairs)
         self._patience.ask(lambda: leases.publish_fleet({ENDED: ""}))
         self._patience.ask(lambda: leases.forget_slots_from(self._setup.partitions))
-        host = self._setup.host or ("127.0.0.1" if longjobs.on_one_machine(master) else "0.0.0.0")
+        host = self._setup.host or ("127.0.0.1" if spark_checks.on_one_machine(master) else "0.0.0.0")
         cookie = resolve_secret(self._setup.cookie)
         self._warning = open_door(f"topic {self.name!r}: its publishers", host, cookie, self._setup.tls_ca)
         if self._warning:

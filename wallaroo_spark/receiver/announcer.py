@@ -14,9 +14,9 @@ from typing import Any
 
 from wallaroo_spark.checkpoint import Reference, References, changed
 from wallaroo_spark.errors import RegistryError, TransportError, one_line
+from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.registry import Lease, Registry
 from wallaroo_spark.steps import Step, passed
-from wallaroo_spark.worker.flight_client import WorkerClient
 
 log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 

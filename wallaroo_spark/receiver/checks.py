@@ -17,9 +17,9 @@ from typing import Any
 
 from wallaroo_spark.checkpoint import PlannedBatch
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, one_line
-from wallaroo_spark.longjobs import classic_context
 from wallaroo_spark.options import Options
 from wallaroo_spark.receiver import writers
+from wallaroo_spark.slots.spark_checks import classic_context
 from wallaroo_spark.transport import advertised
 
 log = one_line(logging.getLogger("wallaroo_spark.receiver"))

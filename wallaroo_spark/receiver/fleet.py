@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from wallaroo_spark.longjobs import LongJobs, Work
 from wallaroo_spark.registry import Registry
+from wallaroo_spark.slots.long_jobs import LongJobs, Work
 from wallaroo_spark.worker.service import WorkerSetup
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.longjobs import classic_context
+from wallaroo_spark.slots.spark_checks import classic_context
 
 OWN_SECONDS = 10.0
 """How long a checkpoint's metadata may take to be seen; Spark has written it when a query's start returns."""

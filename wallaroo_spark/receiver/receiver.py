@@ -22,7 +22,6 @@ from typing import Any, Self
 
 from pyspark.sql import DataFrame
 
-from wallaroo_spark import longjobs
 from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, Progress
 from wallaroo_spark.errors import (
     CheckpointError,
@@ -32,7 +31,8 @@ from wallaroo_spark.errors import (
     WallarooError,
     one_line,
 )
-from wallaroo_spark.longjobs import Patience
+from wallaroo_spark.inner.client import Trust, WorkerClient
+from wallaroo_spark.inner.trust import status_token
 from wallaroo_spark.options import Options, public_name, resolve_secret
 from wallaroo_spark.receiver import checks, writers
 from wallaroo_spark.receiver.announcer import Announcer, Standing
@@ -41,10 +41,10 @@ from wallaroo_spark.receiver.ownership import require_own
 from wallaroo_spark.receiver.slots import slots
 from wallaroo_spark.receiver.waker import Waker
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, EmbeddedRedis, Registry
+from wallaroo_spark.slots import spark_checks
+from wallaroo_spark.slots.patience import Patience
 from wallaroo_spark.source import Secrets, load, register
 from wallaroo_spark.worker import ports
-from wallaroo_spark.worker.fleet_keys import status_token
-from wallaroo_spark.worker.flight_client import Trust, WorkerClient
 from wallaroo_spark.worker.service import WorkerSetup
 
 log = one_line(logging.getLogger("wallaroo_spark.receiver"))
@@ -211,14 +211,14 @@ class Receiver:
         checks.addresses(self.options)
         trust = Trust.of(self.options)
         checks.environment(self._spark)
-        context = longjobs.classic_context(self._spark)
+        context = spark_checks.classic_context(self._spark)
         master = context.master if context is not None else "connect"
-        longjobs.registry_reach(self.options.registry, master)
-        longjobs.task_slots(self._spark, self.options.workers)
+        spark_checks.registry_reach(self.options.registry, master)
+        spark_checks.task_slots(self._spark, self.options.workers)
         registry = self._open_registry()
         self._token = resolve_secret(self.options.token) or self._token or secrets.token_urlsafe(32)
         register(self._spark, self.name, self._secrets())
-        host = self.options.host or ("127.0.0.1" if longjobs.on_one_machine(master) else "0.0.0.0")
+        host = self.options.host or ("127.0.0.1" if spark_checks.on_one_machine(master) else "0.0.0.0")
         # Executors may have neither the driver's environment nor its files, so secrets are resolved here.
         shipped = dataclasses.replace(
             self.options, host=host, registry=self.registry_url, cookie=resolve_secret(self.options.cookie)

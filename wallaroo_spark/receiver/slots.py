@@ -6,9 +6,9 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from wallaroo_spark.longjobs import JobRecord
 from wallaroo_spark.receiver.announcer import Announcer
 from wallaroo_spark.registry import state_served
+from wallaroo_spark.slots.long_jobs import JobRecord
 
 STATUS_THREADS = 16
 

@@ -10,11 +10,11 @@ from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.checkpoint.places import session
 from wallaroo_spark.checkpoint.reach import require_reach
 from wallaroo_spark.errors import SinkError, one_line
-from wallaroo_spark.longjobs import classic_context
 from wallaroo_spark.sinks.coordinator import Coordinator
 from wallaroo_spark.sinks.decisions import Decisions
 from wallaroo_spark.sinks.interface import Sink, checked_name
 from wallaroo_spark.sinks.task import Vote, vote
+from wallaroo_spark.slots.spark_checks import classic_context
 
 if TYPE_CHECKING:
     import pyarrow as pa

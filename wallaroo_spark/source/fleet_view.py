@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wallaroo_spark.errors import RegistryError, TransportError, one_line
+from wallaroo_spark.inner.client import Trust, WorkerClient
+from wallaroo_spark.references import References
 from wallaroo_spark.registry import Lease, Registry
-from wallaroo_spark.worker.flight_client import References, Trust, WorkerClient
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import InputPartition
 
 from wallaroo_spark.checkpoint import Reference
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError, one_line
+from wallaroo_spark.inner.client import SILENCE_SECONDS, Trust, WorkerClient
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.steps import Step, passed
-from wallaroo_spark.worker.flight_client import SILENCE_SECONDS, Trust, WorkerClient
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 

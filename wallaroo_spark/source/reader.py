@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 
 from wallaroo_spark.checkpoint import Reference, References
 from wallaroo_spark.errors import ConfigurationError, TransportError, one_line
+from wallaroo_spark.inner.client import Trust
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.source.agreement import Agreement, followed
@@ -33,7 +34,6 @@ from wallaroo_spark.source.offsets import merge, offset, references_of
 from wallaroo_spark.source.planner import Limits, Plan, combine, ranges, shares, slot_of
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
 from wallaroo_spark.steps import Step, passed
-from wallaroo_spark.worker.flight_client import Trust
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 

@@ -26,13 +26,12 @@ import pyarrow.flight as flight
 
 from wallaroo_spark.columnar import STORED_SCHEMA
 from wallaroo_spark.errors import ConfigurationError, one_line
+from wallaroo_spark.inner.trust import fleet_keys, local_socket, status_token
+from wallaroo_spark.references import PlannedRange, Reference, StreamKey, flatten, nest
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import format_address
-from wallaroo_spark.worker import events as e
-from wallaroo_spark.worker.buffer import PlannedRange, flatten, nest
-from wallaroo_spark.worker.delivery import NOTHING_YET, gather
-from wallaroo_spark.worker.fleet_keys import fleet_keys, local_socket, status_token
-from wallaroo_spark.worker.ledger import Reference, StreamKey
+from wallaroo_spark.worker.buffer.delivery import NOTHING_YET, gather
+from wallaroo_spark.worker.machine import events as e
 
 if TYPE_CHECKING:
     from wallaroo_spark.worker.service import WorkerService

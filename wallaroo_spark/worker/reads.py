@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.worker.buffer import Buffer, FoundRange, PlannedRange
+from wallaroo_spark.references import PlannedRange
+from wallaroo_spark.worker.buffer.buffer import Buffer, FoundRange
 
 LINGER_SECONDS = 2.0
 """How long a range counts as waited for after a read has looked for it; reads look again and again."""

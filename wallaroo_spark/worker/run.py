@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from wallaroo_spark.longjobs import ServiceThread, serve
-from wallaroo_spark.worker.leasing import Registry
+from wallaroo_spark.slots.service import ServiceThread, serve
+from wallaroo_spark.slots.tenancy import Registry
 from wallaroo_spark.worker.memory import keep_memory
 from wallaroo_spark.worker.service import WorkerService, WorkerSetup
 

@@ -17,15 +17,15 @@ from typing import Any, TypeVar
 from wallaroo_spark import transport
 from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError, one_line
 from wallaroo_spark.options import Options, resolve_secret
+from wallaroo_spark.slots.tenancy import Registry, Tenancy
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import ByteStream, Listener
-from wallaroo_spark.worker import events as e
 from wallaroo_spark.worker import ports
+from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.flight_server import InnerPort
-from wallaroo_spark.worker.leasing import Registry, Tenancy
-from wallaroo_spark.worker.origin import Origin
+from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.machine.state import WorkerState
 from wallaroo_spark.worker.reads import Reads
-from wallaroo_spark.worker.state import WorkerState
 
 log = one_line(logging.getLogger("wallaroo_spark.worker"))
 

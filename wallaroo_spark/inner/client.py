@@ -1,0 +1,211 @@
+"""What the driver and the reading tasks ask of a worker. Source: ``design.md``, The picture."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from wallaroo_spark.errors import ConfigurationError, TransportError
+from wallaroo_spark.inner.read_ahead import Ahead
+from wallaroo_spark.inner.rows import Mark, unpack
+from wallaroo_spark.inner.trust import NAME, fleet_keys, local_socket
+from wallaroo_spark.options import Options
+from wallaroo_spark.references import Reference, References
+from wallaroo_spark.transport import parse_address, read_authority
+
+Range = tuple[str, str, Reference | None, Reference]
+"""Scope, stream id as decimal text, and the references (from, to]."""
+SILENCE_SECONDS = 20.0
+"""How long a read waits for the next rows, or for the word that there are none yet, which comes every second."""
+READ_SECONDS = 120.0
+"""How long one request for rows may last. What is left then is asked for anew, so nothing is lost by it."""
+
+
+_NOT_VERIFIED = ("handshake failed", "peer certificate", "hostname verification")
+"""What gRPC says, in whatever case, when TLS fails; it has no code for it."""
+_CLOSED_AT_ONCE = re.compile("failed to connect.*(socket closed|connection reset)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Trust:
+    """By which authorities a worker's certificate is verified; pickled into reading tasks, which need no file then.
+
+    ``roots`` are the PEM certificates of these authorities; empty means those that the system trusts.
+    """
+
+    roots: bytes = field(default=b"", repr=False)
+
+    @classmethod
+    def of(cls, options: Options) -> Trust | None:
+        """What the options say; None when the workers speak plain text.
+
+        Whoever knows the workers' authority alone, and not their certificate, knows enough to speak TLS with them.
+        Raises :class:`ConfigurationError` naming the option whose file cannot be used.
+        """
+        if not (options.tls_certificate or options.tls_workers_ca or options.tls_ca):
+            return None
+        name, ca = ("tls.workersCa", options.tls_workers_ca) if options.tls_workers_ca else ("tls.ca", options.tls_ca)
+        try:
+            return cls(read_authority(ca)) if ca else cls()
+        except ConfigurationError as error:
+            raise ConfigurationError(f"option {name}: {error.message}", option=name, **error.fields) from None
+
+
+class WorkerClient:
+    """Calls to one worker's inner port. Every method raises :class:`TransportError` when the worker does not answer.
+
+    With ``trust`` it speaks only to a worker whose certificate comes from there and names the host in ``address``, else
+    only to one whose certificate comes from the fleet's token; there is no way around that. Without ``trust`` a worker
+    on this machine is spoken to by a socket of its user's, unless ``local`` is false. A worker that cannot be verified
+    raises an error with the reason ``tls``, one that is silent for too long an error with the reason ``timeout``; the
+    next call then goes over a new connection, for the old one may be half open.
+    """
+
+    def __init__(
+        self, address: str, token: str, timeout: float = 10.0, trust: Trust | None = None, local: bool = True
+    ) -> None:
+        self.address = address
+        self._timeout = timeout
+        self._secured = trust is not None
+        self._trust = trust
+        self._token = token
+        self._headers = [(b"authorization", f"Bearer {token}".encode())]
+        self._local = local_socket(address, token) if trust is None and local else None
+        self._client = self._connect()
+
+    def _connect(self) -> flight.FlightClient:
+        """A client of its own connection, which is made with the first call."""
+        if self._local is not None and self._local.exists():
+            return flight.connect(f"grpc+unix://{self._local}")
+        keys = fleet_keys(self._token)
+        shown: dict[str, Any] = {"cert_chain": keys.certificate, "private_key": keys.key}
+        if self._trust is None:
+            shown |= {"tls_root_certs": keys.authority, "override_hostname": NAME}
+        elif self._trust.roots:
+            shown |= {"tls_root_certs": self._trust.roots}
+        return flight.connect(f"grpc+tls://{self.address}", **shown)
+
+    def close(self) -> None:
+        """Give the connection up."""
+        self._client.close()
+
+    def available(self, version: int, wait: float) -> dict[str, Any]:
+        """Wait up to ``wait`` seconds until the worker's buffer is at another version; its version and connectors."""
+        return self._act("available", {"version": version, "wait": wait}, self._timeout + wait)
+
+    def plan(self, start: References, rows: int | None = None, bytes: int | None = None) -> dict[str, Any]:
+        """How far a batch that starts at ``start`` may go on this worker: ``ends``, ``rows``, ``bytes``, ``epoch``."""
+        return self._act("plan", {"start": start, "rows": rows, "bytes": bytes})
+
+    def owes(self, start: References) -> bool:
+        """Whether a connector waits for an ACK of messages up to ``start``, all of which Spark has committed."""
+        return bool(self._act("owes", {"start": start})["owes"])
+
+    def rewind(self, epoch: int, batch: int, references: References) -> None:
+        """The query goes on from exactly these references."""
+        self._act("rewind", {"epoch": epoch, "batch": batch, "references": references})
+
+    def committed(self, epoch: int, batch: int, references: References) -> None:
+        """Spark has committed ``batch``; the references that changed since the last call."""
+        self._act("committed", {"epoch": epoch, "batch": batch, "references": references})
+
+    def status(self) -> dict[str, Any]:
+        """The worker's status."""
+        return self._act("status", {})
+
+    def stop(self, reason: str) -> None:
+        """Ask the worker to leave in good order."""
+        self._act("stop", {"reason": reason})
+
+    def read(
+        self, ranges: Sequence[Range], *, boundaries: bool, wait: float, silence: float = SILENCE_SECONDS
+    ) -> Iterator[tuple[pa.RecordBatch, list[Mark]]]:
+        """The ranges' rows as they become complete, for up to ``wait`` seconds without any.
+
+        With each batch come marks. A range without a final mark is not there, or was left out because the request has
+        lasted long enough: ask for the rest. A worker from which nothing comes for ``silence`` seconds raises
+        :class:`TransportError`.
+        """
+        reading = _Reading(self._client, json.dumps({"ranges": ranges, "wait": wait}).encode(), self._headers)
+        rows = (unpack(data, text, boundaries=boundaries) for data, text in reading.chunks())
+        came = False
+        try:
+            for batch, marks in Ahead(rows, reading.cancel, silence):
+                came = True
+                # A worker that has nothing yet says so in a batch without anything.
+                if marks or batch.num_rows:
+                    yield batch, marks
+        except flight.FlightTimedOutError as error:
+            if not came:
+                raise self._failed("read", error) from None
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise self._failed("read", error) from None
+
+    def _act(self, name: str, body: Mapping[str, Any], timeout: float | None = None) -> dict[str, Any]:
+        options = flight.FlightCallOptions(headers=self._headers, timeout=timeout or self._timeout)
+        try:
+            results = list(self._client.do_action(flight.Action(name, json.dumps(body).encode()), options))
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise self._failed(name, error) from None
+        answer: dict[str, Any] = json.loads(results[0].body.to_pybytes())
+        return answer
+
+    def _failed(self, what: str, error: Exception) -> TransportError:
+        detail = str(error).split(". gRPC client debug context")[0]
+        message = f"worker at {self.address} did not answer {what!r}: {detail}"
+        if isinstance(error, flight.FlightTimedOutError | TimeoutError):
+            # Not closed, since another thread may be in a call; the last one that uses it lets it go.
+            self._client = self._connect()
+            way_out = "its process may be stopped, or the network between be cut"
+            return TransportError(f"{message}; {way_out}", address=self.address, reason="timeout")
+        if self._secured and any(sign in detail.lower() for sign in _NOT_VERIFIED):
+            way_out = (
+                "check the authority that is trusted here (tls.workersCa, or --tls-ca), that the worker's certificate "
+                f"names {parse_address(self.address)[0]} (see advertise and innerAdvertise), and that both sides use "
+                "TLS"
+            )
+            return TransportError(f"{message}; {way_out}", address=self.address, reason="tls")
+        if self._local is not None and isinstance(error, flight.FlightUnavailableError):
+            # What a process that was killed left behind, or one in a sandbox of its own cannot use.
+            self._local = None
+            self._client = self._connect()
+        if not self._secured and (
+            _CLOSED_AT_ONCE.search(detail) or any(sign in detail.lower() for sign in _NOT_VERIFIED)
+        ):
+            message += "; check that both sides use TLS, or neither (tls.workersCa), and that the token is this fleet's"
+        return TransportError(message, address=self.address)
+
+
+class _Reading:
+    """One request for rows, made by the thread that reads its answer; another may cancel it at any moment."""
+
+    def __init__(self, client: flight.FlightClient, ticket: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        self._client = client
+        self._ticket = flight.Ticket(ticket)
+        self._options = flight.FlightCallOptions(timeout=READ_SECONDS, headers=headers)
+        self._reader: Any = None
+        self._cancelled = False
+
+    def chunks(self) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        """What comes, with the marks' text. A worker that says nothing at all holds even the first call up."""
+        reader = self._reader = self._client.do_get(self._ticket, self._options)
+        try:
+            # Who cancels sets this first, so that one of both ends the call.
+            if not self._cancelled:
+                for chunk in reader:
+                    yield chunk.data, chunk.app_metadata.to_pybytes()
+        finally:
+            if self._cancelled:
+                reader.cancel()
+
+    def cancel(self) -> None:
+        """End it, as soon as it has begun."""
+        self._cancelled = True
+        if self._reader is not None:
+            self._reader.cancel()

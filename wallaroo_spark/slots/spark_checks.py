@@ -1,0 +1,89 @@
+"""What can be asked of Spark before long jobs start: which machines it runs on, and how many tasks at once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from wallaroo_spark.errors import ConfigurationError, one_line
+from wallaroo_spark.slots import long_jobs
+
+log = one_line(logging.getLogger("wallaroo_spark.slots"))
+
+EXECUTORS_SECONDS = 60.0
+"""How long a cluster's executors may take to register before its task slots are counted."""
+
+
+def classic_context(spark: Any) -> Any:
+    """The SparkContext, None on Spark Connect, which has none."""
+    try:
+        return spark.sparkContext
+    except Exception:
+        return None
+
+
+def on_one_machine(master: str) -> bool:
+    """Whether a master URL is local mode, or a cluster on the loopback interface."""
+    return master.startswith("local") or urlsplit(master).hostname in ("127.0.0.1", "localhost", "::1")
+
+
+def registry_reach(registry: str, master: str) -> None:
+    """An embedded Redis serves one machine alone. Raises :class:`ConfigurationError` on a cluster of several."""
+    if registry == "embedded" and not on_one_machine(master):
+        raise ConfigurationError(
+            f"registry=embedded is for one machine, and {master} may have several; "
+            "give the URL of a Redis that all of them reach: registry=redis://host:6379"
+        )
+
+
+def task_slots(spark: Any, jobs: int, seconds: float = EXECUTORS_SECONDS, *, what: str = "workers") -> None:
+    """Each long job takes a task slot for good, and the query needs one more. Raises :class:`ConfigurationError`.
+
+    Counts what this process runs already, and waits for a cluster's executors to register. Where Spark cannot say
+    (Spark Connect, dynamic allocation) nothing is checked, and the log says so.
+    """
+    context = classic_context(spark)
+    running = long_jobs.task_slots_taken()
+    needed = jobs + running + 1
+    if context is None or spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        log.info("the cluster's task slots cannot be counted; %d %s need at least %d", jobs, what, needed)
+        return
+    until = time.monotonic() + seconds
+    while (slots := count_task_slots(context)) < needed:
+        if context.master.startswith("local") or time.monotonic() > until:
+            beside = f", {running} workers and publishers that run already" if running else ""
+            raise ConfigurationError(
+                f"{jobs} {what}{beside} and the query need {needed} task slots, and {context.master} has {slots}: no "
+                f"batch would ever run; use fewer {what}, or {_more_slots(context.master, needed)}",
+                slots=slots,
+                workers=jobs,
+            )
+        time.sleep(0.5)
+
+
+def _more_slots(master: str, needed: int) -> str:
+    return f"local[{needed}] or more" if master.startswith("local") else "more executor cores (spark.cores.max)"
+
+
+def count_task_slots(context: Any) -> int:
+    """The tasks that can run at once now."""
+    local = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", context.master)
+    if local:
+        return (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
+    if context.master.startswith("local-cluster"):
+        executors, cores = re.findall(r"\d+", context.master)[:2]
+        return int(executors) * int(cores)
+    per_task = int(context.getConf().get("spark.task.cpus", "1"))
+    total: int = sum(int(profile.totalCores()) for profile in _executors(context))
+    return total // per_task
+
+
+def _executors(context: Any) -> list[Any]:
+    """The executors' descriptions, the driver's left out."""
+    store = context._jsc.sc().statusStore().executorList(True)
+    found = [store.apply(index) for index in range(store.size())]
+    return [executor for executor in found if executor.id() != "driver"]

@@ -1,0 +1,294 @@
+"""All that a worker holds and that is not committed: a ledger a stream, within a budget of bytes.
+
+Source: ``design.md``, rules 4 and 6, and "Workers keep what is not committed".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from wallaroo_spark.columnar import Lot, StreamRows
+from wallaroo_spark.protocol import Fault, broken
+from wallaroo_spark.references import PlannedRange, Reference, StreamKey
+from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.buffer.held_stream import Extent, Ledger
+from wallaroo_spark.worker.buffer.segments import HeldLot, Lots, Piece
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRange:
+    """A planned range that is here, as pieces to deliver, with the reference that each piece leads up to."""
+
+    key: StreamKey
+    name: str
+    pieces: tuple[tuple[Piece, Reference], ...]
+
+
+LEDGER_OVERHEAD = 2048
+"""Bytes that a stream costs beside its name and its rows: its ledger, and what sessions know of it."""
+
+
+class Buffer:
+    """The ledgers of one worker, the references that Spark has committed, and the bytes in use.
+
+    ``unfinished`` are the bytes of frames that have not come to their end, which take memory as rows do. ``version``
+    grows with every change that a plan or a waiting read may care about. The streams themselves are counted
+    apart from rows, in ``overhead``, and may cost as much again. ``rows`` is how many ever came in.
+    """
+
+    def __init__(self, budget: int, origin: Origin, message_ids: str) -> None:
+        self.budget = budget
+        self.overhead = 0
+        self.unfinished = 0
+        self.version = 0
+        self.ledgers: dict[StreamKey, Ledger] = {}
+        self.committed: dict[StreamKey, Reference] = {}
+        self._names: dict[StreamKey, str] = {}
+        self._lots = Lots()
+        self._scopes: dict[str, set[StreamKey]] = {}
+        self._origin = origin
+        self._message_ids = message_ids
+        self.rows = 0
+
+    @property
+    def held(self) -> int:
+        """The bytes that rows take."""
+        return self._lots.used
+
+    @property
+    def used(self) -> int:
+        """The bytes that rows take, and what may become rows."""
+        return self._lots.used + self.unfinished
+
+    def open(self, key: StreamKey, name: str, notified: int) -> Ledger:
+        """The ledger of a stream that is notified, made where there is none.
+
+        Raises :class:`RemoteProtocolError` when there are more streams than the budget has room for.
+        """
+        ledger = self.ledgers.get(key)
+        more = _overhead(name) - (_overhead(ledger.name) if ledger else 0)
+        if self.overhead + more > self.budget:
+            reason = f"this worker has {len(self.ledgers)} streams, as many as its memoryBudget of {self.budget} allows"
+            raise broken(Fault.TOO_MANY_STREAMS, f"{reason}; end some, or raise it")
+        if ledger is None:
+            # As many rows as ever came in is a position that no ledger has passed.
+            ledger = Ledger(key, self._origin, self._message_ids, self.committed.get(key), self.rows)
+            self.ledgers[key] = ledger
+        ledger.open(name, notified)
+        self.overhead += more
+        self._lots.settle()
+        self.version += 1
+        return ledger
+
+    def hold(self, lot: Lot) -> HeldLot:
+        """Rows that have come in, to :meth:`append` them stream by stream."""
+        return self._lots.hold(lot)
+
+    def append(
+        self, held: HeldLot, parts: Iterable[tuple[Ledger, StreamRows]], received_at: int, instance: str
+    ) -> None:
+        """Take in what is new of one run, already told apart by stream. Raises :class:`RemoteProtocolError`."""
+        for ledger, part in parts:
+            before = ledger.end
+            try:
+                ledger.append(part, held, received_at, instance)
+            finally:
+                if ledger.end != before:
+                    self.rows += ledger.end - before
+                    self.version += 1
+
+    def settle(self, held: HeldLot) -> None:
+        """All that is new of a lot has been taken in."""
+        self._lots.touch(held)
+        self._lots.settle()
+        self._lots.merge()
+
+    def merge(self) -> None:
+        """Make room where that costs nothing: what came in in small pieces is put together."""
+        self._lots.merge(tight=True)
+
+    def end(self, ledger: Ledger) -> None:
+        """The stream has ended; an unstable end may be delivered now."""
+        ledger.close()
+        self.version += 1
+
+    def drop(self, ledger: Ledger) -> None:
+        """Let go of a stream's rows; what is not committed of it has to be sent again."""
+        ledger.drop()
+        self._lots.settle(tight=True)
+        self.version += 1
+
+    def drop_unstable(self, ledger: Ledger) -> None:
+        """Let go of a stream's rows behind its last stable reference."""
+        ledger.drop_unstable()
+        self._lots.settle(tight=True)
+        self.version += 1
+
+    def forget(self, ledger: Ledger) -> None:
+        """Drop a ledger that holds nothing."""
+        assert ledger.empty, ledger
+        self.overhead -= _overhead(ledger.name)
+        del self.ledgers[ledger.key]
+        if ledger.key.scope and ledger.key in self.committed:
+            self._names[ledger.key] = ledger.name
+
+    def name(self, key: StreamKey) -> str:
+        """The name of a stream, empty when nobody has told this buffer; Spark's offset log has ids alone."""
+        ledger = self.ledgers.get(key)
+        return ledger.name if ledger else self._names.get(key, "")
+
+    def recover(self, ledgers: Iterable[Ledger]) -> None:
+        """An error has stopped short what was done to these ledgers: go by the rows that they hold, whatever it was.
+
+        What they had accepted and do not hold has to be sent again.
+        """
+        for ledger in ledgers:
+            ledger.recover()
+        self._lots.recover(segment for ledger in self.ledgers.values() for segment in ledger.segments)
+        self.overhead = sum(_overhead(ledger.name) for ledger in self.ledgers.values())
+        self.version += 1
+
+    def reference(self, key: StreamKey) -> int | None:
+        """The last committed message id of a stream, None when there is none that can be resumed from."""
+        reference = self.committed.get(key)
+        return reference if isinstance(reference, int) else None
+
+    def senders(self) -> set[str]:
+        """The instances that have sent what is held."""
+        scopes = {key.scope for key in self.ledgers if key.scope}
+        shared = (ledger for key, ledger in self.ledgers.items() if not key.scope)
+        return scopes | {segment.instance for ledger in shared for segment in ledger.segments}
+
+    def resumable(self, scope: str) -> Iterator[tuple[StreamKey, int]]:
+        """Each stream of a scope of which something is committed."""
+        for key in self._scopes.get(scope, ()):
+            reference = self.committed[key]
+            if isinstance(reference, int):
+                yield key, reference
+
+    def commit(self, references: Mapping[StreamKey, Reference]) -> list[Ledger]:
+        """Spark has committed up to these; the ledgers that moved."""
+        moved = []
+        for key, reference in references.items():
+            ledger = self.ledgers.get(key)
+            if ledger is None:
+                self._set_committed(key, reference)
+                continue
+            if ledger.commit(reference):
+                self._set_committed(key, reference)
+                moved.append(ledger)
+        self._lots.settle()
+        return moved
+
+    def rewind(self, references: Mapping[StreamKey, Reference]) -> list[StreamKey]:
+        """The query goes on from exactly these; the streams of which something must be sent again."""
+        back = [
+            key
+            for key, reference in self.committed.items()
+            if key not in self.ledgers and self._went_back(key, reference, references.get(key))
+        ]
+        for key, ledger in self.ledgers.items():
+            if ledger.rewind(references.get(key)):
+                back.append(key)
+        self._lots.settle()
+        self.committed.clear()
+        self._scopes.clear()
+        self._names = {key: name for key, name in self._names.items() if key in references}
+        for key, reference in references.items():
+            self._set_committed(key, reference)
+        self.version += 1
+        return back
+
+    def _went_back(self, key: StreamKey, before: Reference, after: Reference | None) -> bool:
+        """Whether a stream of which nothing is held is needed again; where ids are opaque a change means that."""
+        if not isinstance(before, int) or before == after:
+            return False
+        opaque = self._message_ids == "opaque" and key.scope
+        return bool(opaque) or not isinstance(after, int) or after < before
+
+    def _set_committed(self, key: StreamKey, reference: Reference) -> None:
+        self.committed[key] = reference
+        self._scopes.setdefault(key.scope, set()).add(key)
+
+    def extents(
+        self, start: Mapping[StreamKey, Reference], max_rows: int | None = None, max_bytes: int | None = None
+    ) -> dict[StreamKey, Extent]:
+        """What a batch that starts at ``start`` may take of each stream.
+
+        Limits are for all streams together and are shared out in proportion to what each has; as each stream may take
+        one message at least, many streams may exceed a small limit.
+        """
+        whole = self._extents(start, {})
+        rows, size = sum(e.rows for e in whole.values()), sum(e.bytes for e in whole.values())
+        rows_over = max_rows is not None and rows > max_rows
+        bytes_over = max_bytes is not None and size > max_bytes
+        if not rows_over and not bytes_over:
+            return whole
+        shares = {
+            key: (
+                _share(max_rows, extent.rows, rows) if rows_over else None,
+                _share(max_bytes, extent.bytes, size) if bytes_over else None,
+            )
+            for key, extent in whole.items()
+        }
+        return self._extents(start, shares)
+
+    def plannable(self) -> bool:
+        """Whether a batch could take any of what is held."""
+        return any(ledger.start < ledger.stable_end for ledger in self.ledgers.values())
+
+    def owes(self, start: Mapping[StreamKey, Reference]) -> bool:
+        """Whether the sender of a stream waits for an ACK of what Spark has committed: all up to ``start``."""
+        return any(key in start and ledger.owes(start[key]) for key, ledger in self.ledgers.items())
+
+    def _extents(
+        self, start: Mapping[StreamKey, Reference], shares: Mapping[StreamKey, tuple[int | None, int | None]]
+    ) -> dict[StreamKey, Extent]:
+        found = {}
+        for key, ledger in self.ledgers.items():
+            if shares and key not in shares:
+                continue
+            extent = ledger.extent(start.get(key), *shares.get(key, (None, None)))
+            if extent is not None:
+                found[key] = extent
+        return found
+
+    def find(self, planned: PlannedRange) -> FoundRange | None:
+        """A planned range, once all of it is here."""
+        ledger = self.ledgers.get(planned.key)
+        if ledger is None:
+            return self._lost(planned)
+        positions = ledger.range(planned.start, planned.end)
+        if positions is None:
+            return None
+        begin, end = positions
+        return FoundRange(planned.key, ledger.name, tuple(ledger.delivery(begin, end)))
+
+    def _lost(self, planned: PlannedRange) -> FoundRange | None:
+        """An ephemeral range of this slot whose buffer is gone: it was delivered at most once, and not again."""
+        if isinstance(planned.end, str) and self._origin.same_slot(planned.end):
+            return FoundRange(planned.key, "", ())
+        return None
+
+    def validate(self) -> None:
+        """Check what must always hold; for tests."""
+        for key, ledger in self.ledgers.items():
+            assert ledger.key == key
+            assert ledger.committed == self.committed.get(key), (ledger, self.committed.get(key))
+            ledger.validate()
+        held = {segment.held for ledger in self.ledgers.values() for segment in ledger.segments}
+        assert self.held == sum(lot.cost for lot in held), self.held
+        for lot in held:
+            lot.validate()
+        assert self.overhead == sum(_overhead(ledger.name) for ledger in self.ledgers.values()), self.overhead
+        assert sum(len(keys) for keys in self._scopes.values()) == len(self.committed)
+
+
+def _overhead(name: str) -> int:
+    return LEDGER_OVERHEAD + len(name)
+
+
+def _share(limit: int | None, part: int, whole: int) -> int:
+    assert limit is not None
+    return max(1, limit * part // max(1, whole))

@@ -1,0 +1,422 @@
+"""What a worker holds of one stream that is not committed, by position and by reference.
+
+A *position* counts rows in the order in which they were accepted, and stands for the same row for as long as the buffer
+lives; a *reference* is what Spark's offset log holds: the message id, or ``e:<slot>:<generation>:<position>`` for an
+ephemeral stream, which nobody can ask for again.
+Source: ``protocol.md``, section What a point of reference promises here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from wallaroo_spark.columnar import StreamRows
+from wallaroo_spark.errors import RemoteProtocolError
+from wallaroo_spark.protocol import Fault, Flags, broken
+from wallaroo_spark.references import Reference, StreamKey
+from wallaroo_spark.worker.buffer.ephemeral import Origin, Passage
+from wallaroo_spark.worker.buffer.replays import NotIncreasing, ReferenceRule, rule_for
+from wallaroo_spark.worker.buffer.segments import HeldLot, Piece, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A part of a stream that a batch may take: it ends at ``end`` (a reference) and has so many rows and bytes."""
+
+    end: Reference
+    rows: int
+    bytes: int
+
+
+class Ledger:
+    """One stream's rows in ``[start, end)``, the rule that tells replays, and who sends it now.
+
+    Nothing is taken in of a stream that is ``broken_off``: what was held of it has been let go of, and it is sent again
+    from there once its sender is told to.
+
+    ``position`` is where it starts to count. Ids are opaque only where a stream belongs to its instance: those of v3
+    always increase.
+    """
+
+    def __init__(
+        self, key: StreamKey, origin: Origin, message_ids: str, committed: Reference | None, position: int = 0
+    ) -> None:
+        self.key = key
+        self.name = ""
+        self.owner: int | None = None
+        self.ended = False
+        self.broken_off = False
+        self.ephemeral: bool | None = None
+        self.increasing = message_ids != "opaque" or not key.scope
+        self.committed = committed
+        self.start = position
+        self.end = position
+        self.segments: deque[Segment] = deque()
+        self._origin = origin
+        self._rule: ReferenceRule = rule_for(self.increasing, self._committed_id, may_go_back=not self.key.scope)
+        self._stable_end = position
+        self._unstable_rows = 0
+        self._passage = Passage(position)
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.key.scope!r}/{self.key.stream_id}, {self.start}..{self.end}, committed={self.committed})"
+
+    @property
+    def _committed_id(self) -> int | None:
+        return self.committed if isinstance(self.committed, int) else None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is held."""
+        return self.start == self.end
+
+    @property
+    def repeating(self) -> bool:
+        """Whether its sender has still to repeat messages by which it is told what is new; only with opaque ids."""
+        return not self.ended and not self.ephemeral and self._rule.repeating
+
+    @property
+    def cost(self) -> int:
+        """The memory that its rows hold, in bytes."""
+        return sum(segment.cost for segment in self.segments)
+
+    @property
+    def stable_end(self) -> int:
+        """The last position at which a batch may end."""
+        return self.end if self.ephemeral else self._stable_end
+
+    def open(self, name: str, notified: int) -> None:
+        """A NOTIFY. What was sent behind the last stable reference may come otherwise, so it is let go."""
+        self.name, self.ended, self.broken_off = name, False, False
+        self.drop_unstable()
+        if not self.ephemeral:
+            self._rule.resume(notified, self._committed_id)
+
+    def close(self) -> None:
+        """The stream's end: a batch may end there whatever its last reference is, nothing has to go on from it."""
+        self.ended = True
+        self._stable_end = self.end
+
+    def drop_unstable(self) -> None:
+        """Let go of what stands behind the last stable reference."""
+        if self.stable_end != self.end:
+            self._drop_tail(self._stable_end)
+            self._rule.rewind(self._id_before(self._stable_end))
+
+    def drop(self) -> None:
+        """Let go of everything; what is not committed has to be sent again."""
+        if self.ephemeral:
+            # A position may have been planned, so it must never stand for another row.
+            self._drop_head(self.end)
+        else:
+            self._drop_tail(self.start)
+        self.ended = False
+        self._rule = rule_for(self.increasing, self._committed_id, may_go_back=not self.key.scope)
+
+    def append(self, rows: StreamRows, held: HeldLot, received_at: int, instance: str) -> Segment | None:
+        """Take in what is new of these rows, which lie in ``held``; None when nothing is.
+
+        Raises :class:`RemoteProtocolError` when lasting and ephemeral messages meet in the stream, or opaque ids are
+        not repeated as they were sent; and when ids do not increase, where what comes before counts.
+        """
+        self._settle_kind(not rows.lot.plain and bool(int(rows.flags[0]) & Flags.EPHEMERAL))
+        low, high, size = rows.low, rows.high, rows.size
+        try:
+            new = None if self.ephemeral else self._rule.select(rows.message_ids, rows.flags, rising=rows.rising)
+        except NotIncreasing as found:
+            if found.at:
+                self.append(rows.head(found.at), held, received_at, instance)
+            raise broken(Fault.IDS_NOT_INCREASING, self._not_increasing(found)) from None
+        except RemoteProtocolError:
+            self._rule.rewind(self._id_before(self.end))
+            raise
+        if new is not None:
+            kept = np.flatnonzero(new)
+            if not len(kept):
+                return None
+            if len(kept) == kept[-1] - kept[0] + 1:
+                low, high = low + int(kept[0]), low + int(kept[-1]) + 1
+            else:
+                held = held.part(kept + low)
+                low, high = 0, len(kept)
+            size = int(held.lot.sizes[low:high].sum())
+        last_id = int(held.lot.message_ids[high - 1])
+        segment = Segment(self.end, held, low, high, size, last_id, received_at, instance)
+        held.add(segment)
+        self.segments.append(segment)
+        self.end = segment.end
+        self._count_stable(segment)
+        return segment
+
+    def _not_increasing(self, found: NotIncreasing) -> str:
+        return (
+            f"stream {self.key.stream_id}: message {found.message_id} was sent behind message {found.highest}, and "
+            "with messageIds=increasing ids increase from one NOTIFY to the next; set messageIds=opaque for other ids"
+        )
+
+    def recover(self) -> None:
+        """After an error half-way: what its segments have is held, and nothing behind them counts as accepted."""
+        if self.segments:
+            self.start, self.end = self.segments[0].first, self.segments[-1].end
+        else:
+            self.start = self.end
+        self._stable_end, self._unstable_rows = self.start, 0
+        for segment in self.segments:
+            self._count_stable(segment)
+        if self.ended:
+            self._stable_end = self.end
+        if not self.ephemeral:
+            self._rule.rewind(self._id_before(self.end))
+
+    def _count_stable(self, segment: Segment) -> None:
+        """Take note of where a batch may end in the last segment."""
+        if segment.held.lot.plain:
+            self._stable_end = segment.end
+            return
+        stable = segment.stable_ends()
+        self._unstable_rows += len(segment) - len(stable)
+        if len(stable):
+            self._stable_end = int(stable[-1])
+
+    def _settle_kind(self, ephemeral: bool) -> None:
+        """Hold a session's messages against what is held of the stream, and known of it, from sessions before."""
+        if ephemeral != bool(self.ephemeral) and not self.empty:
+            kinds = "EPHEMERAL messages follow others" if ephemeral else "others follow EPHEMERAL messages"
+            raise broken(Fault.MIXED_EPHEMERAL, f"in stream {self.key.stream_id} {kinds} that are not committed yet")
+        if ephemeral and self._committed_id is not None:
+            reason = f"stream {self.key.stream_id} has a committed reference, {self._committed_id}, and cannot go on"
+            raise broken(Fault.MIXED_EPHEMERAL, f"{reason} as an EPHEMERAL one; use another stream id")
+        self.ephemeral = ephemeral
+
+    def position_after(self, reference: Reference | None) -> int | None:
+        """The position of the first row behind a reference; None when what is held does not go on from there."""
+        if reference is None and not self.ephemeral:
+            return self.start if self._committed_id is None else None
+        if reference is None or isinstance(reference, str) != bool(self.ephemeral):
+            return self.start
+        if isinstance(reference, str):
+            position = self._origin.position(reference)
+            return max(self.start, min(self._passage.behind(reference) if position is None else position, self.end))
+        if not self.increasing:
+            return self.start if reference == self.committed else self._find(reference)
+        if self._committed_id is not None and reference <= self._committed_id:
+            return self.start if reference == self._committed_id else None
+        for segment in self.segments:
+            if segment.last_id > reference:
+                return segment.first + int(np.searchsorted(segment.ids, np.uint64(reference), side="right"))
+        return self.end
+
+    def _find(self, reference: int) -> int | None:
+        for segment in reversed(self.segments):
+            found = np.flatnonzero(segment.ids == np.uint64(reference))
+            if len(found):
+                return segment.first + int(found[-1]) + 1
+        return None
+
+    def reference_at(self, position: int) -> Reference | None:
+        """The reference that everything before a held position has been delivered to."""
+        if self.ephemeral:
+            return self._origin.reference(position)
+        return self._id_before(position)
+
+    def _id_before(self, position: int) -> int | None:
+        if self.segments and position == self.end:
+            return self.segments[-1].last_id
+        for segment in self.segments:
+            if segment.first < position <= segment.end:
+                return int(segment.ids[position - 1 - segment.first])
+        return self._committed_id
+
+    def extent(self, start: Reference | None, max_rows: int | None, max_bytes: int | None) -> Extent | None:
+        """What a batch that starts at ``start`` may take within the limits; None when that is nothing.
+
+        The first row always fits, and a batch ends at a stable id only, so it may exceed a limit to reach one.
+        """
+        begin = self.position_after(start)
+        if begin is None or begin >= self.stable_end or self._is_past(start):
+            return None
+        end = self.stable_end
+        if max_rows is not None or max_bytes is not None:
+            end = self._stable_cut(begin, self._cut(begin, end, max_rows, max_bytes))
+        reference = self.reference_at(end)
+        if reference is None or reference == start:
+            return None
+        return Extent(reference, end - begin, self._size(begin, end))
+
+    def owes(self, start: Reference) -> bool:
+        """Whether rows up to ``start``, which Spark has committed, are held: its sender was not told yet."""
+        begin = self.position_after(start)
+        return begin is not None and begin > self.start
+
+    def _cut(self, begin: int, end: int, max_rows: int | None, max_bytes: int | None) -> int:
+        if max_rows is not None:
+            end = min(end, begin + max(1, max_rows))
+        if max_bytes is None:
+            return end
+        left = max_bytes
+        for segment in self._within(begin, end):
+            first = max(begin, segment.first)
+            ends = np.cumsum(segment.sizes[first - segment.first : end - segment.first])
+            fitting = int(np.searchsorted(ends, left, side="right"))
+            if fitting < len(ends):
+                return max(begin + 1, first + fitting)
+            left -= int(ends[-1])
+        return end
+
+    def _stable_cut(self, begin: int, end: int) -> int:
+        if not self._unstable_rows or self.ephemeral or end >= self.stable_end:
+            return end
+        above = self.stable_end
+        best = None
+        for segment in self._within(begin, self.stable_end):
+            for position in segment.stable_ends().tolist():
+                if position <= begin:
+                    continue
+                if position <= end:
+                    best = position
+                else:
+                    above = min(above, position)
+        return best if best is not None else above
+
+    def _within(self, begin: int, end: int) -> Iterator[Segment]:
+        """The segments that have some of the positions ``begin`` to ``end``."""
+        for segment in self.segments:
+            if segment.first >= end:
+                return
+            if segment.end > begin:
+                yield segment
+
+    def _size(self, begin: int, end: int) -> int:
+        if (begin, end) == (self.start, self.end):
+            return sum(segment.size for segment in self.segments)
+        size = 0
+        for segment in self._within(begin, end):
+            inside = segment.first >= begin and segment.end <= end
+            size += segment.size if inside else segment.piece(begin, end).size
+        return size
+
+    def delivery(self, begin: int, end: int) -> Iterator[tuple[Piece, Reference]]:
+        """The held rows at positions ``begin`` to ``end``, each piece with the reference that it leads up to."""
+        for segment in self._within(begin, end):
+            piece = segment.piece(begin, end)
+            behind = segment.first + piece.high - segment.low
+            yield piece, self._origin.reference(behind) if self.ephemeral else piece.last_id
+
+    def range(self, start: Reference | None, end: Reference) -> tuple[int, int] | None:
+        """The positions of a planned range (start, end] once all of it is here, None until then.
+
+        It is complete when ``end`` has arrived, or anything beyond it where ids increase, or the stream's end.
+        """
+        begin = self.position_after(start)
+        if begin is None or self._is_past(start):
+            return None
+        if isinstance(end, str):
+            return self._ephemeral_range(begin, end)
+        if self.ephemeral:
+            return None
+        if self.increasing:
+            last = self._id_before(self.end)
+            # Behind an unstable message another one of its id may follow, which is of the range.
+            whole = last is not None and (last > end or (last == end and self._stable_end == self.end))
+            if self.ended or whole:
+                return begin, self.position_after(end) or begin
+            return None
+        stop = self.position_after(end)
+        if stop is None:
+            return (begin, self.end) if self.ended else None
+        return begin, stop
+
+    def _is_past(self, start: Reference | None) -> bool:
+        """Whether part of what follows ``start`` is committed, and therefore not held any more."""
+        if not self.increasing or self._committed_id is None:
+            return False
+        return not isinstance(start, int) or start < self._committed_id
+
+    def _ephemeral_range(self, begin: int, end: str) -> tuple[int, int] | None:
+        position = self._origin.position(end)
+        if position is None:
+            return (begin, begin) if self._origin.same_slot(end) else None
+        if position > self.end:
+            return None
+        self._passage.was_read(position)
+        return begin, max(begin, position)
+
+    def commit(self, reference: Reference) -> bool:
+        """Let go of what is committed; whether this moves anything forward."""
+        if reference == self.committed:
+            return False
+        behind = self.position_after(reference)
+        if isinstance(reference, int) and not self.ephemeral:
+            if self.increasing and self._committed_id is not None and reference < self._committed_id:
+                return False
+            self._rule.commit(reference)
+        self.committed = reference
+        # An opaque reference that is not held was delivered before what is held was sent again: it is all older.
+        self._drop_head(self.end if behind is None else behind)
+        return True
+
+    def rewind(self, reference: Reference | None) -> bool:
+        """The query goes on from ``reference``; whether the sender must send again."""
+        before = self.committed
+        if reference == before:
+            return False
+        joined = self._joins(reference)
+        if joined is not None:
+            self.committed = reference
+            if isinstance(reference, int):
+                self._rule.commit(reference)
+            self._drop_head(joined)
+            return False
+        self.committed, ended = reference, self.ended
+        self.drop()
+        ahead = self.increasing and isinstance(reference, int) and (not isinstance(before, int) or reference > before)
+        # Nothing is asked for again of a query that is ahead, so the stream's end stays what was said of it.
+        self.ended = ended and ahead
+        return not ahead and not self.ephemeral
+
+    def _joins(self, reference: Reference | None) -> int | None:
+        """Where what is held goes on from ``reference`` without a gap, if it does."""
+        if self.ephemeral:
+            return self.position_after(reference)
+        if reference is None or isinstance(reference, str):
+            return self.start if self.committed is None or isinstance(self.committed, str) else None
+        if not self.increasing:
+            return self._find(reference)
+        last = self._id_before(self.end)
+        floor = self._committed_id
+        reachable = (floor is None or reference >= floor) and last is not None and reference <= last
+        return self.position_after(reference) if reachable else None
+
+    def _drop_head(self, position: int) -> None:
+        while self.segments and self.segments[0].end <= position:
+            self.segments.popleft().let_go()
+        if self.segments and self.segments[0].first < position:
+            self.segments[0].keep(position, self.segments[0].end)
+        self.start = max(self.start, position)
+        self._stable_end = max(self._stable_end, self.start)
+
+    def _drop_tail(self, position: int) -> None:
+        while self.segments and self.segments[-1].first >= position:
+            self.segments.pop().let_go()
+        if self.segments and self.segments[-1].end > position:
+            self.segments[-1].keep(self.segments[-1].first, position)
+        self.end = max(self.start, position)
+        self._stable_end = min(self._stable_end, self.end)
+
+    def validate(self) -> None:
+        """Check what must always hold; for tests."""
+        at = self.start
+        for segment in self.segments:
+            assert segment.first == at, (self, segment.first, at)
+            at = segment.end
+        assert at == self.end, (self, at)
+        assert self.start <= self._stable_end <= self.end, self
+        if self.increasing and not self.ephemeral and self.segments:
+            ids = np.concatenate([segment.ids for segment in self.segments])
+            stable = np.concatenate([segment.flags & Flags.UNSTABLE_REFERENCE == 0 for segment in self.segments])
+            assert bool(np.all((ids[1:] > ids[:-1]) | ((ids[1:] == ids[:-1]) & ~stable[:-1]))), self
+            assert self._committed_id is None or int(ids[0]) > self._committed_id, self

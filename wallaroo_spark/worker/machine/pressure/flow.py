@@ -1,0 +1,132 @@
+"""How much a worker lets in: credit windows granted out of the memory budget, and which sockets are read.
+
+Windows are fixed, as far as there is room for them, or adapted to what the query takes (:mod:`.pace`).
+
+Pure. Source: ``protocol.md``, rulings on credits; ``design.md``, rule 6; ``seeds/000``, Overview.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Self
+
+from wallaroo_spark.options import Options
+from wallaroo_spark.worker.machine.pressure.pace import Pace
+
+LARGEST_WINDOW = 65_536
+SMALLEST_WINDOW = 64
+"""Credits below which a session's share of what the next batch needs is rounded up, where the budget allows it."""
+_SOFT_PART = 0.75
+_ROOM = 1.25
+_FIRST_GUESS = 256.0
+_SMOOTHING = 10_000
+
+
+class Pressure(IntEnum):
+    """How full the buffer is: past soft only what a waiting read needs is let in, past hard nothing."""
+
+    NONE = 0
+    SOFT = 1
+    HARD = 2
+
+
+class FlowControl:
+    """The windows and gates of one worker, from its budget and what is in use.
+
+    ``pace`` is None where windows are fixed. ``active`` is how many sessions have something to send, as far as is
+    known: what the next batch needs is shared among them, what the budget has room for among all. ``waiting`` is
+    whether a read waits for messages: they are to come then, whatever a batch needs.
+    """
+
+    def __init__(self, budget: int, pace: Pace | None = None) -> None:
+        self.budget = budget
+        self.soft_limit = int(budget * _SOFT_PART)
+        self.pace = pace
+        self.active = 0
+        self.waiting = False
+        self._row_bytes = _FIRST_GUESS
+        self._least_rows = 0
+        self._most_rows = self._most_bytes = math.inf
+
+    @classmethod
+    def of(cls, options: Options) -> Self:
+        """As the options ``credits``, ``memoryBudget`` and those of the size of a batch say."""
+        flow = cls(options.memory_budget)
+        if options.credits == "adaptive":
+            flow.pace = Pace(flow.soft_limit)
+        flow._least_rows = options.min_offsets_per_trigger or 0
+        flow._most_rows = options.max_offsets_per_trigger or math.inf
+        flow._most_bytes = options.max_bytes_per_trigger or math.inf
+        return flow
+
+    @property
+    def limit(self) -> int:
+        """Up to how many bytes held credits are granted."""
+        return self.soft_limit if self.pace is None or self.waiting else self.pace.limit
+
+    def observe(self, rows: int, size: int) -> None:
+        """Take note of what messages cost in memory."""
+        if rows:
+            weight = min(1.0, rows / _SMOOTHING)
+            self._row_bytes += (size / rows - self._row_bytes) * weight
+
+    def full(self, used: int) -> bool:
+        """Take note of what is in use; whether nobody gets credits for now, unless a read waits."""
+        if self.pace is not None:
+            self.pace.arrived(used)
+        return used >= self.limit
+
+    def tick(self, now: float, used: int, plannable: Callable[[], bool]) -> None:
+        """Time has passed (``now`` is monotonic, in seconds); see :meth:`.pace.Pace.tick`."""
+        if self.pace is not None:
+            self._bound(self.pace)
+            self.pace.tick(now, used, plannable)
+
+    def committed(self, now: float | None, number: int, freed: int, used: int) -> None:
+        """A batch is committed, which has freed bytes; ``now`` is monotonic, None for when the clock last ticked."""
+        if self.pace is not None:
+            self._bound(self.pace)
+            self.pace.committed(self.pace.now if now is None else now, number, freed, used)
+
+    def _bound(self, pace: Pace) -> None:
+        """What rows cost is an average of some, so a little more than the options say."""
+        rows = self._row_bytes * _ROOM
+        pace.bound(self._least_rows * rows, min(self._most_rows * rows, self._most_bytes * _ROOM))
+
+    def restart(self, number: int) -> None:
+        """A query goes on behind the batch of this number."""
+        if self.pace is not None:
+            self.pace.restart(number)
+
+    def pressure(self, used: int) -> Pressure:
+        """How full the buffer is."""
+        if used >= self.budget:
+            return Pressure.HARD
+        return Pressure.SOFT if used >= self.soft_limit else Pressure.NONE
+
+    def window(self, used: int, sessions: int) -> int:
+        """The credits that one of so many sessions may hold: its share of what is free, and at least one."""
+        each = max(1, sessions) * self._row_bytes
+        share = int((self.soft_limit - used) / each)
+        if self.limit < self.soft_limit:
+            each = max(1, min(sessions, self.active)) * self._row_bytes
+            share = min(share, max(SMALLEST_WINDOW, int((self.limit - used) / each)))
+        return max(1, min(LARGEST_WINDOW, share))
+
+    def top_up(self, available: int, used: int, sessions: int, *, needed: bool) -> int:
+        """The credits to grant now: none while more than half a window is left or there is pressure.
+
+        ``needed`` is whether a waiting read needs what this session sends; it gets credits until the buffer is full.
+        """
+        pressure = self.pressure(used)
+        if pressure is Pressure.HARD or (used >= self.limit and not (pressure is Pressure.SOFT and needed)):
+            return 0
+        window = self.window(used, sessions)
+        return window - available if available <= window // 2 else 0
+
+    def may_read(self, used: int, *, streaming: bool, needed: bool) -> bool:
+        """Whether to read from a session's socket; handshakes are always read, they hold no messages."""
+        pressure = self.pressure(used)
+        return not streaming or pressure is Pressure.NONE or (pressure is Pressure.SOFT and needed)

@@ -1,0 +1,106 @@
+"""When the buffer is full and nothing would ever leave it, something has to give way.
+
+Rows leave by being committed, and are committed once they have been planned and read. That stands still when a read
+waits for messages that there is no room for, and when nothing held may end a batch. Source: ``design.md``, rule 6.
+"""
+
+from __future__ import annotations
+
+from wallaroo_spark.references import StreamKey
+from wallaroo_spark.worker.buffer.held_stream import Ledger
+from wallaroo_spark.worker.machine.pressure.flow import Pressure
+from wallaroo_spark.worker.machine.pressure.gates import Gates
+from wallaroo_spark.worker.machine.resend import Recall
+from wallaroo_spark.worker.machine.sessions import Sessions
+
+
+class Relief:
+    """Makes room, at the cost of having messages sent again or, where that would not help, of a session.
+
+    What has been let go of is asked for when no read waits any longer. Asked for at once, it would be back before what
+    the read waits for, take the same room and be let go of again; and in some revisions a session can only go back as a
+    whole, with the streams that are waited for.
+    """
+
+    def __init__(self, sessions: Sessions, gates: Gates, recall: Recall) -> None:
+        self._sessions = sessions
+        self._gates = gates
+        self._recall = recall
+        self._buffer = sessions.buffer
+        self._owed: set[StreamKey] = set()
+
+    def relieve(self) -> None:
+        """After every event; does nothing as long as the query can go on."""
+        if self._owed:
+            self._ask_for_what_is_owed()
+        pressure = self._pressure()
+        if pressure is Pressure.NONE:
+            return
+        if pressure is Pressure.HARD:
+            self._buffer.merge()
+            pressure = self._pressure()
+        waited = self._gates.waited
+        if not waited:
+            if self._sessions.flow.pressure(self._buffer.held) is not Pressure.NONE:
+                self._drop_unstable_tails()
+        elif pressure is Pressure.HARD and all(self._buffer.find(planned) is None for planned in waited):
+            # A range that is complete leaves with its reader first, and need not be there for long.
+            self._make_room()
+
+    def _pressure(self) -> Pressure:
+        return self._sessions.flow.pressure(self._buffer.used)
+
+    def _make_room(self) -> None:
+        """Let go of streams that no read waits for, those first that can be had again, and the largest of them."""
+        waited = {planned.key for planned in self._gates.waited}
+        ledgers = [ledger for ledger in self._buffer.ledgers.values() if not ledger.empty]
+        others = [ledger for ledger in ledgers if ledger.key not in waited]
+        for ledger in sorted(others, key=lambda ledger: (bool(ledger.ephemeral), -ledger.cost)):
+            if self._pressure() is Pressure.NONE or (ledger.ephemeral and self._pressure() is Pressure.SOFT):
+                return
+            self._sessions.counts["shed-streams"] += 1
+            self._buffer.drop(ledger)
+            if ledger.owner is not None and not ledger.ephemeral:
+                ledger.broken_off = True
+                self._owed.add(ledger.key)
+            self._sessions.tidy(ledger)
+        if self._sessions.flow.pressure(self._buffer.held) is Pressure.HARD:
+            self._give_up(max((x for x in ledgers if x.key in waited), key=lambda ledger: ledger.cost))
+
+    def _ask_for_what_is_owed(self) -> None:
+        waited = {planned.key for planned in self._gates.waited}
+        due = self._owed & waited if waited else self._owed
+        if not due:
+            return
+        self._owed = self._owed - due
+        broken_off = [key for key in due if key in self._buffer.ledgers and self._buffer.ledgers[key].broken_off]
+        self._recall.send_again(sorted(broken_off), "its memory was needed for what a read waited for")
+
+    def _give_up(self, ledger: Ledger) -> None:
+        reason = (
+            f"a read waits for a part of stream {ledger.key.stream_id} that does not fit: {ledger.cost} bytes are held "
+            f"and memoryBudget is {self._buffer.budget}; raise it"
+        )
+        self._dismiss_owner(ledger, reason)
+        self._buffer.drop(ledger)
+        self._sessions.tidy(ledger)
+
+    def _drop_unstable_tails(self) -> None:
+        """Where no stream has anything that a batch may end at, end the one that has sent most since it could."""
+        while self._sessions.flow.pressure(self._buffer.held) is not Pressure.NONE:
+            ledgers = [ledger for ledger in self._buffer.ledgers.values() if not ledger.empty]
+            if not ledgers or any(ledger.start < ledger.stable_end for ledger in ledgers):
+                return
+            ledger = max(ledgers, key=lambda ledger: ledger.cost)
+            reason = (
+                f"stream {ledger.key.stream_id} has sent {ledger.cost} bytes since its last stable reference, and "
+                f"memoryBudget is {self._buffer.budget}; send stable references (a BOUNDARY will do) or raise it"
+            )
+            self._dismiss_owner(ledger, reason)
+            self._buffer.drop_unstable(ledger)
+            self._sessions.tidy(ledger)
+
+    def _dismiss_owner(self, ledger: Ledger, reason: str) -> None:
+        owner = self._sessions.clients.get(ledger.owner) if ledger.owner is not None else None
+        if owner is not None:
+            self._sessions.dismiss(owner, reason, "streams-too-large")
