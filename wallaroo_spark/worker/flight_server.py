@@ -17,9 +17,9 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -32,16 +32,39 @@ from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import format_address
 from wallaroo_spark.worker.buffer.delivery import NOTHING_YET, gather
 from wallaroo_spark.worker.machine import events as e
-
-if TYPE_CHECKING:
-    from wallaroo_spark.worker.service import WorkerService
+from wallaroo_spark.worker.machine.state import WorkerState
+from wallaroo_spark.worker.reads import Reads
 
 log = one_line(logging.getLogger("wallaroo_spark.worker.flight"))
 
+T = TypeVar("T")
 _CALL_SECONDS = 30.0
 _MADE_SECONDS = 60.0
 _PATIENCE = 1.0
 """How often a read that waits says that it does; its client takes a longer silence for the end of the connection."""
+
+
+class Served(Protocol):
+    """The worker that an inner port is of. Its state is on the thread of an event loop; calls come from others."""
+
+    @property
+    def reads(self) -> Reads | None:
+        """Who waits for the buffer; there once the worker has its lease."""
+
+    def call(self, coroutine: Coroutine[Any, Any, T], timeout: float) -> T:
+        """Run something on the loop from another thread, and wait up to ``timeout`` seconds for it."""
+
+    async def on_loop(self, work: Callable[[WorkerState], T]) -> T:
+        """Ask the state something."""
+
+    async def apply(self, event: e.Event) -> None:
+        """Give the state an event."""
+
+    async def request_stop(self, reason: str) -> None:
+        """Have the worker leave in good order."""
+
+    def status(self) -> dict[str, Any]:
+        """The worker's status as JSON-ready values; on the loop's thread."""
 
 
 class _Onlooker(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no type information
@@ -74,17 +97,17 @@ class InnerPort:
     """
 
     def __init__(
-        self, service: WorkerService, host: str, token: str, pair: tuple[bytes, bytes] | None = None, port: int = 0
+        self, worker: Served, host: str, token: str, pair: tuple[bytes, bytes] | None = None, port: int = 0
     ) -> None:
         if not token:
             raise ConfigurationError("option token: the worker's inner port is not served without a token; name one")
         keys = fleet_keys(token)
-        self._service = service
+        self._worker = worker
         self._token = token
         self._local_too = pair is None
         self._servers = [
             FlightServer(
-                service,
+                worker,
                 f"grpc+tls://{format_address(host or '0.0.0.0', port)}",
                 token,
                 tls_certificates=[pair or (keys.certificate, keys.key)],
@@ -106,7 +129,7 @@ class InnerPort:
             return
         _sweep(path.parent)
         try:
-            self._servers.append(FlightServer(self._service, f"grpc+unix://{path}", self._token))
+            self._servers.append(FlightServer(self._worker, f"grpc+unix://{path}", self._token))
             self._socket = path
         except (OSError, pa.ArrowException) as error:
             log.warning("callers on this machine come over TLS, for there is no socket for them: %s", error)
@@ -143,18 +166,18 @@ def _nobody_listens(path: Path) -> bool:
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no type information
     """Answers the calls at one location; ``tls`` is how Arrow is told of certificates."""
 
-    def __init__(self, service: WorkerService, location: str, token: str, **tls: Any) -> None:
+    def __init__(self, worker: Served, location: str, token: str, **tls: Any) -> None:
         super().__init__(location, middleware={"token": _TokenCheck(token)}, **tls)
-        assert service.reads is not None
-        self._service = service
-        self._reads = service.reads
+        assert worker.reads is not None
+        self._worker = worker
+        self._reads = worker.reads
         self._actions: dict[str, Callable[[Any], Any]] = {
             "available": self._available,
             "plan": self._plan,
             "owes": self._owes,
             "committed": self._committed,
             "rewind": self._rewind,
-            "status": lambda _: self._ask(lambda state: service.status()),
+            "status": lambda _: self._ask(lambda state: worker.status()),
             "stop": self._stop,
         }
 
@@ -187,7 +210,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         until = time.monotonic() + wait
         while ranges and not context.is_cancelled():
             patience = min(_PATIENCE, until - time.monotonic())
-            found = self._service.call(self._reads.find(ranges, patience), _CALL_SECONDS)
+            found = self._worker.call(self._reads.find(ranges, patience), _CALL_SECONDS)
             if not found and time.monotonic() >= until:
                 return
             if not found:
@@ -198,16 +221,16 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
                     passed(Step.RANGE_HALF_SENT)
                 yield batch
 
-    def _ask(self, work: Callable[[Any], Any]) -> Any:
-        return self._service.call(self._service.on_loop(work), _CALL_SECONDS)
+    def _ask(self, work: Callable[[WorkerState], T]) -> T:
+        return self._worker.call(self._worker.on_loop(work), _CALL_SECONDS)
 
     def _tell(self, event: e.Event) -> dict[str, Any]:
-        self._service.call(self._service.apply(event), _CALL_SECONDS)
+        self._worker.call(self._worker.apply(event), _CALL_SECONDS)
         return {}
 
     def _available(self, body: dict[str, Any]) -> Any:
         wait = float(body["wait"])
-        version = self._service.call(self._reads.changed_since(int(body["version"]), wait), wait + _CALL_SECONDS)
+        version = self._worker.call(self._reads.changed_since(int(body["version"]), wait), wait + _CALL_SECONDS)
         return self._ask(
             lambda state: {
                 "version": version,
@@ -222,7 +245,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def _plan(self, body: dict[str, Any]) -> Any:
         start: dict[StreamKey, Reference] = flatten(body["start"])
 
-        def plan(state: Any) -> dict[str, Any]:
+        def plan(state: WorkerState) -> dict[str, Any]:
             extents = state.buffer.extents(start, body["rows"], body["bytes"])
             return {
                 "epoch": state.epoch,
@@ -244,5 +267,5 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return self._tell(e.Rewound(body["epoch"], body["batch"], flatten(body["references"])))
 
     def _stop(self, body: dict[str, Any]) -> Any:
-        self._service.call(self._service.request_stop(body["reason"]), _CALL_SECONDS)
+        self._worker.call(self._worker.request_stop(body["reason"]), _CALL_SECONDS)
         return {}
