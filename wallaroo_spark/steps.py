@@ -2,7 +2,7 @@
 
 Tests of crashes have a process die there. Nothing outside a process can switch that on: no option and no variable, only
 code that runs in it and calls :func:`at_each`; otherwise passing a step does nothing.
-Source: ``design.md``, rules 1 to 7.
+Source: ``docs/architecture.md#rules``, rules 1 to 7.
 """
 
 from __future__ import annotations

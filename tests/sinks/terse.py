@@ -1,4 +1,5 @@
-"""A connector sink of another making, as strict and as terse as Wallaroo's own; written from ``protocol.md`` alone.
+"""A connector sink of another making, as strict and as terse as Wallaroo's own; written from ``docs/protocol.md``
+alone.
 
 It takes NOTIFY of stream 1 and of no other. Rows go into the worker's file as they come, under the offset in front of
 them; what is committed is in its log alone. It tells of a transaction only to the worker that made it, and holds one

@@ -1,4 +1,5 @@
-"""Our sink server and a worker of another making, which behaves as Wallaroo's do; written from ``protocol.md`` alone.
+"""Our sink server and a worker of another making, which behaves as Wallaroo's do; written from ``docs/protocol.md``
+alone.
 
 It says HELLO, NOTIFY of stream 1 and LIST_UNCOMMITTED at once, before it is answered. It takes no notice of the sink's
 reference. When its connection is cut it goes on where it was, and rolls back when a vote is a no. It ends when more

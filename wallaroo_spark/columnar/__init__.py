@@ -1,6 +1,6 @@
 """Runs of MESSAGE frames as Arrow record batches, and the schema of the rows that Spark sees.
 
-Source: ``design.md``, section Rows; ``protocol.md``, section Frame bodies (MESSAGE); ``style.md`` on runs.
+Source: ``docs/architecture.md#rows``; ``docs/protocol.md#frame-bodies``; ``docs/decisions/runs.md``.
 """
 
 from wallaroo_spark.columnar.decode import ROW_OVERHEAD, Decoded, decode_run, decode_runs

@@ -5,7 +5,7 @@ looked at together: where the tag stands, and the length before it leads to a pl
 data the end of each such frame is the beginning of the next one; where it is not, payloads look like headers, and the
 chain is followed over them. Where frames are long, or payloads look like headers all the time, steps are cheaper.
 
-Source: ``protocol.md``, section Framing; ``style.md`` on runs.
+Source: ``docs/protocol.md#framing``; ``docs/decisions/runs.md``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Decoded runs taken apart by stream. Source: ``style.md`` on runs; ``design.md``, rule 3 (order within a stream)."""
+"""Decoded runs taken apart by stream.
+
+Source: ``docs/decisions/runs.md``; ``docs/architecture.md#rules``, rule 3 (order within a stream).
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Each fixed field is one gather from a view of the buffer in which an integer beg
 what follows them, so positions are arrays too. Where all messages carry the same flags, whether a field is there is one
 truth value instead of an array of them, and the same expressions do far less.
 
-Source: ``protocol.md``, section Frame bodies (MESSAGE, Flags); ``style.md`` on runs.
+Source: ``docs/protocol.md#frame-bodies``; ``docs/decisions/runs.md``.
 """
 
 from __future__ import annotations

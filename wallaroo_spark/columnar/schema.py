@@ -1,6 +1,6 @@
 """The rows that Spark sees, and the part of them that a worker keeps for each message.
 
-Source: ``design.md``, section Rows.
+Source: ``docs/architecture.md#rows``.
 """
 
 from __future__ import annotations

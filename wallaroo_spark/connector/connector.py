@@ -285,7 +285,8 @@ class Connector:
 def stream_id_of(instance: str, name: str) -> int:
     """The id of a stream that is given none: the first 64 bits of BLAKE2b over instance, NUL and name.
 
-    Source: ``seeds/000``, Streaming: an id should be a deterministic mapping, such as a good hash of the full name.
+    Source: ``docs/protocol.md#stream-states``: an id should be a deterministic mapping, such as a good hash of the full
+    name.
     """
     digest = hashlib.blake2b(f"{instance}\0{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")

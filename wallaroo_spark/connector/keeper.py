@@ -1,6 +1,6 @@
 """Keeps a session alive: finds a worker, shakes hands, and comes back with back-off when the session is lost.
 
-Source: ``seeds/000``, Protocol State Machine (back-off, retry limits); ``protocol.md``, Session states and Rewinding.
+Source: ``docs/protocol.md#when-to-try-again``; ``docs/protocol.md#session-states`` and ``docs/protocol.md#rewinding``.
 """
 
 from __future__ import annotations

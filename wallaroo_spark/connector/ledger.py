@@ -1,6 +1,6 @@
 """What every kind of ledger has in common: which id may be sent, what an ACK settles, where a session goes on.
 
-Source: ``protocol.md``, section What a point of reference promises here; ``seeds/000``, Points of Reference.
+Source: ``docs/protocol.md#points-of-reference``.
 """
 
 from __future__ import annotations

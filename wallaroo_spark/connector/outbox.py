@@ -6,7 +6,7 @@ session begins at some reference. :class:`Outbox` keeps the messages themselves,
 What is given no id is numbered. An earlier process of the same program may have left messages with the worker that are
 not committed and that nobody tells us of, so an outbox begins at the present time in nanoseconds: above all that any
 earlier process has numbered. With ids that could come twice the worker would take new messages for replays.
-Source: ``protocol.md``, section What a point of reference promises here; ``seeds/000``, Points of Reference.
+Source: ``docs/protocol.md#points-of-reference``.
 """
 
 from __future__ import annotations

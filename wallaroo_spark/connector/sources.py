@@ -1,7 +1,7 @@
 """What a connector can be fed from: the protocol of a source, and sources that are not files.
 
 A source gives records with a point of reference each and, if it is replayable, gives them again from any of these.
-Source: ``seeds/000``, Points of Reference and Ephemeral Messaging.
+Source: ``docs/protocol.md#points-of-reference``.
 """
 
 from __future__ import annotations

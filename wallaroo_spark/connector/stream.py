@@ -28,7 +28,7 @@ class Stream:
     """A stream of messages; made by :meth:`Connector.open`.
 
     ``reference`` is the last committed reference when the stream was opened, as the worker said it (or the one the
-    caller gave, where the worker has none); None means from the beginning. Source: ``protocol.md``, Stream states.
+    caller gave, where the worker has none); None means from the beginning. Source: ``docs/protocol.md#stream-states``.
     """
 
     def __init__(self, hub: Hub, name: str, stream_id: int, ledger: Ledger) -> None:

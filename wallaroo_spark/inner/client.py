@@ -1,4 +1,4 @@
-"""What the driver and the reading tasks ask of a worker. Source: ``design.md``, The picture."""
+"""What the driver and the reading tasks ask of a worker. Source: ``docs/architecture.md#the-picture``."""
 
 from __future__ import annotations
 

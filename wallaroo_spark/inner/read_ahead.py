@@ -1,4 +1,7 @@
-"""Reading ahead: what comes from a worker is read while what came before it goes on to Spark."""
+"""Reading ahead: what comes from a worker is read while what came before it goes on to Spark.
+
+Source: ``docs/decisions/reading-ahead.md``.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The connector protocol without I/O: frames, the three revisions as tables, session and stream states, credits.
 
-Nothing here opens a socket, starts a thread or reads a clock. Source: ``protocol.md`` and the seeds it rules on.
+Nothing here opens a socket, starts a thread or reads a clock. Source: ``docs/protocol.md``.
 """
 
 from wallaroo_spark.protocol import reasons

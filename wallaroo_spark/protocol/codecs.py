@@ -1,7 +1,7 @@
 """How each frame is written and read, revision by revision; ``revisions.py`` puts these into tables.
 
 Every ``decode_*`` takes a :class:`~.wire.Reader` over the body behind the tag and returns a frame; every ``encode_*``
-takes a :class:`~.wire.Writer` and a frame. Source: ``protocol.md``, section Frame bodies.
+takes a :class:`~.wire.Writer` and a frame. Source: ``docs/protocol.md#frame-bodies``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The connector's side of a session. Source: ``protocol.md``, sections Session states and Stream states."""
+"""The connector's side of a session.
+
+Source: ``docs/protocol.md#session-states`` and ``docs/protocol.md#stream-states``.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The credit window of one session, as one pure object.
 
-Source: ``protocol.md``, rulings on credits; ``seeds/000``, sections Overview and ACK.
+Source: ``docs/protocol.md#credits``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The ways in which a peer can break the protocol, by name: what logs say and what metrics count.
 
-Source: ``protocol.md``, sections Framing, Frame bodies, Session states and Stream states.
+Source: ``docs/protocol.md#framing``, ``docs/protocol.md#frame-bodies``, ``docs/protocol.md#session-states`` and
+``docs/protocol.md#stream-states``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Frames as values: what is said, without how a revision writes it.
 
-Integers are unsigned 64-bit unless said otherwise. Source: ``protocol.md``, section Frame bodies.
+Integers are unsigned 64-bit unless said otherwise. Source: ``docs/protocol.md#frame-bodies``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Finding frames in a byte stream, and runs of MESSAGE frames without looking into them.
 
-Source: ``protocol.md``, section Framing; ``style.md`` on runs.
+Source: ``docs/protocol.md#framing``; ``docs/decisions/runs.md``.
 """
 
 from __future__ import annotations

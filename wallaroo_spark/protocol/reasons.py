@@ -1,7 +1,7 @@
 """ERROR reasons that both sides of this project understand.
 
 The drafts have no frame that sends a connector elsewhere, so the worker says it in the reason of an ERROR; a foreign
-connector shows the sentence to its operator, ours follows it. Source: ``protocol.md``, Session states.
+connector shows the sentence to its operator, ours follows it. Source: ``docs/protocol.md#session-states``.
 """
 
 from __future__ import annotations

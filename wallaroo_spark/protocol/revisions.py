@@ -1,7 +1,7 @@
 """The three revisions as tables, and how the first five bytes tell them apart.
 
 A revision is data: a tag → codec table, a stream-state table and the layout of MESSAGE that bulk decoding needs.
-Nothing outside this file asks which revision it is. Source: ``protocol.md``, section Framing.
+Nothing outside this file asks which revision it is. Source: ``docs/protocol.md#framing``.
 """
 
 from __future__ import annotations

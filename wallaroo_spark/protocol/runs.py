@@ -1,6 +1,6 @@
 """Many messages of one stream as MESSAGE frames, written in bulk: what a sender has where a receiver has a MessageRun.
 
-The bytes are those of the single frames joined. Source: ``protocol.md``, section Frame bodies; ``style.md`` on runs.
+The bytes are those of the single frames joined. Source: ``docs/protocol.md#frame-bodies``; ``docs/decisions/runs.md``.
 """
 
 from __future__ import annotations

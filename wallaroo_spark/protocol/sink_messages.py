@@ -1,6 +1,6 @@
 """What a worker and a connector sink say to each other on stream 0: the payloads of its MESSAGEs.
 
-Integers are big-endian, as in all of v3. Source: ``protocol.md``, Sinks (v3, roles reversed).
+Integers are big-endian, as in all of v3. Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The worker connects, announces stream 1 (rows) alone, and sends MESSAGEs on it and on stream 0 (control), which is open
 from OK on and never announced; the sink sends MESSAGEs on stream 0 alone. The id of a row's MESSAGE is the byte offset
 in the sink's output in front of the row: the first one is where the last committed row ended. There are no credits.
-Source: ``protocol.md``, Sinks (v3, roles reversed).
+Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The states of a session between a worker and a connector sink, as tables; a missing key is a protocol error.
 
-Source: ``protocol.md``, Sinks (v3, roles reversed).
+Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Session and stream states as tables; a missing key is the protocol error.
 
 ``SESSION[sender][state][frame]`` is the session's next state, ``*_STREAMS[state][event]`` the stream's. The diagrams in
-the documentation are drawn from these tables. Source: ``protocol.md``, sections Session states and Stream states.
+the documentation are drawn from these tables. Source: ``docs/protocol.md#session-states`` and
+``docs/protocol.md#stream-states``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The streams of one session: their states, driven by the revision's table.
 
-Source: ``protocol.md``, section Stream states; ``seeds/003``, Stream State Machine (stacked NACKs).
+Source: ``docs/protocol.md#stream-states``; ``docs/protocol.md#rewinding``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reading and writing the primitive types: integers of either byte order and ``short_bytes``.
 
-Source: ``protocol.md``, section Framing; ``seeds/000``, Primitive Type Definitions.
+Source: ``docs/protocol.md#framing``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The worker's side of a session.
 
-Source: ``protocol.md``, sections Session states, Stream states, Rewinding and the rulings on credits.
+Source: ``docs/protocol.md#session-states``, ``docs/protocol.md#stream-states``, ``docs/protocol.md#rewinding`` and
+``docs/protocol.md#credits``.
 """
 
 from __future__ import annotations

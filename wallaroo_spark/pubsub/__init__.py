@@ -2,7 +2,7 @@
 
 A driver runs a :class:`Topic` and has each batch :func:`publish` on it; whoever wants the results uses
 :func:`subscribe`, or sends them on to another Spark application with a :class:`TopicSource`. What needs Spark is loaded
-when it is used, so that subscribers do without. Source: ``seeds/001``.
+when it is used, so that subscribers do without. Source: ``docs/pubsub.md#where-it-comes-from``.
 """
 
 from __future__ import annotations

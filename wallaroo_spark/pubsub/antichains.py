@@ -1,6 +1,6 @@
 """The two frontiers: sets of times of which none is before another.
 
-Source: ``seeds/001``, Design (lower and upper frontier) and Subscriber Logic (how those of several partitions merge).
+Source: ``docs/pubsub.md#times``.
 """
 
 from __future__ import annotations

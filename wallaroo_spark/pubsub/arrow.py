@@ -1,6 +1,6 @@
 """Rows on the wire: one MessagePack binary that holds an Arrow IPC stream, the schema and one batch of rows.
 
-Every message has its schema with it, so that each can be read for itself. Source: ``seeds/001``, Protocol Messages;
+Every message has its schema with it, so that each can be read for itself. Source: ``docs/pubsub.md#on-the-wire``;
 ``docs/pubsub.md``.
 """
 

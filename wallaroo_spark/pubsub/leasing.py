@@ -1,4 +1,4 @@
-"""A partition's lease as its publisher holds it. Source: ``design.md``, rule 5."""
+"""A partition's lease as its publisher holds it. Source: ``docs/architecture.md#rules``, rule 5."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A message is a u32 (big-endian) with the length of what follows, and MessagePack objects: ``[tag, []]``, then its
 fields. Each frontier, list of changes and time is wrapped as an array of one. The payload of :class:`Data` is an object
-of its own behind the time, and is left as it came, so that what is filtered is never decoded. Source: ``seeds/001``,
-Protocol Messages; the tags and the wrapping are those of Strymon's own implementation. :class:`Closed` and
+of its own behind the time, and is left as it came, so that what is filtered is never decoded. Source:
+``docs/pubsub.md#on-the-wire``; the tags and the wrapping are those of Strymon's own implementation. :class:`Closed` and
 :class:`Hello` are this project's additions.
 """
 

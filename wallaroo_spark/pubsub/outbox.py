@@ -7,7 +7,7 @@
 
 The tasks of a batch write the files, the driver then the manifest, both before the batch is committed; publishers read
 them once it is. A batch that is run again replaces the manifest, so files of an earlier try are of no batch any more.
-A batch without a manifest published nothing. Source: ``seeds/001``, Publisher Logic.
+A batch without a manifest published nothing. Source: ``docs/pubsub.md#on-the-wire``.
 """
 
 from __future__ import annotations

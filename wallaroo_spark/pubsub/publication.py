@@ -2,7 +2,7 @@
 
 Whoever drives it says which batches are committed and who connects, and takes for each subscriber one thing to send
 after the other. Nothing is kept for a subscriber but where it is: what it is sent lies in files, and is read when its
-turn comes. Source: ``seeds/001``, Publisher Logic; ``docs/pubsub.md`` has what goes beyond it.
+turn comes. Source: ``docs/pubsub.md#where-it-comes-from``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A publisher's shell: listener, registry, commit log and files around the pure state, on one event loop.
 
 It serves one partition of a topic from within ``mapInPandas``. Nothing is sent before the batch it is of is committed,
-and what is sent is read from the files beside the checkpoint when a subscriber is ready for it. Source: ``seeds/001``,
-Publisher Logic.
+and what is sent is read from the files beside the checkpoint when a subscriber is ready for it. Source:
+``docs/pubsub.md#on-the-wire``.
 """
 
 from __future__ import annotations

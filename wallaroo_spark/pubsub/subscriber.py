@@ -1,6 +1,6 @@
 """A subscriber's connections, one a partition, on asyncio: found in the registry, made again when they break.
 
-Source: ``seeds/001``, Subscriber Logic; ``docs/pubsub.md``.
+Source: ``docs/pubsub.md#where-it-comes-from``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """How the messages of a topic's partitions become one sequence of whole epochs: pure state, without sockets or clocks.
 
-Source: ``seeds/001``, Subscriber Logic; ``docs/pubsub.md`` has what goes beyond it, which is going on where a
-connection broke.
+Source: ``docs/pubsub.md#where-it-comes-from``. It adds going on where a connection broke.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Logical times of a topic: which is at or before which, and how they are read from a message.
 
 A time is an integer, a tuple of times (compared component by component: a product) or None, the unit, of which there is
-only one. Times of one topic have one shape. Source: ``seeds/001``, Terminology.
+only one. Times of one topic have one shape. Source: ``docs/pubsub.md#times``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The driver's handle of a topic: it runs the publishers, and publishes the DataFrames of a query's batches.
 
-Source: ``seeds/001``; ``docs/pubsub.md`` says how it is used.
+Source: ``docs/pubsub.md``.
 """
 
 from __future__ import annotations

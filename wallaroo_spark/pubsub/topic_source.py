@@ -1,7 +1,7 @@
 """A topic as what a connector is fed from, so that one Spark application feeds another.
 
-It has what the connector SDK asks of a source, and imports nothing of it. Source: ``seeds/000``, Points of Reference;
-``docs/pubsub.md``.
+It has what the connector SDK asks of a source, and imports nothing of it. Source:
+``docs/protocol.md#points-of-reference``; ``docs/pubsub.md``.
 """
 
 from __future__ import annotations

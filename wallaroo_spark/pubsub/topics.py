@@ -7,7 +7,7 @@ leases and its lock:
 - ``wallaroo:{topic:NAME}:standing:P``   JSON of a :class:`Standing`, expiring
 
 Nothing of it is durable: the driver and the publishers write it again a few times within each lease. Source:
-``seeds/001``, Subscriber Logic (the catalog).
+``docs/pubsub.md#following-a-topic``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tells every worker where the query stands: all of it to one that is new, what has changed to the others.
 
-The only path by which a committed reference reaches a worker. Source: ``design.md``, rule 1 and ACKs come from the
-commit log.
+The only path by which a committed reference reaches a worker. Source: ``docs/architecture.md#rules``, rule 1 and
+``docs/decisions/acks-from-the-commit-log.md``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What can be known to go wrong before anything starts, each as one sentence with the way out.
 
-Source: ``design.md``, What Spark does that shapes the code.
+Source: ``docs/spark.md``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One Spark job a slot, each run again whenever it ends, for as long as the receiver runs.
 
-Source: ``design.md``, The picture (Fleet).
+Source: ``docs/architecture.md#the-fleet``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The façade: start the fleet, read its stream, start the query, look at it, stop it all.
 
-Source: ``design.md``, How it is used.
+Source: ``README.md#ten-lines-on-each-side``.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Registry:
     def claim(self, lease: Lease, streams: Collection[int]) -> set[int]:
         """Claim stream ids for the lease's slot; returns those of ``streams`` that are the slot's now.
 
-        In v3 a stream id belongs to the whole source (``protocol.md``, "Stream states"): one that another slot claims
+        In v3 a stream id belongs to the whole source (``docs/protocol.md#stream-states``): one that another slot claims
         under a live lease is not returned. Renews the lease. Raises :class:`LeaseLostError` as :meth:`renew` does.
         """
         what = f"claim streams for slot {lease.slot}"

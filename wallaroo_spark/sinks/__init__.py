@@ -1,7 +1,7 @@
 """Transactional sinks: each batch of a query leaves Spark once, however often it is run.
 
 Every function here named after a kind of sink makes a writer for ``foreachBatch``; each loads on first use, with what
-it needs installed. Source: ``protocol.md``, Sinks (v3, roles reversed).
+it needs installed. Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A worker's connection to a connector sink: :class:`SinkWorkerSession` over a transport.
 
-Source: ``protocol.md``, Sinks (v3, roles reversed).
+Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each partition is a worker of its own, ``<name>-<partition>``, whose rows are ap
 sink; with several addresses, partition p goes to address p modulo their number. What is prepared is told only to the
 worker that prepared it, so the driver asks and decides as that worker, and a task aborts what an earlier one has left
 before it sends. Where an output ends is what the log of decisions has, not what the sink says.
-Source: ``protocol.md``, Sinks (v3, roles reversed).
+Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations

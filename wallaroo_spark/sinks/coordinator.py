@@ -1,6 +1,6 @@
 """Two-phase commit of one sink's batches, in the driver: recover, run, decide, tell, note. No Spark in here.
 
-Source: ``protocol.md``, Sinks (v3, roles reversed); the states are in ``states.py``.
+Source: ``docs/protocol.md#sinks``; the states are in ``states.py``.
 """
 
 from __future__ import annotations

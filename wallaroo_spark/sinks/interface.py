@@ -1,6 +1,6 @@
 """What every transactional sink is: two phases, and what its transactions are called.
 
-Source: ``protocol.md``, Sinks (v3, roles reversed). A sink is pickled and sent to the tasks, so
+Source: ``docs/protocol.md#sinks``. A sink is pickled and sent to the tasks, so
 it holds settings alone, and opens what it needs where it needs it. Nothing here imports Spark.
 """
 

@@ -1,7 +1,7 @@
 """What a sink server knows of its workers' transactions: a value that is what its log says, record by record.
 
 Pure: no file, socket or clock. The states are ``TRANSACTION`` in ``states.py``.
-Source: ``protocol.md``, Sinks (v3, roles reversed).
+Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations

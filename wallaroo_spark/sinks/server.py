@@ -1,7 +1,7 @@
 """The connector sink: an asyncio server whose workers' rows end in files, a transaction at a time.
 
 The thin layer between the transport, :class:`~wallaroo_spark.protocol.sink_sessions.SinkServerSession` and the disk.
-Source: ``protocol.md``, Sinks (v3, roles reversed).
+Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations

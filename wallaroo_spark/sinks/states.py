@@ -1,7 +1,7 @@
 """The two state tables of two-phase commit: a batch in the driver, and a transaction in a sink.
 
 ``BATCH[state][event]`` and ``TRANSACTION[state][event]`` are the next states; a missing key is what cannot be. The
-diagrams of the documentation are drawn from these tables. Source: ``protocol.md``, Sinks (v3, roles reversed).
+diagrams of the documentation are drawn from these tables. Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     DIR/.wallaroo/lock          held by the server that uses the directory
 
 A yes is given when the part and a record of it are synced; a commit is appended when its record is synced, and may be
-appended again by the next server, at the same place. Source: ``protocol.md``, Sinks (v3, roles reversed).
+appended again by the next server, at the same place. Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A slot's lease as its worker holds it, and what the worker asks of the registry that it is handed.
 
 ``wallaroo_spark.registry.Registry`` has the shape of :class:`Registry`; the worker does not import it.
-Source: ``design.md``, rules 4 and 5.
+Source: ``docs/architecture.md#rules``, rules 4 and 5.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``format("wallaroo")``. Source: ``design.md``, Rows and Options."""
+"""``format("wallaroo")``. Source: ``docs/architecture.md#rows`` and ``docs/options.md``."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 ``latestOffset`` is asked some 80 times a second, so it is answered from here. The registry is only needed to find a
 worker for the first time; one that is known goes on being asked while the registry is away.
-Source: ``design.md``, What Spark does that shapes the code; rule 4.
+Source: ``docs/spark.md``; ``docs/architecture.md#rules``, rule 4.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A dictionary of JSON values: ``wallaroo`` is the format's version, ``receiver`` whose it is, ``streams`` the end
 reference of each stream by scope and decimal stream id; ``ids`` is there where they are ``opaque``, without an order.
-Two offsets that say the same are the same text, because Spark compares them as text. Source: ``design.md``, The picture
-(Source).
+Two offsets that say the same are the same text, because Spark compares them as text. Source:
+``docs/architecture.md#the-source``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How far a batch may go: the ends of all slots together, within Spark's limits.
 
-Pure: the answers of the slots come in as values. Source: ``design.md``, Options (admission control).
+Pure: the answers of the slots come in as values. Source: ``docs/options.md``.
 """
 
 from __future__ import annotations

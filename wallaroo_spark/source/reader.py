@@ -1,6 +1,6 @@
 """The stream reader: plans batches in a process of its own beside the driver, reads them in executors.
 
-Source: ``design.md``, The picture (Source) and What Spark does that shapes the code.
+Source: ``docs/architecture.md#the-source`` and ``docs/spark.md``.
 """
 
 from __future__ import annotations

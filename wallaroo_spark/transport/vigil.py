@@ -3,6 +3,7 @@
 Keepalive asks only while nothing is under way, and TCP goes on sending the same bytes for a quarter of an hour. Linux'
 ``TCP_USER_TIMEOUT`` ends that sooner, but also ends a connection whose peer answers well and does not read for so long
 (measured), which a worker does that is short of memory, or a subscriber that is slow. So what TCP knows is looked at.
+Source: ``docs/decisions/tcp-info.md``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A worker takes in as much as it hands out, for as long as it lives. By default g
 the kernel clears every page that is taken anew: measured, that was half of all that a worker does. So what is free is
 kept, up to a limit. A worker's memory is bounded by its budget, not by how little it happens to hold.
 
-Source: ``design.md``, rule 6.
+Source: ``docs/decisions/free-memory-is-kept.md``; ``docs/architecture.md#rules``, rule 6.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A worker's status as Prometheus metrics.
 
 A collector reads ``status()`` when it is scraped, so nothing is counted twice and nothing is touched on the hot path.
-Source: ``design.md``, The picture; the counts are those of :mod:`.sessions`.
+Source: ``docs/architecture.md#the-picture``; the counts are those of :mod:`.sessions`.
 """
 
 from __future__ import annotations

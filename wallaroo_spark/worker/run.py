@@ -1,6 +1,6 @@
 """The function that a fleet job runs: a worker inside ``mapInPandas``, for as long as the receiver wants it.
 
-It runs in an executor's Python process, on one partition of one row. Source: ``design.md``, The picture (Fleet).
+It runs in an executor's Python process, on one partition of one row. Source: ``docs/architecture.md#the-fleet``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """All that a worker holds and that is not committed: a ledger a stream, within a budget of bytes.
 
-Source: ``design.md``, rules 4 and 6, and "Workers keep what is not committed".
+Source: ``docs/architecture.md#rules``, rules 4 and 6 and ``docs/architecture.md#workers-keep-what-is-not-committed``.
 """
 
 from __future__ import annotations

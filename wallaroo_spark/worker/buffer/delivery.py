@@ -1,6 +1,6 @@
 """Planned ranges as batches of rows, lot by lot: what came in together goes out together.
 
-Source: ``design.md``, rule 3 (order within a stream); ``style.md`` on runs.
+Source: ``docs/architecture.md#rules``, rule 3 (order within a stream); ``docs/decisions/runs.md``.
 """
 
 from __future__ import annotations

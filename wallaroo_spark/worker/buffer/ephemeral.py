@@ -1,6 +1,6 @@
 """Which buffer a reference of an ephemeral stream is good for, and where a stream goes on that comes back from another.
 
-Source: ``protocol.md``, section What a point of reference promises here (EPHEMERAL).
+Source: ``docs/protocol.md#points-of-reference``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A *position* counts rows in the order in which they were accepted, and stands for the same row for as long as the buffer
 lives; a *reference* is what Spark's offset log holds: the message id, or ``e:<slot>:<generation>:<position>`` for an
 ephemeral stream, which nobody can ask for again.
-Source: ``protocol.md``, section What a point of reference promises here.
+Source: ``docs/protocol.md#points-of-reference``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which messages of a stream are new: the point-of-reference rules, with increasing and with opaque ids.
 
 Ids come in columns (numpy, uint64), a run at a time.
-Source: ``protocol.md``, section What a point of reference promises here.
+Source: ``docs/protocol.md#points-of-reference``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ still held, the rest moves to a lot of its own, so that a stream which waits lon
 Small lots that came in one after the other are put together, so that messages sent one by one cost little more than
 those sent at once.
 
-Source: ``design.md``, rule 6.
+Source: ``docs/architecture.md#rules``, rule 6.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ What several sessions have sent at about the same time is decoded in one pass. E
 that: bad input, and an error of this program, cost the session that they came from and no other. An error that cannot
 be laid to one of them costs all: what was taken out of their frames may be lost, and has to be sent again.
 
-Source: ``design.md``, rule 7; ``protocol.md``, sections Session states and Stream states; ``style.md`` on runs.
+Source: ``docs/architecture.md#rules``, rule 7; ``docs/protocol.md#session-states`` and
+``docs/protocol.md#stream-states``; ``docs/decisions/runs.md``.
 """
 
 from __future__ import annotations

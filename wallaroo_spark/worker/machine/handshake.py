@@ -1,6 +1,6 @@
 """From HELLO to OK: whether a connector is served here, elsewhere, later or not at all.
 
-Source: ``protocol.md``, section Session states.
+Source: ``docs/protocol.md#session-states``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where the query stands, as the driver says: what Spark has committed, and that it went back.
 
-Source: ``design.md``, rules 1 and 2; ``protocol.md``, section Rewinding.
+Source: ``docs/architecture.md#rules``, rules 1 and 2; ``docs/protocol.md#rewinding``.
 """
 
 from __future__ import annotations

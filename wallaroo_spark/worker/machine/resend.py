@@ -1,6 +1,6 @@
 """Senders are made to go back: by NACK where the revision has it, else by connecting again.
 
-Source: ``protocol.md``, section Rewinding.
+Source: ``docs/protocol.md#rewinding``.
 """
 
 from __future__ import annotations

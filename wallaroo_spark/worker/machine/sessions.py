@@ -2,7 +2,7 @@
 
 The other parts of the worker's state (:mod:`.gates`, :mod:`.handshake`, :mod:`.streams`, :mod:`.progress`) stand on
 this one. What they ask of the world is gathered in ``out``.
-Source: ``protocol.md``, sections Session states and Rewinding.
+Source: ``docs/protocol.md#session-states`` and ``docs/protocol.md#rewinding``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ input from one session ends that session and touches nothing of another. The par
 - :mod:`.relief` -- a full buffer gives way
 - :mod:`.turns` -- frames that are under way when it is full
 
-Source: ``design.md``, rules 1 to 7; ``protocol.md``, sections Session states, Rewinding and the rulings on references.
+Source: ``docs/architecture.md#rules``, rules 1 to 7; ``docs/protocol.md#session-states``,
+``docs/protocol.md#rewinding`` and ``docs/protocol.md#points-of-reference``.
 """
 
 from __future__ import annotations

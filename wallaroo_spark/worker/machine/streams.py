@@ -1,6 +1,6 @@
 """Streams are opened: by NOTIFY alone where an id belongs to its instance, by a claim where it is the whole source's.
 
-Source: ``protocol.md``, section Stream states.
+Source: ``docs/protocol.md#stream-states``.
 """
 
 from __future__ import annotations

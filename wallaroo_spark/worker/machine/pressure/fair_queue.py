@@ -5,7 +5,7 @@ and what it holds will not leave it, some of those who are in the middle of a fr
 come to its end. So a full worker does not wait for ever, neither for those that it does not read nor for one that does
 not send the rest.
 
-Source: ``design.md``, rules 6 and 8.
+Source: ``docs/architecture.md#rules``, rules 6 and 8.
 """
 
 from __future__ import annotations

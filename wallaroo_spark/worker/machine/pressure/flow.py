@@ -2,7 +2,7 @@
 
 Windows are fixed, as far as there is room for them, or adapted to what the query takes (:mod:`.pace`).
 
-Pure. Source: ``protocol.md``, rulings on credits; ``design.md``, rule 6; ``seeds/000``, Overview.
+Pure. Source: ``docs/protocol.md#credits``; ``docs/architecture.md#rules``, rule 6.
 """
 
 from __future__ import annotations

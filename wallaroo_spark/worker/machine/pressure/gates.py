@@ -1,6 +1,6 @@
 """What is let in: ACK frames with credits that are due, and the sockets that are not read for now.
 
-Source: ``protocol.md``, rulings on credits; ``design.md``, rules 1 and 6.
+Source: ``docs/protocol.md#credits``; ``docs/architecture.md#rules``, rules 1 and 6.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ answer, in one step and with no gains to tune. Simulated loads are in ``proving/
 - *No commit comes.* That a sink has stalled cannot be told from a planner that waits for more, so what may be held
   grows, slowly. When nothing that is held can be planned, no sink is to blame, and all of it may be used at once.
 
-Pure: all times are arguments, in monotonic seconds; sizes are bytes of memory. Source: ``seeds/000``, Overview.
+Pure: all times are arguments, in monotonic seconds; sizes are bytes of memory. Source: ``docs/decisions/credits.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """When the buffer is full and nothing would ever leave it, something has to give way.
 
 Rows leave by being committed, and are committed once they have been planned and read. That stands still when a read
-waits for messages that there is no room for, and when nothing held may end a batch. Source: ``design.md``, rule 6.
+waits for messages that there is no room for, and when nothing held may end a batch. Source:
+``docs/architecture.md#rules``, rule 6.
 """
 
 from __future__ import annotations
