@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from chispa import assert_df_equality
 
-from tests.receiver.support import COOKIE, Batches, Feeders, addresses, eventually, numbered, payloads, rows_of
+from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered, payloads, rows_of
+from tests.waiting import eventually
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.columnar import ROW_DDL
 from wallaroo_spark.connector import BlockingConnector, Record, Records, stream_id_of

@@ -10,18 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.receiver.support import (
-    COOKIE,
-    Batches,
-    Feeders,
-    addresses,
-    command_of,
-    descendants,
-    eventually,
-    free_ports,
-    listeners,
-    payloads,
-)
+from proving.ports import lasting_port
+from proving.processes import command_of, descendants, listeners
+from tests.receiver.support import COOKIE, Batches, Feeders, addresses, payloads
+from tests.waiting import eventually
 from wallaroo_spark.receiver import Receiver
 
 if TYPE_CHECKING:
@@ -84,7 +76,7 @@ def test_a_worker_killed_in_the_middle_of_a_stream_loses_and_repeats_nothing(
 def test_a_worker_that_is_stopped_for_good_is_replaced(
     spark: SparkSession, feeders: Feeders, tmp_path: Path, fixed: bool
 ) -> None:
-    batches, port = Batches(), free_ports(2) if fixed else 0
+    batches, port = Batches(), lasting_port(range(2)) if fixed else 0
     with Receiver(spark, "orders", workers=2, cookie=COOKIE, lease_seconds=1.5, port=port) as receiver:
         stream = receiver.stream()
         query = receiver.start(stream.writeStream.foreachBatch(batches), checkpoint=str(tmp_path / "checkpoint"))
@@ -110,4 +102,4 @@ def test_a_worker_that_is_stopped_for_good_is_replaced(
     assert after[slot]["worker"]["generation"] > victim["worker"]["generation"]
     assert not fixed or after[slot]["worker"]["connect"] == victim["worker"]["connect"]
     assert after[1 - slot]["submissions"] == 1
-    eventually(lambda: not Path(f"/proc/{victim['worker']['pid']}").exists(), 30)
+    eventually(lambda: not Path(f"/proc/{victim['worker']['pid']}").exists(), seconds=30)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.receiver.support import COOKIE, Batches, Feeders, addresses, eventually, numbered, payload, payloads, rows_of
+from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered, payload, payloads, rows_of
+from tests.waiting import eventually
 from wallaroo_spark.connector import stream_id_of
 from wallaroo_spark.receiver import Receiver
 

@@ -20,9 +20,12 @@ from pathlib import Path
 
 import pytest
 
+from proving.ports import lasting_port
+from proving.processes import descendants, listeners
 from tests.pubsub.running import COOKIE, TOPIC, Client
 from tests.receiver.drivers import Drivers
-from tests.receiver.support import Feeders, descendants, eventually, free_ports, listeners
+from tests.receiver.support import Feeders
+from tests.waiting import eventually
 from wallaroo_spark.pubsub.blocking import Subscription, subscribe
 from wallaroo_spark.pubsub.items import Epoch
 from wallaroo_spark.pubsub.messages import Snapshot
@@ -70,7 +73,7 @@ class Play:
         self.enough = threading.Event()
         self._open: set[Subscription] = set()
         stack.callback(self._leave)
-        self.port = free_ports(2)
+        self.port = lasting_port(range(2))
         self.driver = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
@@ -143,7 +146,7 @@ class Play:
             assert self.driver.poll() is None, self.drivers.log(self.driver)
             return self.committed() >= batch
 
-        eventually(there, SECONDS)
+        eventually(there, seconds=SECONDS)
 
     def go_on(self, batches: int) -> None:
         """Wait until so many more batches are committed."""
@@ -165,7 +168,7 @@ class Play:
 
     def freeze_publisher(self, partition: int, batches: int) -> int:
         """Stop the process that serves a partition while so many batches are committed; where it serves it."""
-        eventually(lambda: self.address(partition), SECONDS)
+        eventually(lambda: self.address(partition), seconds=SECONDS)
         port = int(self.address(partition).rpartition(":")[2])
         self._signal(port, signal.SIGSTOP)
         self.go_on(batches)
@@ -175,10 +178,10 @@ class Play:
         """Kill the process that serves a partition when it is so many batches behind, and wait until another does."""
         port = self.freeze_publisher(partition, behind)
         self._signal(port, signal.SIGKILL)
-        eventually(lambda: self.address(partition) not in (f"127.0.0.1:{port}", ""), SECONDS)
+        eventually(lambda: self.address(partition) not in (f"127.0.0.1:{port}", ""), seconds=SECONDS)
 
     def _signal(self, port: int, number: int) -> None:
-        eventually(lambda: listeners(port, descendants(self.driver.pid)), SECONDS)
+        eventually(lambda: listeners(port, descendants(self.driver.pid)), seconds=SECONDS)
         for pid in listeners(port, descendants(self.driver.pid)):
             os.kill(pid, number)
 
@@ -197,7 +200,7 @@ def play(tmp_path: Path) -> Iterator[Play]:
 
 def slow_one(play: Play, partition: int) -> Client:
     """Somebody who subscribes and does not read."""
-    eventually(lambda: play.address(partition), SECONDS)
+    eventually(lambda: play.address(partition), seconds=SECONDS)
     client = Client(play.address(partition), receive_bytes=4096)
     client.hello(partition)
     assert isinstance(client.take(), Snapshot)
@@ -224,7 +227,7 @@ def test_whole_epochs_to_whoever_comes_and_goes_while_everything_is_killed(play:
         play.go_on(2)
         play.kill_worker()
         play.go_on(2)
-        eventually(lambda: is_cut_off(slow), SECONDS)
+        eventually(lambda: is_cut_off(slow), seconds=SECONDS)
         play.go_on(2)
     play.kill_publisher(1, behind=2)
     play.go_on(2)

@@ -10,7 +10,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sf
 
-from tests.receiver.support import COOKIE, Batches, Feeders, addresses, eventually, numbered, payloads, rows_of
+from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered, payloads, rows_of
+from tests.waiting import eventually
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.receiver import Receiver

@@ -15,7 +15,8 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.errors import StreamingQueryException
 
-from tests.receiver.support import COOKIE, Batches, Feeders, addresses, eventually, numbered, payload, payloads
+from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered, payload, payloads
+from tests.waiting import eventually
 from wallaroo_spark.connector import Record, Records
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis
@@ -245,7 +246,7 @@ def test_stopping_frees_every_task_slot_and_may_come_while_starting(spark: Spark
     assert [type(error).__name__ for error in caught] == ["ConfigurationError"]
     assert "stopped while it was starting" in str(caught[0])
     tracker = spark.sparkContext.statusTracker()
-    eventually(lambda: not tracker.getActiveStageIds(), 20)
+    eventually(lambda: not tracker.getActiveStageIds(), seconds=20)
     # All three slots are free at once.
     began = time.monotonic()
     assert spark.range(0, 4, 1, 4).count() == 4

@@ -13,7 +13,8 @@ import pytest
 
 from tests.doors.acl import users
 from tests.pems import Pems
-from tests.receiver.support import Batches, Feeders, addresses, eventually, numbered, payloads
+from tests.receiver.support import Batches, Feeders, addresses, numbered, payloads
+from tests.waiting import eventually
 from wallaroo_spark.errors import ConfigurationError, RemoteProtocolError, TransportError
 from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.receiver import Receiver

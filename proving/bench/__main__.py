@@ -20,7 +20,7 @@ from proving.bench import decode, sdk
 from proving.bench.picture import panels
 from proving.bench.report import goals_of, text
 from proving.bench.stage import QUICK, Context, Lengths
-from proving.chaos.__main__ import reporting
+from proving.reporting import reporting
 
 # Memory before what makes a worker large: Spark hands its Python processes on.
 SECTIONS = ("decode", "sdk", "memory", "e2e", "latency", "fanin", "credits", "leaving")

@@ -8,7 +8,8 @@ from typing import Any
 
 from proving.bench.loads import LOADS, compared
 from proving.bench.stage import Context, Installation, noop
-from proving.bench.usage import MEBIBYTE, Ticker
+from proving.bench.usage import MEBIBYTE
+from proving.ticker import Ticker
 
 SHORT = {"warm_up": 5.0, "window": 1.0, "windows": 5}
 WAYS = ("fixed", "adaptive")

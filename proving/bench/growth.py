@@ -10,7 +10,8 @@ from typing import Any
 from proving.bench.endtoend import OURS, parts, percentiles
 from proving.bench.figures import at
 from proving.bench.stage import Context, Installation, noop, per_million
-from proving.bench.usage import MEBIBYTE, Ticker, forget_peak, memory
+from proving.bench.usage import MEBIBYTE, forget_peak, memory
+from proving.ticker import Ticker
 
 BURST_SECONDS = 0.1
 SESSIONS = 10

@@ -17,8 +17,8 @@ from typing import Any
 
 from proving.bench.figures import Spread
 from proving.bench.stage import ROOT, Context
-from tests.sinks.servers.kafka import KafkaServer
-from tests.sinks.servers.postgres import PostgresServer
+from proving.servers.kafka import KafkaServer
+from proving.servers.postgres import PostgresServer
 from wallaroo_spark import pubsub, sinks
 from wallaroo_spark.registry import EmbeddedRedis
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from proving.processes import command_of
 
 TICKS = os.sysconf("SC_CLK_TCK")
 MEBIBYTE = 1 << 20
@@ -61,14 +61,6 @@ def below(all_of_them: Mapping[int, Process], root: int) -> list[Process]:
     return found
 
 
-def command(pid: int) -> str:
-    """A process's command line; empty when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
-
-
 def role_of(process: Process, line: str, workers: Iterable[int]) -> str | None:
     """What a process of an installation on one machine does; None for what has no part in it."""
     if process.pid in workers:
@@ -97,7 +89,7 @@ def cpu_by_role(workers: Iterable[int], root: int | None = None) -> Counter[str]
     if root in everything:
         seconds["driver"] += everything[root].own
     for process in below(everything, root):
-        line = command(process.pid)
+        line = command_of(process.pid)
         role = role_of(process, line, known)
         if role is not None:
             seconds[role] += process.own + (process.collected if "pyspark.daemon" in line else 0.0)
@@ -124,25 +116,3 @@ def forget_peak(pid: int) -> None:
     """Have the peak of a process count from now on, where the system lets us."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_text("5")
-
-
-class Ticker:
-    """Calls something every so many seconds in a thread, from entry to exit."""
-
-    def __init__(self, seconds: float, work: Callable[[float], None]) -> None:
-        self._seconds = seconds
-        self._work = work
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Ticker:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(self._seconds):
-            self._work(time.monotonic())

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 from proving.chaos.report import Run
 from proving.chaos.run import LIVENESS_SECONDS, Plan, passed, run
-
-LINE_SECONDS = 15.0
+from proving.reporting import reporting
 
 
 def arguments() -> tuple[Plan, argparse.Namespace]:
@@ -32,27 +28,6 @@ def arguments() -> tuple[Plan, argparse.Namespace]:
     messages = given.messages or int(60_000 * given.minutes)
     kills = given.kills or max(1, int(2.5 * given.minutes))
     return Plan(given.output.absolute(), given.seed, given.minutes, messages, kills), given
-
-
-@contextmanager
-def reporting() -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
-    """How to say what stays, and how to say what is overtaken by the next: live on a terminal, else a line at times."""
-    from rich.console import Console
-
-    console = Console(highlight=False, soft_wrap=True)
-    if console.is_terminal:
-        with console.status("") as status:
-            yield console.print, status.update
-        return
-    said = time.monotonic()
-
-    def now_and_then(line: str) -> None:
-        nonlocal said
-        if time.monotonic() - said >= LINE_SECONDS:
-            said = time.monotonic()
-            print(line, flush=True)
-
-    yield lambda line: print(line, flush=True), now_and_then
 
 
 def summary(outcome: Run, directory: Path) -> str:

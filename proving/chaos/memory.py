@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 import psutil
 
 from proving.chaos.stage import Stage
+from proving.ticker import Ticker
 
 MEBIBYTE = 1 << 20
 SAMPLE_SECONDS = 1.0
@@ -44,26 +44,22 @@ class Sampler:
         self.series: dict[tuple[int, float], Series] = {}
         self._stage = stage
         self._began = time.monotonic()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._ticker = Ticker(SAMPLE_SECONDS, self._sample)
 
     def __enter__(self) -> Sampler:
-        self._thread.start()
+        self._ticker.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
+        self._ticker.__exit__()
 
-    def _run(self) -> None:
-        while not self._stopping.wait(SAMPLE_SECONDS):
-            at = time.monotonic() - self._began
-            for role, process in processes(self._stage):
-                with contextlib.suppress(psutil.Error):
-                    key = (process.pid, process.create_time())
-                    series = self.series.setdefault(key, Series(role))
-                    series.times.append(round(at, 1))
-                    series.sizes.append(round(process.memory_info().rss / MEBIBYTE, 2))
+    def _sample(self, now: float) -> None:
+        for role, process in processes(self._stage):
+            with contextlib.suppress(psutil.Error):
+                key = (process.pid, process.create_time())
+                series = self.series.setdefault(key, Series(role))
+                series.times.append(round(now - self._began, 1))
+                series.sizes.append(round(process.memory_info().rss / MEBIBYTE, 2))
 
 
 def processes(stage: Stage) -> Iterator[tuple[str, psutil.Process]]:

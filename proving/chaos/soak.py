@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from proving.chaos.__main__ import reporting
 from proving.chaos.judge import Verdict, judge, read_sink
 from proving.chaos.memory import Growth, Sampler, draw_memory, growths, is_java
 from proving.chaos.orders import CONNECTORS, STREAMS, write_files
 from proving.chaos.run import clear
 from proving.chaos.stage import QUICK_JAVA, Stage
+from proving.reporting import reporting
 
 WARM_UP = 0.4
 """The first part of the run is not judged: imports, pools, the first batches and Java's own compiling."""

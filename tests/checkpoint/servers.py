@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.maven import fetched, hadoop_version, jars_of_spark, java
-from tests.sinks.servers.guard import Guarded, free_ports
+from proving.ports import free_ports
+from proving.servers.guard import Guarded
+from proving.servers.maven import fetched, hadoop_version, jars_of_spark, java
 
 _JAVA = ["-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 _CLUSTER = "org.apache.hadoop.test.MiniDFSClusterManager"

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 import redis
 
+from proving.ports import lasting_port
 from tests.checkpoint.servers import HdfsServer, S3Server
 from tests.receiver.drivers import Drivers
-from tests.receiver.support import Feeders, eventually, free_ports, payload
+from tests.receiver.support import Feeders, payload
+from tests.waiting import eventually
 from wallaroo_spark.registry import EmbeddedRedis
 
 SECONDS = 180.0
@@ -34,7 +36,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 def test_a_driver_that_is_killed_goes_on_from_a_checkpoint_elsewhere(server: Server, tmp_path: Path) -> None:
-    port = free_ports(1)
+    port = lasting_port()
     with (
         EmbeddedRedis() as store,
         Feeders() as feeders,
@@ -44,13 +46,13 @@ def test_a_driver_that_is_killed_goes_on_from_a_checkpoint_elsewhere(server: Ser
         arguments = (server.checkpoint, store.url, json.dumps(server.settings))
         driver = drivers.start(port, *arguments, **server.variables)
         shown = f"checkpoint {server.shown}\n"
-        eventually(lambda: shown in drivers.log(driver) or driver.poll() is not None, SECONDS)
+        eventually(lambda: shown in drivers.log(driver) or driver.poll() is not None, seconds=SECONDS)
         assert driver.poll() is None, drivers.log(driver)
         connector = feeders.connect("shop-1", f"127.0.0.1:{port}")
         stream = feeders.run(lambda: connector.open("s")).result(SECONDS)
         for number in range(1, 201):
             stream.send(payload("s", number), id=number)
-        eventually(lambda: stream.acknowledged or driver.poll() is not None, SECONDS)
+        eventually(lambda: stream.acknowledged or driver.poll() is not None, seconds=SECONDS)
         assert stream.acknowledged, drivers.log(driver)
 
         os.killpg(driver.pid, signal.SIGKILL)
@@ -58,7 +60,7 @@ def test_a_driver_that_is_killed_goes_on_from_a_checkpoint_elsewhere(server: Ser
         driver = drivers.start(port, *arguments, **server.variables)
         for number in range(201, 301):
             stream.send(payload("s", number), id=number)
-        eventually(lambda: stream.acknowledged == 300 or driver.poll() is not None, SECONDS)
+        eventually(lambda: stream.acknowledged == 300 or driver.poll() is not None, seconds=SECONDS)
         assert stream.acknowledged == 300, drivers.log(driver)
         drivers.end(driver)
         entries = [fields[b"value"] for _, fields in found.xrange("orders")]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.receiver.drivers import Drivers
-from tests.receiver.support import eventually
+from tests.waiting import eventually
 from wallaroo_spark.checkpoint import CheckpointFiles
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import eventually
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.inner.trust import status_token
@@ -56,14 +57,6 @@ def run(tmp_path: Path) -> Run:
         )
 
     return start
-
-
-def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Wait for what announces itself in no other way than by being so."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"still not so after {seconds} s"
-        time.sleep(0.02)
 
 
 @dataclass

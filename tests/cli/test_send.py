@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import COOKIE, PROGRAM, Desk, Run, eventually
+from tests.cli.conftest import COOKIE, PROGRAM, Desk, Run
+from tests.waiting import eventually
 from wallaroo_spark.cli.common import count, size
 from wallaroo_spark.cli.send_view import _State, summary, waits
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import COOKIE, PROGRAM, Desk, Run, eventually
+from tests.cli.conftest import COOKIE, PROGRAM, Desk, Run
 from tests.pubsub.running import COOKIE as TOPIC_COOKIE
 from tests.pubsub.running import TOPIC, Stage
+from tests.waiting import eventually
 from wallaroo_spark.cli.send_view import _State, summary
 from wallaroo_spark.pubsub.leasing import ENDED
 from wallaroo_spark.pubsub.topics import TopicRecord

@@ -12,8 +12,9 @@ from typing import IO
 
 import pytest
 
-from tests.cli.conftest import PROGRAM, Run, eventually
+from tests.cli.conftest import PROGRAM, Run
 from tests.pubsub.running import COOKIE, TOPIC, Stage
+from tests.waiting import eventually
 from wallaroo_spark.pubsub.leasing import ENDED
 from wallaroo_spark.pubsub.topics import TopicRecord
 

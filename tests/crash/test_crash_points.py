@@ -8,9 +8,11 @@ from subprocess import Popen
 
 import pytest
 
+from proving.ports import lasting_port
 from tests.crash.deaths import DIRECTORY, OF_THE_DRIVER, Deaths
 from tests.receiver.drivers import Drivers
-from tests.receiver.support import Feeders, eventually, free_ports
+from tests.receiver.support import Feeders
+from tests.waiting import eventually
 from wallaroo_spark.connector import BlockingStream
 from wallaroo_spark.steps import Step
 
@@ -58,7 +60,7 @@ def send_a_round(streams: list[BlockingStream], wanted: dict[str, list[str]], la
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_whoever_dies_wherever_nothing_is_lost_or_repeated(drivers: Drivers, feeders: Feeders, tmp_path: Path) -> None:
-    port, deaths = free_ports(2), Deaths(tmp_path / "deaths")
+    port, deaths = lasting_port(range(2)), Deaths(tmp_path / "deaths")
     variables = {DIRECTORY: str(tmp_path / "deaths")}
     # All of them at once, for each takes a while to be ready; they begin one after the other.
     waiting = [drivers.start(port, **variables) for _ in range(1 + len(OF_THE_DRIVER))]
@@ -78,7 +80,7 @@ def test_whoever_dies_wherever_nothing_is_lost_or_repeated(drivers: Drivers, fee
         # All has come to rest, so the next to pass the step does so because of what is sent now.
         deaths.order(step)
         sent = feeders.run(lambda last=last: send_a_round(streams, wanted, last))
-        eventually(lambda step=step, driver=driver: deaths.happened(step) or driver.poll() is not None, 90)
+        eventually(lambda step=step, driver=driver: deaths.happened(step) or driver.poll() is not None, seconds=90)
         assert deaths.happened(step), f"{step}: {drivers.log(driver)}"
         if step in OF_THE_DRIVER:
             driver.wait()
@@ -86,7 +88,7 @@ def test_whoever_dies_wherever_nothing_is_lost_or_repeated(drivers: Drivers, fee
             assert step not in BEFORE_THE_COMMIT or planned == committed + 1, step
             driver = next_driver()
         sent.result(120)
-        eventually(lambda last=last: all(stream.acknowledged == last for stream in streams), 120)
+        eventually(lambda last=last: all(stream.acknowledged == last for stream in streams), seconds=120)
         assert drivers.written() == wanted, step
 
     drivers.end(driver)

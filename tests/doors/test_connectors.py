@@ -11,8 +11,9 @@ import pytest
 from tests.doors.conftest import Ear
 from tests.doors.keys import GUESS, trusting
 from tests.pems import Pems
+from tests.waiting import eventually
 from tests.worker.peer import Peer
-from tests.worker.running import COOKIE, TOKEN, Running, eventually
+from tests.worker.running import COOKIE, TOKEN, Running
 from wallaroo_spark.errors import WallarooError
 from wallaroo_spark.inner.trust import status_token
 from wallaroo_spark.protocol import DRAFT_BE, REVISIONS, V3, Error, Frame, Hello, Message, Notify, Ok, Revision

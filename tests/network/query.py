@@ -8,7 +8,8 @@ import threading
 from collections import defaultdict
 from typing import Any
 
-from tests.worker.running import Running, eventually
+from tests.waiting import eventually
+from tests.worker.running import Running
 from wallaroo_spark.errors import TransportError
 
 WAIT_SECONDS = 0.05

@@ -9,7 +9,8 @@ import pytest
 
 from tests.network.proxy import Proxy, Trouble
 from tests.network.query import Query
-from tests.worker.running import COOKIE, Running, eventually
+from tests.waiting import eventually
+from tests.worker.running import COOKIE, Running
 from wallaroo_spark.connector import Backoff, Connector, Stream
 
 pytestmark = pytest.mark.timeout(20)

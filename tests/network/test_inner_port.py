@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from tests.network.proxy import Proxy, Trouble
+from tests.waiting import eventually
 from tests.worker.peer import good
-from tests.worker.running import SECONDS, TOKEN, Fleet, Running, eventually
+from tests.worker.running import SECONDS, TOKEN, Fleet, Running
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
 from wallaroo_spark.inner import client as flight_client
 from wallaroo_spark.inner.client import WorkerClient

@@ -11,7 +11,7 @@ import pytest
 from tests.network.proxy import Proxy, Trouble
 from tests.sinks.memory import pieces
 from tests.sinks.serving import SECONDS, ServingSink
-from tests.worker.running import eventually
+from tests.waiting import eventually
 from wallaroo_spark.errors import SinkError, TransportError
 from wallaroo_spark.sinks import Prepared, Transaction
 from wallaroo_spark.sinks.client import Reach

@@ -10,18 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from proving.bench.usage import (
-    TICKS,
-    Process,
-    Ticker,
-    below,
-    cpu_by_role,
-    grown,
-    memory,
-    parse_stat,
-    processes,
-    role_of,
-)
+from proving.bench.usage import TICKS, Process, below, cpu_by_role, grown, memory, parse_stat, processes, role_of
+from proving.ticker import Ticker
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from tests.checkpoint.conftest import Checkpoint
-from tests.receiver.support import eventually
+from tests.waiting import eventually
 from wallaroo_spark.pubsub.arrow import unpack_rows
 from wallaroo_spark.pubsub.leasing import Tenancy
 from wallaroo_spark.pubsub.messages import VERSION, Data, Decoder, Hello, Message, encode

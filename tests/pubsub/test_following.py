@@ -12,7 +12,7 @@ import pytest
 
 from tests.pems import Pems
 from tests.pubsub.running import COOKIE, TOPIC, Stage
-from tests.receiver.support import eventually
+from tests.waiting import eventually
 from wallaroo_spark.errors import PubSubError
 from wallaroo_spark.pubsub import Epoch, Frontier, Subscription, subscribe
 from wallaroo_spark.pubsub.leasing import ENDED

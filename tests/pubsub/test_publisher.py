@@ -13,7 +13,7 @@ import pytest
 
 from tests.pems import Pems
 from tests.pubsub.running import TOPIC, Client, Stage, rows_of
-from tests.receiver.support import eventually
+from tests.waiting import eventually
 from wallaroo_spark.errors import PubSubError
 from wallaroo_spark.pubsub.arrow import unpack_rows
 from wallaroo_spark.pubsub.leasing import ENDED

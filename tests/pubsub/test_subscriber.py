@@ -12,7 +12,7 @@ import pytest
 
 from tests.pems import Pems
 from tests.pubsub.scripted import COOKIE, Catalog, Place, Publisher, Record, numbers, rows, until
-from tests.receiver.support import eventually
+from tests.waiting import eventually
 from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, RemoteProtocolError
 from wallaroo_spark.pubsub import line, subscriber
 from wallaroo_spark.pubsub.arrow import pack_rows

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from proving.processes import command_of, descendants, listeners
 from tests.pubsub.running import COOKIE, Client, rows_of
-from tests.receiver.support import command_of, descendants, eventually, listeners
+from tests.waiting import eventually
 from wallaroo_spark.errors import ConfigurationError, PubSubError
 from wallaroo_spark.pubsub.messages import Closed, Data, Snapshot, Update, Why
 from wallaroo_spark.pubsub.topic import Topic, publish

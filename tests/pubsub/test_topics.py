@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from tests.receiver.support import eventually
+from tests.waiting import eventually
 from wallaroo_spark.errors import ConfigurationError, RegistryError
 from wallaroo_spark.pubsub.topics import Served, Standing, TopicRecord, Topics, leases_of
 from wallaroo_spark.registry import EmbeddedRedis

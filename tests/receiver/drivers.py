@@ -12,8 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from proving.processes import processes_with
 from tests.conftest import ROOT
-from tests.receiver.support import eventually, processes_with
+from tests.waiting import eventually
 
 MARK = "WALLAROO_TEST_DRIVER"
 """A variable that all processes of a test's drivers have in their environment."""

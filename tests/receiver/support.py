@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import random
-import socket
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,14 +15,6 @@ from wallaroo_spark.receiver import Receiver
 
 COOKIE = "biscuit"
 QUICK = Backoff(initial=0.05, maximum=0.5, give_up_after=120)
-
-
-def eventually(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait for what announces itself in no other way than by being so."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
-        time.sleep(0.02)
 
 
 def addresses(receiver: Receiver) -> str:
@@ -49,24 +36,6 @@ def payloads(stream: str, first: int, last: int) -> list[bytes]:
 def numbered(stream: str, first: int, last: int) -> Records:
     """A replayable source of the messages from ``first`` to ``last``."""
     return Records(stream, lambda: [Record(number, payload(stream, number)) for number in range(first, last + 1)])
-
-
-def free_ports(count: int) -> int:
-    """The first of so many free ports in a row, on loopback.
-
-    A test has drivers die and their successors listen at the same ports, so these are of none that the system gives
-    meanwhile to whoever connects to something.
-    """
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        first = random.randrange(10_000, lowest - count)
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first
 
 
 class Feeders:
@@ -146,68 +115,6 @@ class Batches:
     def values(self, stream: str) -> list[bytes]:
         """What came of a stream, in order."""
         return [bytes(row.value) for row in self.all if row.stream == stream]
-
-
-def processes_with(variable: str, value: str) -> list[int]:
-    """The processes in whose environment a variable has this value; children inherit it, whatever group they are in."""
-    wanted = f"{variable}={value}".encode()
-    found = []
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            if wanted in (directory / "environ").read_bytes().split(b"\0") and not _is_zombie(directory):
-                found.append(int(directory.name))
-        except OSError:
-            continue
-    return found
-
-
-def _is_zombie(directory: Path) -> bool:
-    return (directory / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "Z"
-
-
-def command_of(pid: int) -> str:
-    """The command line of a process; empty when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def descendants(pid: int) -> list[int]:
-    """A process's children, theirs and so on."""
-    parents: dict[int, list[int]] = {}
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (directory / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents.setdefault(int(fields[1]), []).append(int(directory.name))
-    found: list[int] = []
-    todo = [pid]
-    while todo:
-        children = parents.get(todo.pop(), [])
-        found += children
-        todo += children
-    return found
-
-
-def listeners(port: int, among: Iterable[int]) -> list[int]:
-    """Which of these processes listen on a loopback port."""
-    wanted = f"0100007F:{port:04X}"
-    inodes = {
-        fields[9]
-        for fields in (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-        if fields[1] == wanted and fields[3] == "0A"
-    }
-    found = []
-    for pid in among:
-        try:
-            links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-        except OSError:
-            continue
-        if any(link == f"socket:[{inode}]" for link in links for inode in inodes):
-            found.append(pid)
-    return found
 
 
 def rows_of(spark: SparkSession, receiver: Receiver, **options: Any) -> DataFrame:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from tests.source.fleet import TOKEN, LiveFleet, eventually
+from tests.source.fleet import TOKEN, LiveFleet
+from tests.waiting import eventually
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.receiver.announcer import Announcer, Standing
 from wallaroo_spark.registry import EmbeddedRedis, Lease

@@ -13,8 +13,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from proving.processes import command_of, descendants
 from tests.network.proxy import Proxy
-from tests.receiver.support import addresses, command_of, descendants, eventually
+from tests.receiver.support import addresses
+from tests.waiting import eventually
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryError
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis, Registry

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 import redis
 
+from tests.waiting import eventually
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 
 _numbers = itertools.count()
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for what announces itself in no other way than by being so."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"still not so after {seconds} s"
-        time.sleep(0.005)
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,16 +11,15 @@ from pathlib import Path
 import pytest
 import redis
 
+from proving.ports import lasting_port
 from tests.doors.acl import users
-from tests.receiver.support import free_ports
+from tests.waiting import eventually
 from wallaroo_spark.errors import LeaseLostError, RegistryError, SinkError
 from wallaroo_spark.pubsub.topics import Served, Standing, TopicRecord, Topics, leases_of
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.registry.embedded import find_server
 from wallaroo_spark.sinks.interface import Transaction
 from wallaroo_spark.sinks.redis_sink import RedisSink
-
-from .conftest import eventually
 
 PASSWORD = "open-sesame"
 SLOTS = 16384
@@ -65,23 +62,12 @@ class Node:
         self._process.wait()
 
 
-def free_port() -> int:
-    """A free port of which that of the node's bus is free too, and of none that the system gives to who connects."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = free_ports(1)
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            if port + BUS < lowest:
-                probe.bind(("127.0.0.1", port + BUS))
-                return port
-
-
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
     directory = tmp_path_factory.mktemp("cluster")
     with ExitStack() as open_:
         found = []
-        for number, port in enumerate(free_port() for _ in range(NODES)):
+        for number, port in enumerate(lasting_port((0, BUS)) for _ in range(NODES)):
             found.append(Node(directory / str(number), port))
             open_.callback(found[-1].close)
         for number, node in enumerate(found):
@@ -89,7 +75,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
             share = range(number * SLOTS // NODES, (number + 1) * SLOTS // NODES)
             node.client.execute_command("CLUSTER ADDSLOTS", *share)
         for node in found:
-            eventually(lambda node=node: node.knows(found), 60)
+            eventually(lambda node=node: node.knows(found), seconds=60)
         yield found
 
 

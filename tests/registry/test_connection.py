@@ -19,21 +19,15 @@ import pytest
 import redis
 import trustme
 
+from proving.ports import free_port
+from tests.waiting import eventually
 from wallaroo_spark.errors import ConfigurationError, RegistryError
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.registry.embedded import find_server
 
-from .conftest import eventually
 from .tls import tls_in_front_of
 
 SECRET = "open-sesame"
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
@@ -72,14 +66,15 @@ def test_a_redis_that_answers_is_pinged_quietly(registry: Registry, caplog: pyte
     assert caplog.records == []
 
 
-def test_a_redis_that_is_not_there_is_named_with_the_way_out(free_port: int) -> None:
+def test_a_redis_that_is_not_there_is_named_with_the_way_out() -> None:
+    port = free_port()
     with (
-        Registry(f"redis://:{SECRET}@127.0.0.1:{free_port}/0", "orders", attempts=2) as registry,
+        Registry(f"redis://:{SECRET}@127.0.0.1:{port}/0", "orders", attempts=2) as registry,
         pytest.raises(RegistryError) as caught,
     ):
         registry.ping()
     message = str(caught.value)
-    assert f"Redis at 127.0.0.1:{free_port} cannot be reached to ping it, in 2 attempts" in message
+    assert f"Redis at 127.0.0.1:{port} cannot be reached to ping it, in 2 attempts" in message
     assert message.endswith("check that Redis runs and that option registry names it")
     assert caught.value.retryable
     assert str(pickle.loads(pickle.dumps(caught.value))) == message
@@ -138,10 +133,11 @@ def answers(client: redis.Redis) -> bool:
         return False
 
 
-def test_a_server_that_repeats_the_password_does_not_get_it_shown(free_port: int) -> None:
+def test_a_server_that_repeats_the_password_does_not_get_it_shown() -> None:
+    port = free_port()
     with (
-        configured_server(f'port {free_port}\nrename-command AUTH ""', redis.Redis(port=free_port)),
-        Registry(f"redis://:{SECRET}@127.0.0.1:{free_port}/0", "orders") as registry,
+        configured_server(f'port {port}\nrename-command AUTH ""', redis.Redis(port=port)),
+        Registry(f"redis://:{SECRET}@127.0.0.1:{port}/0", "orders") as registry,
         pytest.raises(RegistryError, match=r"\*\*\*") as caught,
     ):
         registry.ping()

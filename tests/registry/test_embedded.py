@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.waiting import eventually
 from wallaroo_spark.errors import ConfigurationError, RegistryError
 from wallaroo_spark.registry import EmbeddedRedis
 from wallaroo_spark.registry.connection import NO_RETRY
 from wallaroo_spark.registry.embedded import find_server
-
-from .conftest import eventually
 
 
 @pytest.fixture

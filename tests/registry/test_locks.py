@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.waiting import eventually
 from wallaroo_spark.registry import Registry
-
-from .conftest import eventually
 
 
 def test_a_lock_has_one_owner(registry: Registry) -> None:

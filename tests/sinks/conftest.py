@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sinks.servers.kafka import KafkaServer
-from tests.sinks.servers.postgres import PostgresServer
+from proving.servers.kafka import KafkaServer
+from proving.servers.postgres import PostgresServer
 from wallaroo_spark.registry.embedded import EmbeddedRedis
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from proving.servers.kafka import KafkaServer
 from tests.sinks.kafka_reader import records
-from tests.sinks.servers.kafka import KafkaServer
 from tests.sinks.stores import (
     CHECKS,
     Store,

@@ -14,7 +14,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from tests.sinks.servers.postgres import PostgresServer
+from proving.servers.postgres import PostgresServer
 from tests.sinks.stores import CHECKS, Store, name_of, refuses
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.sinks.interface import Prepared, Transaction

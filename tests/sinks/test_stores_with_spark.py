@@ -12,11 +12,11 @@ import psycopg
 import pytest
 import redis as redis_client
 
-from tests.receiver.support import free_ports
+from proving.ports import lasting_port
+from proving.servers.kafka import KafkaServer
+from proving.servers.postgres import PostgresServer
 from tests.sinks import terse
 from tests.sinks.kafka_reader import records
-from tests.sinks.servers.kafka import KafkaServer
-from tests.sinks.servers.postgres import PostgresServer
 from wallaroo_spark import sinks
 from wallaroo_spark.errors import SinkError
 
@@ -65,7 +65,7 @@ def test_files(spark: SparkSession, rows: DataFrame, tmp_path: Path) -> None:
 
 def test_a_connector_sink_of_another_making(rows: DataFrame, tmp_path: Path) -> None:
     """It says 0 once it was started again: where its outputs end is in the log, and goes to the tasks with the sink."""
-    to, port = tmp_path / "out", free_ports(1)
+    to, port = tmp_path / "out", lasting_port()
     to.mkdir()
     address, settings = f"127.0.0.1:{port}", {"version": terse.VERSION, "cookie": terse.COOKIE}
     writer = sinks.connector(address, checkpoint=str(tmp_path / "checkpoint"), name="spark", **settings)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.receiver.support import free_ports
+from proving.ports import lasting_port
 from tests.sinks.serving import shown
 from tests.sinks.sweep import CASES, IN_THE_SERVER, Case, Lives, Subject, sweep
 from wallaroo_spark.sinks.connector_sink import ConnectorSink
@@ -43,7 +43,7 @@ class Stage:
         self.lives = lives
         self.orders = folder / "server orders"
         self.orders.mkdir(parents=True)
-        to, port = folder / "out", free_ports(1)
+        to, port = folder / "out", lasting_port()
         lives.serve(f"{ME}:serve_until_killed", self.orders, to=str(to), port=port)
         self.subject = Subject(f"{ME}:sink_of", lambda name: self._rows(to, name), {"port": port})
 

@@ -12,9 +12,9 @@ import pytest
 import redis
 from pyarrow import dataset
 
+from proving.servers.kafka import KafkaServer
+from proving.servers.postgres import PostgresServer
 from tests.sinks.kafka_reader import records
-from tests.sinks.servers.kafka import KafkaServer
-from tests.sinks.servers.postgres import PostgresServer
 from tests.sinks.sweep import CASES, Case, Lives, Subject, sweep
 from wallaroo_spark.sinks.files_sink import FilesSink
 from wallaroo_spark.sinks.interface import Prepared, Transaction

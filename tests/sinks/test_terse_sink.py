@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.receiver.support import free_ports
+from proving.ports import lasting_port
 from tests.sinks import terse
 from tests.sinks.life import rows_of
 from tests.sinks.memory import partition_rows, pieces
@@ -77,7 +77,7 @@ class Stage:
 
     def __init__(self, folder: Path, lives: Lives) -> None:
         self.lives = lives
-        self.to, self.orders, self.port = folder / "out", folder / "orders", free_ports(1)
+        self.to, self.orders, self.port = folder / "out", folder / "orders", lasting_port()
         self.orders.mkdir()
         lives.serve(f"{ME}:serve", self.orders, to=str(self.to), port=self.port, place=str(self.orders))
         self.subject = Subject(f"{ME}:sink_of", lambda name: terse.committed(self.to, name), {"port": self.port})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.receiver.support import eventually
+from tests.waiting import eventually
 from wallaroo_spark.errors import ConfigurationError, RegistryError
 from wallaroo_spark.registry import Lease
 from wallaroo_spark.slots import long_jobs, spark_checks

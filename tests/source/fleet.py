@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
+from tests.waiting import eventually
 from wallaroo_spark.connector import Backoff, BlockingConnector
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.inner.trust import status_token
@@ -22,14 +22,6 @@ from wallaroo_spark.worker.service import WorkerSetup
 
 TOKEN = "fleet-token"
 COOKIE = "biscuit"
-
-
-def eventually(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait for what announces itself in no other way than by being so."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
-        time.sleep(0.01)
 
 
 class LiveFleet:

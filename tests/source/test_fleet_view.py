@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from redis import Redis
 
-from tests.source.fleet import TOKEN, LiveFleet, eventually
+from tests.source.fleet import TOKEN, LiveFleet
+from tests.waiting import eventually
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.source.fleet_view import FleetView
 

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.source.fleet import TOKEN, LiveFleet, eventually
+from tests.source.fleet import TOKEN, LiveFleet
+from tests.waiting import eventually
 from wallaroo_spark.connector import Record, Records, stream_id_of
 from wallaroo_spark.errors import ReplayError
 from wallaroo_spark.registry import Registry

@@ -14,7 +14,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import StructType
 
-from tests.source.fleet import TOKEN, LiveFleet, eventually
+from tests.source.fleet import TOKEN, LiveFleet
+from tests.waiting import eventually
 from wallaroo_spark.columnar import ROW_SCHEMA
 from wallaroo_spark.connector import stream_id_of
 from wallaroo_spark.errors import ConfigurationError

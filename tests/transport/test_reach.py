@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from proving.ports import free_port
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.transport import connect, open_door, refuses
 
@@ -24,12 +25,6 @@ async def connections_from(port: int, monkeypatch: pytest.MonkeyPatch) -> AsyncI
     with monkeypatch.context() as patched:
         patched.setattr(loop, "create_connection", from_port)
         yield
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port
 
 
 async def test_a_connection_to_itself_is_refused_and_leaves_the_port_to_a_listener(

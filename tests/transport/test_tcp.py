@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from proving.ports import free_port
 from tests.pems import Pems
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.transport import ByteStream, client_context, connect, serve, server_context
@@ -25,12 +26,6 @@ async def echo(stream: ByteStream) -> None:
     while data := await stream.read():
         stream.write(data)
         await stream.drain()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port
 
 
 async def test_an_echo_goes_around(pems: Pems) -> None:

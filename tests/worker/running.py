@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.waiting import eventually
 from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.registry import Lease, Registry
@@ -22,15 +22,6 @@ SECONDS = 20.0
 """Far more than anything here takes; a limit, never an expectation."""
 
 _numbers = itertools.count()
-
-
-def eventually(condition: Callable[[], Any], what: str = "") -> Any:
-    """Wait for what announces itself in no other way than by being so; what it then is."""
-    deadline = time.monotonic() + SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"still not so: {what or condition}"
-        time.sleep(0.005)
-    return found
 
 
 class Running:

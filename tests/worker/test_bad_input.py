@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.waiting import eventually
 from tests.worker.peer import Peer
-from tests.worker.running import COOKIE, Fleet, Running, eventually
+from tests.worker.running import COOKIE, Fleet, Running
 from wallaroo_spark.protocol import (
     DRAFT_BE,
     DRAFT_LE,

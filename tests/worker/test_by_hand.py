@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.waiting import eventually
 from tests.worker.peer import Peer
-from tests.worker.running import COOKIE, SECONDS, Fleet, Running, eventually
+from tests.worker.running import COOKIE, SECONDS, Fleet, Running
 from wallaroo_spark.protocol import REVISIONS, V3, Hello, Ok, Revision
 
 revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)

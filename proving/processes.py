@@ -1,0 +1,55 @@
+"""What the system tells of processes: who descends from whom, who listens where, and what each was started as."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+import psutil
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process; empty when it has ended."""
+    try:
+        return " ".join(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return ""
+
+
+def descendants(pid: int) -> list[int]:
+    """The children of a process, their children, and so on."""
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def listeners(port: int, among: Iterable[int]) -> list[int]:
+    """Which of these processes listen on a port."""
+    return [pid for pid in among if port in _ports_of(pid)]
+
+
+def processes_with(variable: str, value: str) -> list[int]:
+    """The processes in whose environment a variable has this value. Children inherit it, whatever their group."""
+    return [process.pid for process in _running() if _environment_of(process).get(variable) == value]
+
+
+def _ports_of(pid: int) -> set[int]:
+    with contextlib.suppress(psutil.Error):
+        connections = psutil.Process(pid).net_connections("tcp")
+        return {one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN}
+    return set()
+
+
+def _running() -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+
+
+def _environment_of(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
