@@ -5,6 +5,7 @@ files of a jar: the archive is made out of what a receiver, a query and a connec
 :func:`java_options` has Java use it. Java itself judges whether an archive is of its own version and of these jars, and
 goes without it where it is not. And each Python process of Spark's imports pyspark from a zip of sources, which it
 would compile anew every time; bytecode lies beside them then, which Python takes where it is of its own version.
+Source: ``docs/decisions/class-archive.md``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""``docs/architecture.md`` draws the rooms as they are: its table of imports is the one that a test enforces."""
+"""``docs/architecture.md`` draws the rooms as they are: its table of imports is the one that a test enforces.
+
+``python -m tests.test_architecture`` writes the last column of the page's table anew.
+"""
 
 from __future__ import annotations
 
@@ -9,46 +12,61 @@ from tests.test_imports import EVERYBODY, MAY_IMPORT
 from wallaroo_spark.steps import Step
 
 PAGE = ROOT / "docs" / "architecture.md"
-TEXT = PAGE.read_text(encoding="utf-8")
 PACKAGE = ROOT / "wallaroo_spark"
-
-
-def section(heading: str) -> str:
-    return TEXT.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-
-
-def drawn() -> dict[str, set[str]]:
-    """Room → what it may import, as the page says."""
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in section(ROOMS).splitlines() if "|" in line
-    ]
-    table = [row for row in rows if row[0].startswith("`")]
-    return {row[0].strip("`/").replace("__init__.py", ""): set(re.findall(r"`([\w.]+)`", row[3])) for row in table}
-
-
 ROOMS = "Rooms, and who may import whom"
 
 
+def section(heading: str) -> str:
+    return PAGE.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def rows() -> dict[str, list[str]]:
+    """Room → the cells of its row, as the page has them."""
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section(ROOMS).splitlines() if "|" in line
+    ]
+    return {row[0].strip("`/").replace("__init__.py", ""): row for row in lines if row[0].startswith("`")}
+
+
+def may_import() -> dict[str, str]:
+    """Room → what stands in the last column."""
+    rooms = [room for room in MAY_IMPORT if room not in EVERYBODY]
+    names = {room: [f"`{name.rstrip('*')}`" for name in MAY_IMPORT[room] if name != "*"] for room in rooms}
+    return {room: ", ".join(names[room]) or ("anything" if MAY_IMPORT[room] else "nothing") for room in rooms}
+
+
 def test_the_table_of_rooms_is_the_one_that_imports_are_held_to() -> None:
-    rooms = [room for room in MAY_IMPORT if room not in EVERYBODY and room not in LATER]
-    wanted = {room: {name.rstrip("*") for name in MAY_IMPORT[room]} - {""} for room in rooms}
-
-    assert drawn() == wanted
-
-
-LATER = ("pipelines",)
-"""Rooms that the table of imports has a row for before there is anything in them."""
+    assert {room: row[-1] for room, row in rows().items()} == may_import(), "run: python -m tests.test_architecture"
 
 
 def test_the_page_names_what_everybody_may_import() -> None:
-    assert set(re.findall(r"`(\w+)`", section(ROOMS).split("may also")[1].split("|")[0])) == set(EVERYBODY)
+    assert set(re.findall(r"`(\w+)`", section(ROOMS).split("may also")[1].split(".")[0])) == set(EVERYBODY)
 
 
 def test_every_folder_of_the_package_is_a_room_of_the_page() -> None:
     folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
 
-    assert folders <= drawn().keys()
+    assert folders <= rows().keys()
 
 
 def test_every_step_of_a_message_s_way_is_on_the_page() -> None:
     assert [step.name for step in Step if step.name not in section("A message's way")] == []
+
+
+def main() -> None:
+    """Write the last column of the page's table."""
+    text = PAGE.read_text(encoding="utf-8")
+    known = rows()
+    for room, names in may_import().items():
+        shown = f"`{room}/`" if room else "`__init__.py`"
+        row = known.get(room, [shown, "", "", ""])
+        line = f"| {' | '.join([*row[:-1], names])} |"
+        if room in known:
+            text = re.sub(rf"^\| {re.escape(shown)} \|.*$", lambda _, line=line: line, text, flags=re.MULTILINE)
+        else:
+            text = text.replace("\n| `cli/` |", f"\n{line}\n| `cli/` |")
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,7 @@
 """Spark's own Hadoop file systems, as ``pyarrow.fs`` has file systems: what Spark can write, is read with its settings.
 
 Each call goes to the JVM, and takes some ms; only a process with a JVM gateway, as the driver has one, can do so.
+Source: ``docs/decisions/checkpoint-through-hadoop.md``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A thread that looks at a checkpoint and says when it has moved on."""
+"""A thread that looks at a checkpoint and says when it has moved on.
+
+Source: ``docs/decisions/acks-from-the-commit-log.md``.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 What is done for a pass costs more than what is done for a message, so that what has come in from many connections at
 about the same time is decoded together.
 
-Source: ``docs/protocol.md#frame-bodies``; ``docs/decisions/runs.md``.
+Source: ``docs/decisions/blocks-of-exact-size.md``; ``docs/protocol.md#frame-bodies``; ``docs/decisions/runs.md``.
 """
 
 from __future__ import annotations

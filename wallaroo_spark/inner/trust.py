@@ -4,6 +4,7 @@ Arrow's server takes in a whole message, of any length, before anything of ours 
 token. TLS asks first: both ends show a certificate that is signed with a key derived from the token, so that who has no
 token is turned away in the handshake, before a single message. Nothing has to be handed out beside the token. Within
 one machine a socket in a directory of the workers' user does the same, for half the CPU time that TCP takes.
+Source: ``docs/decisions/flight.md``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Whether the checkpoint that is read here is the one that the query writes; else nobody would be acknowledged."""
+"""Whether the checkpoint that is read here is the one that the query writes; else nobody would be acknowledged.
+
+Source: ``docs/decisions/one-writer-per-checkpoint.md``.
+"""
 
 from __future__ import annotations
 

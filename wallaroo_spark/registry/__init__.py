@@ -2,6 +2,7 @@
 
 Everything here can be written again by those it is about: a worker's next renewal puts back its lease, its instances
 and its streams, so an emptied Redis costs a few seconds of new sessions and no message.
+Source: ``docs/decisions/redis-holds-nothing-durable.md``.
 """
 
 from wallaroo_spark.registry.client import Registry

@@ -4,6 +4,7 @@ A batch may take several tries; each has a slot, ``<batch>.<try>.json``, that is
 commit (and all that is prepared) or to abort. Who fills it first decides: a driver that was taken for dead, and goes
 on, finds the slot of its try filled by the one that took over. ``<batch>.finished`` says that a committed batch needs
 no more telling. No slot at all means abort.
+Source: ``docs/decisions/sink-decisions.md``.
 """
 
 from __future__ import annotations

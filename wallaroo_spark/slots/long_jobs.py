@@ -1,7 +1,7 @@
 """Spark jobs that run for as long as their owner does: one a task, each submitted again whenever it ends.
 
-Receivers run their workers this way, and topics their publishers. Source: ``docs/architecture.md#the-fleet`` and
-``docs/spark.md``.
+Receivers run their workers this way, and topics their publishers.
+Source: ``docs/decisions/one-job-per-slot.md``; ``docs/architecture.md#the-fleet`` and ``docs/spark.md``.
 """
 
 from __future__ import annotations

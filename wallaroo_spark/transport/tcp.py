@@ -3,6 +3,7 @@
 Both sides set TCP_NODELAY, because frames are small and answered at once, and keepalive, because a connector may be
 silent for hours and a peer that lost its power says nothing: it is noticed after about a minute. While something is
 under way to the peer, a look at what TCP knows notices it as soon.
+Source: ``docs/decisions/one-receive-buffer.md``.
 """
 
 from __future__ import annotations

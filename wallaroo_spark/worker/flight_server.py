@@ -6,7 +6,7 @@ the same certificate; it asks its callers for the token alone, also where connec
 what the driver and a reading task have, wherever Spark runs them. ``available`` waits until something changes,
 ``plan`` says how far a batch may go, ``owes`` whether something is to be acknowledged still, ``rewind`` and
 ``committed`` tell where the query stands, ``status`` and ``stop`` are what they say; ``do_get`` streams planned ranges.
-Source: ``docs/architecture.md#the-picture``.
+Source: ``docs/decisions/flight.md``; ``docs/architecture.md#the-picture``.
 """
 
 from __future__ import annotations

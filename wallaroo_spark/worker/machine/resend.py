@@ -1,6 +1,6 @@
 """Senders are made to go back: by NACK where the revision has it, else by connecting again.
 
-Source: ``docs/protocol.md#rewinding``.
+Source: ``docs/decisions/v3-leaves-by-closing.md``; ``docs/protocol.md#rewinding``.
 """
 
 from __future__ import annotations
