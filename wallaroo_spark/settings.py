@@ -76,6 +76,11 @@ class Row:
         """Whether there is no default."""
         return self.default is dataclasses.MISSING
 
+    @property
+    def optional(self) -> bool:
+        """Whether None is a value."""
+        return self.default is None or "None" in self.annotation
+
 
 def row(
     kind: Kind,
@@ -109,11 +114,8 @@ def rows(table: Any) -> Iterator[Row]:
 
 
 def check(row: Row, value: Any, label: str) -> None:
-    """Raise :class:`ConfigurationError` for a value outside the limits of its row; ``label`` names the setting.
-
-    None is allowed where it is the default.
-    """
-    if value is None and row.default is None:
+    """Raise :class:`ConfigurationError` for a value outside the limits of its row; ``label`` names the setting."""
+    if value is None and row.optional:
         return
     if row.choices and value not in row.choices:
         raise ConfigurationError(f"{label}: {value!r} is not one of {', '.join(row.choices)}", option=row.name)

@@ -1,7 +1,7 @@
 """A connector: the program that owns the data for good, and the process that sends it and may die.
 
-The process holds the product's own session, ledgers, route and back-off, and does with them what
-``wallaroo_spark/connector/hub.py``, ``keeper.py`` and ``stream.py`` do.
+The process holds the product's own session, bookkeeping, rotation and back-off, and does with them what
+``wallaroo_spark/connector/sending`` and ``session`` do.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from proving.simulator.core import Part, Promise, Steps, Violation
 from proving.simulator.network import End
 from proving.simulator.sources import Source
 from wallaroo_spark.connector.backoff import Backoff
-from wallaroo_spark.connector.ledger import Ledger
-from wallaroo_spark.connector.outbox import Budget, Fleeting, Outbox, Trail, cost
-from wallaroo_spark.connector.route import Route
+from wallaroo_spark.connector.sending.resend_buffer import MemoryBudget, ResendBuffer, memory_cost
+from wallaroo_spark.connector.sending.unacknowledged import EphemeralMessages, SourcePosition, UnacknowledgedMessages
+from wallaroo_spark.connector.session.address_rotation import AddressRotation
 from wallaroo_spark.errors import RegistryError, RemoteProtocolError, ReplayError, TransportError
 from wallaroo_spark.protocol import (
     HEAD_BYTES,
@@ -53,7 +53,7 @@ class Sending:
     """A stream as a process has it. ``cursor`` is the next message that was never sent by it."""
 
     source: Source
-    ledger: Ledger
+    messages: UnacknowledgedMessages
     cursor: int = 0
     opened: bool = False
     refusals: int = 0
@@ -91,7 +91,7 @@ class Connector(Part):
         self.world = world
         self.sim = world.sim
         self.revision = program.revision
-        self.budget = Budget(1 << 30)
+        self.budget = MemoryBudget(1 << 30)
         self.increasing = world.profile.message_ids != "opaque" or not program.revision.layout.known_flags
         self.streams = {source.stream_id: self._sending(source) for source in program.sources}
         self.session: ConnectorSession | None = None
@@ -106,14 +106,14 @@ class Connector(Part):
         self.sim.spawn(self, self._run())
 
     def _sending(self, source: Source) -> Sending:
-        ledger: Ledger
+        messages: UnacknowledgedMessages
         if source.ephemeral:
-            ledger = Fleeting(source.name, increasing=False)
+            messages = EphemeralMessages(source.name, increasing=False)
         elif self.program.replayable:
-            ledger = Trail(source.name, increasing=self.increasing)
+            messages = SourcePosition(source.name, increasing=self.increasing)
         else:
-            ledger = Outbox(source.name, self.budget, increasing=self.increasing)
-        return Sending(source, ledger, source.spent)
+            messages = ResendBuffer(source.name, self.budget, increasing=self.increasing)
+        return Sending(source, messages, source.spent)
 
     def kill(self) -> None:
         """End at once."""
@@ -132,41 +132,41 @@ class Connector(Part):
     # Sessions, as the keeper has them.
 
     def _run(self) -> Steps:
-        route = Route(RETRY, self.sim.random.random, self.sim.now)
+        rotation = AddressRotation(RETRY, self.sim.random.random, self.sim.now)
         while True:
-            yield route.delay(self.sim.now)
+            yield rotation.delay(self.sim.now)
             try:
                 leases = yield self.world.registry.ask(lambda r: r.leases())
             except RegistryError as error:
-                route.failed("the registry", str(error))
+                rotation.failed("the registry", str(error))
                 continue
             found = [parse_address(lease.connect) for lease in leases.values() if lease.connect]
-            route.replace(found)
-            address = route.next()
+            rotation.replace(found)
+            address = rotation.next()
             if address is None:
-                route.failed("the registry", "no worker")
+                rotation.failed("the registry", "no worker")
                 continue
             where = format_address(*address)
             try:
                 end = yield self.world.network.connect(self, where)
             except TransportError as error:
-                route.failed(where, error.message)
+                rotation.failed(where, error.message)
                 continue
-            began, last = yield from self._session(end, route)
+            began, last = yield from self._session(end, rotation)
             if isinstance(last, ReplayError):
-                if not route.behind(address, last.message, self.sim.now):
+                if not rotation.behind(address, last.message, self.sim.now):
                     raise Violation(f"{self.name} is asked for what was acknowledged: {last.message}") from last
                 continue
             elsewhere = self._meaning(last, where)
             if began is not None:
                 long = self.sim.now - began > RETRY.maximum
-                route.ended(address, "ended", self.sim.now, progressed=self._progressed or long)
+                rotation.ended(address, "ended", self.sim.now, progressed=self._progressed or long)
             if elsewhere:
-                route.redirected(where, parse_address(elsewhere))
+                rotation.redirected(where, parse_address(elsewhere))
             elif began is None:
-                route.failed(where, str(last))
+                rotation.failed(where, str(last))
 
-    def _session(self, end: End, route: Route) -> Steps:
+    def _session(self, end: End, rotation: AddressRotation) -> Steps:
         session = ConnectorSession(self.revision)
         self.session, self.end, self._ending, self._progressed = session, end, Promise(), False
         ending, self.notified = self._ending, 0
@@ -179,7 +179,7 @@ class Connector(Part):
         last = yield ending
         began = began_at if self.up else None
         if self.up:
-            route.connected()
+            rotation.connected()
         self.up, self.session, self.end = False, None, None
         end.close()
         self.sim.log(self.name, f"its session has ended: {last}"[:150])
@@ -255,14 +255,14 @@ class Connector(Part):
             self._references = {stream.stream_id: stream.ref for stream in ok.streams}
         for sending in self.streams.values():
             sending.refusals = 0
-            if not sending.ledger.settled:
+            if not sending.messages.settled:
                 self._announce(session, sending)
 
     def _announce(self, session: ConnectorSession, sending: Sending) -> None:
         stream_id, data = sending.source.stream_id, b""
         streams, before = session.streams, session.credits.spent
         if not session.is_open(stream_id) and streams.get(stream_id).state is not StreamState.NOTIFY_SENT:
-            reference = sending.ledger.notified(self._references.get(stream_id))
+            reference = sending.messages.notify_reference(self._references.get(stream_id))
             data += session.notify(stream_id, sending.source.name, reference)
             while streams.get(stream_id).state is StreamState.RESET:
                 data += session.notify(stream_id, sending.source.name, reference)
@@ -274,7 +274,7 @@ class Connector(Part):
 
     def _resume(self, sending: Sending) -> None:
         reference = self._references.get(sending.source.stream_id)
-        sending.ledger.resume(reference)
+        sending.messages.resume(reference)
         if not sending.opened:
             sending.opened = True
             sending.cursor = sending.cursor if sending.source.ephemeral else sending.source.after(reference)
@@ -285,7 +285,7 @@ class Connector(Part):
         self._references[stream_id] = ref
         sending = self.streams.get(stream_id)
         if sending is not None and sending.opened:
-            sending.ledger.acknowledge(ref)
+            sending.messages.acknowledge(ref)
 
     def _rewind(self, session: ConnectorSession, nack: Nack) -> None:
         self.sim.log(self.name, f"must send {nack.stream_id} again behind {nack.ref}")
@@ -351,59 +351,59 @@ class Connector(Part):
 
     def _next_frames(self, session: ConnectorSession, sending: Sending, most: int) -> tuple[bytes, int] | None:
         """Frames and how many they are; never more than ``most``."""
-        ledger, source = sending.ledger, sending.source
+        messages, source = sending.messages, sending.source
         if not sending.opened or not session.is_open(source.stream_id):
             return None
-        if isinstance(ledger, Trail) and ledger.behind:
-            sending.cursor = source.after(ledger.take_rewind())
+        if isinstance(messages, SourcePosition) and messages.resend_pending:
+            sending.cursor = source.after(messages.take_rewind())
         credits = session.credits.available
         most = self.sim.random.choice((1, min(most, max(1, credits))))
-        if isinstance(ledger, Outbox) and ledger.behind:
-            run = ledger.next_again(most)
+        if isinstance(messages, ResendBuffer) and messages.resend_pending:
+            run = messages.next_resend(most)
             if credits < 1 or run is None:
                 return None
             data = session.messages(run)
-            ledger.sent_again()
-            ledger.validate()
+            messages.resent()
+            messages.validate()
             return data, run.count
-        if sending.cursor < source.produced and not ledger.ended:
+        if sending.cursor < source.produced and not messages.ended:
             return self._new_frames(session, sending, most) if credits >= 1 else None
         if source.ends and source.complete and sending.cursor == len(source.ids):
-            ledger.ended = True
-        if ledger.ended and not ledger.end_written and (credits >= 1 or not session.end_costs_credit):
+            messages.ended = True
+        if messages.ended and not messages.end_written and (credits >= 1 or not session.end_costs_credit):
             return self._end_frame(session, sending), 1
         return None
 
     def _new_frames(self, session: ConnectorSession, sending: Sending, most: int) -> tuple[bytes, int] | None:
         """What was never sent: one message, or in bulk those that follow with the same flags."""
-        ledger, source, at = sending.ledger, sending.source, sending.cursor
+        messages, source, at = sending.messages, sending.source, sending.cursor
         end = at + 1
         while end < min(source.produced, at + most) and source.flags[end] == source.flags[at]:
             end += 1
         payloads = [source.payload(place) or b"" for place in range(at, end)]
-        if not self.budget.admits(cost(sum(map(len, payloads)) + HEAD_BYTES * len(payloads), len(payloads))):
+        if not self.budget.admits(memory_cost(sum(map(len, payloads)) + HEAD_BYTES * len(payloads), len(payloads))):
             return None
-        ids = ledger.next_ids(source.ids[at:end], end - at)
+        ids = messages.next_ids(source.ids[at:end], end - at)
         if end - at == 1:
             data = session.message(source.message(at))
             run = EncodedRun(self.revision, source.stream_id, ids, data)
         else:
             run = encode_run(self.revision, source.stream_id, ids, payloads, source.flags[at])
             data = session.messages(run)
-        ledger.append(run)
-        ledger.validate()
+        messages.append(run)
+        messages.validate()
         sending.cursor = end
         source.spent += source.ephemeral * (end - at)
         return data, end - at
 
     def _end_frame(self, session: ConnectorSession, sending: Sending) -> bytes:
-        ledger, stream_id = sending.ledger, sending.source.stream_id
+        messages, stream_id = sending.messages, sending.source.stream_id
         if sending.source.ephemeral:
             flags = Flags.BOUNDARY | Flags.EOS | Flags.EPHEMERAL
-            data = session.message(Message(stream_id, ledger.last or 0, None, flags))
+            data = session.message(Message(stream_id, messages.last or 0, None, flags))
         else:
-            data = session.end_of_stream(stream_id, ledger.last or 0)
-        ledger.end_written = True
+            data = session.end_of_stream(stream_id, messages.last or 0)
+        messages.end_written = True
         return data
 
     def drop(self, stream_id: int) -> None:
@@ -424,8 +424,8 @@ class Connector(Part):
         return all(
             sending.source.ephemeral
             or (
-                sending.ledger.reference == sending.source.ids[-1]
-                and (not sending.source.ends or sending.ledger.settled)
+                sending.messages.reference == sending.source.ids[-1]
+                and (not sending.source.ends or sending.messages.settled)
             )
             for sending in self.streams.values()
         )

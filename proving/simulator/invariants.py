@@ -78,9 +78,9 @@ class Judge:
             return
         for sending in connector.streams.values():
             try:
-                sending.ledger.validate()
+                sending.messages.validate()
             except AssertionError as error:
-                raise Violation(f"{connector.name}: the ledger of {sending.source.name} contradicts itself") from error
+                raise Violation(f"{connector.name}: {sending.source.name}'s messages contradict themselves") from error
         self._check_credits(connector, session)
 
     def _check_credits(self, connector: Connector, session: ConnectorSession) -> None:

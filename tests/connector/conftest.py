@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+
 import pytest
 
 from wallaroo_spark.connector import Backoff
+from wallaroo_spark.connector import message_columns as message_columns_module
 
 REVISIONS = ("draft-le", "draft-be", "v3")
 QUICK = Backoff(initial=0.01, maximum=0.05, give_up_after=20.0)
@@ -23,3 +27,18 @@ def numbers_from_one(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=REVISIONS)
 def revision(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture
+def unused_port() -> Iterator[int]:
+    """A port at which nobody listens, kept from everybody else."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of three, however long reading them takes."""
+    monkeypatch.setattr(message_columns_module, "GROUP_MESSAGES", 3)
+    monkeypatch.setattr(message_columns_module, "GROUP_SECONDS", 60.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import signal
 import sys
 import threading
@@ -219,11 +220,25 @@ class TestCalls:
         assert "called from the connector's thread" in complaints[0]
 
 
-def test_the_blocking_form_has_the_same_methods() -> None:
-    def public(kind: type) -> set[str]:
-        return {name for name in vars(kind) if not name.startswith("_")}
+def public(kind: Any) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
 
-    assert public(BlockingConnector) == public(Connector)
-    # A stream's ledger and its dealings with the hub are the package's own.
-    own = {"done", "resume", "obstacle", "send_again", "send_piece"}
-    assert public(BlockingStream) - {"name", "id", "reference"} == public(Stream) - own
+
+@pytest.mark.parametrize(("kind", "blocking"), [(Connector, BlockingConnector), (Stream, BlockingStream)])
+def test_the_blocking_form_has_the_same_methods_with_the_same_parameters(kind: type, blocking: type) -> None:
+    assert public(kind) == public(blocking)
+    for name in public(blocking):
+        one, other = getattr(kind, name), getattr(blocking, name)
+        assert one.__doc__
+        assert other.__doc__
+        if callable(one):
+            assert inspect.signature(one).parameters == inspect.signature(other).parameters
+            assert not inspect.iscoroutinefunction(other)
+
+
+@pytest.mark.parametrize("kind", [Stream, BlockingStream])
+def test_a_stream_shows_only_what_its_user_may_call(kind: type) -> None:
+    assert public(kind) == {
+        *("id", "name", "reference", "last", "acknowledged", "unacknowledged"),
+        *("send", "send_many", "send_boundary", "end", "flushed"),
+    }

@@ -32,6 +32,7 @@ def test_the_public_names_are_these() -> None:
         "BlockingConnector",
         "BlockingStream",
         "Connector",
+        "FeedProgress",
         "FeedResult",
         "Framed",
         "Lines",

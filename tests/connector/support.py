@@ -1,0 +1,31 @@
+"""What the tests of this room share: a connector to a scripted worker, and losing its session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.connector.conftest import QUICK
+from tests.connector.scripted_worker import ScriptedWorker, spin
+from wallaroo_spark.connector import Connector, Stream
+
+
+def connector(worker: ScriptedWorker, **settings: Any) -> Connector:
+    return Connector("orders", **{"instance": "shop-1", "workers": worker.address, "retry": QUICK, **settings})
+
+
+async def starved(sender: Connector) -> str:
+    """Wait until a send waits for something; what that is."""
+    await spin(lambda: sender.waiting_for is not None)
+    return sender.waiting_for or ""
+
+
+async def send_all(stream: Stream, count: int, payload: bytes = b"x") -> None:
+    for _ in range(count):
+        await stream.send(payload)
+
+
+async def lose(worker: ScriptedWorker) -> None:
+    """Cut the session, and wait until the connector is back."""
+    before = len(worker.hellos)
+    worker.session.stream.abort()
+    await worker.until(lambda: len(worker.hellos) > before)

@@ -1,0 +1,119 @@
+"""The state that all streams of one connector share: the connection, credits, memory, and waiting for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import StrEnum
+
+from wallaroo_spark.connector.sending.fair_queue import Broadcast, FairQueue
+from wallaroo_spark.connector.sending.resend_buffer import MemoryBudget
+from wallaroo_spark.connector.session.worker_connection import WorkerConnection
+from wallaroo_spark.errors import LocalProtocolError, one_line
+from wallaroo_spark.protocol import ConnectorSession, Revision
+
+_log = one_line(logging.getLogger("wallaroo_spark.connector"))
+
+STARVED_SECONDS = 1.0
+"""Seconds after which a waiting send logs what it waits for."""
+
+
+class WaitingFor(StrEnum):
+    """What a send may wait for. The value is shown to people."""
+
+    CONNECTION = "connection"
+    NOTIFY = "answer to NOTIFY"
+    RESEND = "messages that are sent again first"
+    CREDIT = "credit"
+    NETWORK = "network"
+    MEMORY = "memory"
+
+
+class ConnectorState:
+    """The shared state of one connector. Everything runs on one event loop."""
+
+    def __init__(self, revision: Revision, budget: MemoryBudget, *, increasing: bool) -> None:
+        self.revision = revision
+        self.budget = budget
+        self.increasing = increasing
+        """Whether message ids increase within a stream."""
+        self.connection: WorkerConnection | None = None
+        """The connection of the session; None while there is no session."""
+        self.queue = FairQueue()
+        """The sends that wait for credit, memory or the network."""
+        self.changed = Broadcast()
+        """Notified when a stream, a session or an acknowledgement has changed."""
+        self.failure: Exception | None = None
+        """The error that has ended the connector."""
+        self.closed = False
+        self._waiting: dict[object, Callable[[], WaitingFor | None]] = {}
+        self._logged: WaitingFor | None = None
+        self._end_costs_credit = ConnectorSession(revision).end_costs_credit
+
+    @property
+    def over(self) -> bool:
+        """Whether the connector has failed or was closed."""
+        return self.closed or self.failure is not None
+
+    def check(self) -> None:
+        """Raise the error that has ended the connector, if it has ended."""
+        if self.failure is not None:
+            raise self.failure
+        if self.closed:
+            raise LocalProtocolError("the connector is closed; open another one")
+
+    def fail(self, error: Exception) -> None:
+        """End the connector: every waiter and every later call raises ``error``."""
+        if not self.over:
+            self.failure = error
+        self.wake()
+
+    def wake(self) -> None:
+        """Let every waiter check its condition again."""
+        self.changed.notify_all()
+        self.queue.wake_next()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until a condition holds. Raises the error that ends the connector before that."""
+        while not holds():
+            self.check()
+            await self.changed.wait()
+
+    @property
+    def waiting_for(self) -> WaitingFor | None:
+        """What the oldest waiting send waits for; None when none waits."""
+        return next((found for blocker in self._waiting.values() if (found := blocker())), None)
+
+    async def turn(
+        self, blocker: Callable[[], WaitingFor | None], may_pass: Callable[[], bool], ticket: int | None
+    ) -> int:
+        """Wait in the queue, as :meth:`FairQueue.wait`; a long wait is logged with what it is for."""
+        starving = asyncio.get_running_loop().call_later(STARVED_SECONDS, self._log_starving)
+        me = object()
+        self._waiting[me] = blocker
+        try:
+            return await self.queue.wait(may_pass, ticket)
+        finally:
+            starving.cancel()
+            del self._waiting[me]
+            if not self._waiting:
+                self._logged = None
+
+    def _log_starving(self) -> None:
+        found = self.waiting_for
+        if found is not None and found is not self._logged:
+            self._logged = found
+            _log.info("sending waits for %s", found)
+
+    def blocker(self, *, costs_credit: bool = True) -> WaitingFor | None:
+        """What keeps every stream from sending; None when nothing does."""
+        if self.connection is None:
+            return WaitingFor.CONNECTION
+        if costs_credit and self.connection.session.credits.available < 1:
+            return WaitingFor.CREDIT
+        return WaitingFor.NETWORK if self.connection.full else None
+
+    def end_blocker(self) -> WaitingFor | None:
+        """What keeps every stream from sending its end; None when nothing does."""
+        return self.blocker(costs_credit=self._end_costs_credit)

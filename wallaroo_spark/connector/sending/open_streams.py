@@ -1,0 +1,220 @@
+"""The open streams of a connector, and what each frame of the worker means to them.
+
+A session begins: every stream is announced by NOTIFY and resumes at its committed reference. A NACK takes a stream
+back, an ACK moves its reference forward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from wallaroo_spark.connector.backoff import Backoff
+from wallaroo_spark.connector.sending.connector_state import ConnectorState
+from wallaroo_spark.connector.sending.resend_buffer import ResendBuffer
+from wallaroo_spark.connector.sending.stream_sender import StreamSender
+from wallaroo_spark.connector.session.worker_connection import WorkerConnection
+from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError, one_line
+from wallaroo_spark.protocol import NOTHING_PROCESSED, Ack, Frame, Nack, NotifyAck, Ok, StreamState
+
+_log = one_line(logging.getLogger("wallaroo_spark.connector"))
+
+
+class OpenStreams:
+    """The streams by id. The session keeper reports sessions and frames here (its ``SessionUser``)."""
+
+    def __init__(self, state: ConnectorState, retry: Backoff) -> None:
+        self.streams: dict[int, StreamSender] = {}
+        self._state = state
+        self._retry = retry
+        self._references: dict[int, int] = {}
+        self._abandoned: set[int] = set()
+        self._resends: set[asyncio.Task[None]] = set()
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    # Called by the connector.
+
+    def add(self, stream: StreamSender) -> None:
+        """Open a stream. Raises :class:`LocalProtocolError` when its id is in use."""
+        other = self.streams.get(stream.id)
+        if other is not None and not (other.messages.ended and other.messages.done):
+            what = "is open already" if other.name == stream.name else f"would have the id of stream {other.name!r}"
+            raise LocalProtocolError(
+                f"stream {stream.name!r} (id {stream.id}) {what}; end the other one and wait until it is flushed, "
+                "or give this one an id of its own",
+                stream=stream.name,
+                id=stream.id,
+            )
+        if stream.id in self._abandoned and not self._state.increasing:
+            raise LocalProtocolError(
+                f"stream {stream.name!r} was given up in this session with messages unacknowledged, and with opaque "
+                "ids the worker could not tell them from new ones; close this connector and use another one",
+                stream=stream.name,
+                id=stream.id,
+            )
+        self.streams[stream.id] = stream
+        if self._state.connection is not None:
+            self._announce(stream, self._state.connection)
+
+    def remove(self, stream: StreamSender) -> None:
+        """Give a stream up; the messages kept for it are dropped."""
+        if self.streams.get(stream.id) is stream:
+            del self.streams[stream.id]
+            if not stream.messages.all_acknowledged:
+                self._abandoned.add(stream.id)
+        if isinstance(stream.messages, ResendBuffer):
+            stream.messages.clear()
+        self._state.wake()
+
+    # Called by the session keeper.
+
+    def session_began(self, connection: WorkerConnection, ok: Ok) -> None:
+        """Announce all streams. Raises :class:`ReplayError` for a stream that cannot go on from its reference."""
+        state = self._state
+        state.connection = connection
+        if not state.revision.has(NotifyAck):
+            # In v3 OK has no references; each NOTIFY_ACK brings one.
+            self._references = {stream.stream_id: stream.ref for stream in ok.streams}
+        self._abandoned.clear()
+        for stream in list(self.streams.values()):
+            stream.refusals = 0
+            if not stream.messages.settled:
+                self._announce(stream, connection)
+        state.wake()
+
+    def session_ended(self, connection: WorkerConnection) -> None:
+        """Stop what was sent in this session only."""
+        if self._state.connection is connection:
+            self._state.connection = None
+        for task in self._resends:
+            task.cancel()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        self._state.wake()
+
+    def received(self, connection: WorkerConnection, frame: Frame) -> None:
+        """Apply a frame of the running session. Raises :class:`ReplayError` as :meth:`session_began` does."""
+        match frame:
+            case Ack():
+                for stream_id, ref in frame.refs:
+                    self._acknowledge(connection, stream_id, ref)
+                if frame.refs:
+                    self._state.changed.notify_all()
+                self._state.queue.wake_next()
+            case Nack():
+                self._rewind(connection, frame)
+            case NotifyAck():
+                self._answer(connection, frame)
+
+    def written(self) -> None:
+        """The connection has written its frames: senders may go on, and ephemeral streams may be done."""
+        state = self._state
+        state.queue.wake_next()
+        if state.connection is not None and state.connection.idle and self._any_ephemeral():
+            state.changed.notify_all()
+
+    def failed(self, error: Exception) -> None:
+        """No further session is tried: end the connector."""
+        self._state.fail(error)
+
+    # Announcing and resuming.
+
+    def _announce(self, stream: StreamSender, connection: WorkerConnection) -> None:
+        """Open a stream in this session, with one NOTIFY or, after stacked NACKs, one for each of them."""
+        streams = connection.session.streams
+        if not connection.session.is_open(stream.id) and streams.get(stream.id).state is not StreamState.NOTIFY_SENT:
+            reference = stream.messages.notify_reference(self._references.get(stream.id))
+            connection.send_notify(stream.id, stream.name, reference)
+            while streams.get(stream.id).state is StreamState.RESET:
+                connection.send_notify(stream.id, stream.name, reference)
+        if connection.session.is_open(stream.id):
+            self._resume(stream, connection)
+
+    def _resume(self, stream: StreamSender, connection: WorkerConnection) -> None:
+        stream.resume(self._references.get(stream.id))
+        messages = stream.messages
+        buffered = isinstance(messages, ResendBuffer) and messages.resend_pending
+        if buffered or (messages.ended and not messages.end_written):
+            self._start(stream.resend(connection))
+        self._state.wake()
+
+    def _acknowledge(self, connection: WorkerConnection, stream_id: int, ref: int) -> None:
+        connection.progressed = True
+        self._references[stream_id] = ref
+        stream = self.streams.get(stream_id)
+        if stream is not None and stream.opened:
+            stream.messages.acknowledge(ref)
+
+    def _rewind(self, connection: WorkerConnection, nack: Nack) -> None:
+        # A NACK has no value for "no reference": it says 0, and message 0 may be sent twice without harm.
+        if nack.ref:
+            self._references[nack.stream_id] = nack.ref
+        else:
+            self._references.pop(nack.stream_id, None)
+        stream = self.streams.get(nack.stream_id)
+        if stream is None:
+            _log.warning(
+                "the worker wants stream id %d again behind reference %d, and this connector sends it no longer; "
+                "open or feed it again",
+                nack.stream_id,
+                nack.ref,
+            )
+        else:
+            _log.info("the worker takes stream %r back to reference %d", stream.name, nack.ref)
+            self._announce(stream, connection)
+        self._state.queue.wake_next()
+
+    def _answer(self, connection: WorkerConnection, answer: NotifyAck) -> None:
+        if answer.ref != NOTHING_PROCESSED:
+            self._references[answer.stream_id] = answer.ref
+        elif answer.success:
+            self._references.pop(answer.stream_id, None)
+        stream = self.streams.get(answer.stream_id)
+        if stream is None:
+            return
+        if answer.success:
+            stream.refusals = 0
+            self._resume(stream, connection)
+        else:
+            self._refused(stream, connection)
+
+    def _refused(self, stream: StreamSender, connection: WorkerConnection) -> None:
+        """v3: the stream is active in another session, perhaps this connector's own last one; ask again later."""
+        loop = asyncio.get_running_loop()
+        if not stream.refusals:
+            stream.refused_since = loop.time()
+        stream.refusals += 1
+        seconds = loop.time() - stream.refused_since
+        if self._retry.exhausted(stream.refusals, seconds):
+            stream.failure = RemoteProtocolError(
+                f"stream {stream.name!r} (id {stream.id}) was refused {stream.refusals} times in {seconds:.1f} "
+                "seconds: it is active in another session; end the other connector that sends it, or use another id",
+                stream=stream.name,
+                id=stream.id,
+            )
+            self._state.wake()
+            return
+        delay = min(self._retry.delay(stream.refusals, 0.0), self._retry.give_up_after - seconds)
+        _log.info("stream %r is active in another session; asking again in %.1f s", stream.name, delay)
+        self._timers.add(loop.call_later(delay, self._announce_again, stream, connection))
+
+    def _announce_again(self, stream: StreamSender, connection: WorkerConnection) -> None:
+        if self._state.connection is connection and self.streams.get(stream.id) is stream:
+            self._announce(stream, connection)
+
+    def _any_ephemeral(self) -> bool:
+        return any(stream.ephemeral for stream in self.streams.values())
+
+    def _start(self, resend: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(resend)
+        self._resends.add(task)
+        task.add_done_callback(self._resend_finished)
+
+    def _resend_finished(self, task: asyncio.Task[None]) -> None:
+        self._resends.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception) and not self._state.over:
+            self._state.fail(error)

@@ -1,0 +1,249 @@
+"""The messages of ``send_many`` in batches, which are read from the caller's iterables column by column."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from itertools import accumulate, chain, islice, pairwise
+from operator import add, index
+from typing import Any, Literal
+
+from wallaroo_spark.connector.message_columns import MessageColumns
+from wallaroo_spark.connector.record import bytes_of, event_time_of, key_of
+from wallaroo_spark.connector.sending.resend_buffer import memory_cost
+from wallaroo_spark.errors import LocalProtocolError, WallarooError
+from wallaroo_spark.protocol import HEAD_BYTES
+
+BATCH_MESSAGES = 4096
+"""Most messages in a batch."""
+
+BATCH_BYTES = 256 * 1024
+"""Payload bytes after which a batch is complete."""
+
+BATCH_SECONDS = 0.001
+"""Seconds after which a batch is complete, so that a slow iterable does not delay the messages that it has given."""
+
+_OFFSETS: dict[str, Literal["i", "q"]] = {"binary": "i", "string": "i", "large_binary": "q", "large_string": "q"}
+
+
+class SendBatch:
+    """Messages to send together, and how many of them were sent.
+
+    ``before`` messages came before it from ``origin``, which is the name of a call or a source in error messages.
+    """
+
+    def __init__(self, columns: MessageColumns, before: int = 0, origin: str = "send_many") -> None:
+        self._origin = origin
+        self._columns = columns
+        self._before = before
+        self._at = 0
+        sizes: Iterable[int] = map(len, columns.payloads)
+        if columns.keys is not None:
+            sizes = map(add, sizes, (len(key or b"") for key in columns.keys))
+        self._ends = list(accumulate(map(HEAD_BYTES.__add__, sizes)))
+
+    @property
+    def left(self) -> int:
+        """The number of messages that are not sent yet."""
+        return len(self._ends) - self._at
+
+    @property
+    def index(self) -> int:
+        """The index of the next message among all that the caller gives, from 0."""
+        return self._before + self._at
+
+    @property
+    def next_cost(self) -> int:
+        """The memory counted for keeping the next message, at most."""
+        return memory_cost(self._ends[self._at] - self._begin)
+
+    def fitting(self, most: int, network: int, memory: int | None) -> int:
+        """How many of the next ``most`` messages fit ``network`` and ``memory`` bytes; at least one.
+
+        As with single messages, the last one may exceed the bytes of the network.
+        """
+        begin, at = self._begin, self._at
+        most = min(most, self.left)
+        last = bisect_left(self._ends, begin + network, at, at + most)
+        most = max(1, min(most, last - at + 1))
+        if memory is None or memory_cost(self._ends[at + most - 1] - begin, most) <= memory:
+            return most
+        fits = bisect_right(range(1, most + 1), memory, key=lambda n: memory_cost(self._ends[at + n - 1] - begin, n))
+        return max(1, fits)
+
+    def take(self, count: int) -> MessageColumns:
+        """The next ``count`` messages; they stay the next ones until :meth:`sent` is called."""
+        return self._columns.part(self._at, self._at + count)
+
+    def sent(self, count: int) -> None:
+        """The next ``count`` messages were sent."""
+        self._at += count
+
+    def located(self, error: WallarooError) -> WallarooError:
+        """The error of the next message, with the index and the id of that message added."""
+        ids = self._columns.ids
+        return _located(error, self.index, self._origin, None if ids is None else ids[self._at])
+
+    @property
+    def _begin(self) -> int:
+        return self._ends[self._at - 1] if self._at else 0
+
+
+class SendBatches:
+    """Cuts the iterables of ``send_many`` into batches. They are read in the thread that calls :meth:`next`."""
+
+    def __init__(
+        self,
+        payloads: Iterable[Any],
+        ids: Iterable[int] | None,
+        event_times: Iterable[Any] | None,
+        keys: Iterable[Any] | None,
+    ) -> None:
+        _check_lengths(payloads, ids=ids, event_times=event_times, keys=keys)
+        self.slow = False
+        """Whether the payloads came so slowly that the last batch was completed early."""
+        self._at_once = isinstance(payloads, list | tuple)
+        self._payloads = _payloads(payloads)
+        columns = (("ids", ids, _id_of), ("event_times", event_times, event_time_of), ("keys", keys, key_of))
+        self._columns = [_Column(name, values, convert) for name, values, convert in columns if values is not None]
+        self._count = 0
+        self._error: Exception | None = None
+
+    def next(self) -> SendBatch | None:
+        """The next batch; None at the end. Raises the error of the message or iterable after the last batch."""
+        if self._error is not None:
+            raise self._error
+        payloads = self._read_payloads()
+        columns = {column.name: column.read(len(payloads)) for column in self._columns}
+        count = min([len(payloads), *map(len, columns.values())])
+        if count < len(payloads):
+            self._fail(count)
+            payloads = payloads[:count]
+            columns = {name: values[:count] for name, values in columns.items()}
+        if payloads:
+            self._count += count
+            return SendBatch(MessageColumns(payloads, **columns), self._count - count)
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def _read_payloads(self) -> list[bytes]:
+        if self._at_once:
+            first = list(islice(self._payloads, BATCH_MESSAGES))
+            if set(map(type, first)) <= {bytes}:
+                return first
+            self._payloads = chain(first, self._payloads)
+        payloads: list[bytes] = []
+        size, until, now = 0, time.monotonic() + BATCH_SECONDS, time.monotonic
+        self.slow = False
+        try:
+            for payload in self._payloads:
+                payloads.append(payload if type(payload) is bytes else bytes_of(payload))
+                size += len(payload)
+                if size > BATCH_BYTES or len(payloads) >= BATCH_MESSAGES:
+                    break
+                if now() > until:
+                    self.slow = True
+                    break
+        except Exception as error:
+            self._error = self._located(error, len(payloads))
+        return payloads
+
+    def _fail(self, at: int) -> None:
+        """A column has ended before the payloads, or has raised an error: report the first such column."""
+        column = next(column for column in self._columns if column.count == self._count + at)
+        error = column.error or LocalProtocolError(f"{column.name} has {column.count} items, and payloads has more")
+        self._error = self._located(error, at)
+
+    def _located(self, error: Exception, at: int) -> Exception:
+        return _located(error, self._count + at, "send_many") if isinstance(error, WallarooError) else error
+
+
+class _Column:
+    """A column beside the payloads, read as far as they are."""
+
+    def __init__(self, name: str, values: Iterable[Any], convert: Callable[[Any], Any]) -> None:
+        self.name = name
+        self.error: Exception | None = None
+        """The error that has ended the column."""
+        self.count = 0
+        """Values read so far."""
+        values = values.to_pylist() if hasattr(values, "to_pylist") else values
+        self._values = values if isinstance(values, range) else map(convert, values)
+
+    def read(self, count: int) -> Sequence[Any]:
+        """The next ``count`` values; fewer when the column has ended or the next value cannot be used."""
+        values: Sequence[Any]
+        if isinstance(self._values, range):
+            values = self._values[self.count : self.count + count]
+        else:
+            values = []
+            try:
+                # The values before an error stay in the list.
+                values.extend(islice(self._values, count))
+            except Exception as error:
+                self.error = error
+        self.count += len(values)
+        return values if self.name != "ids" else _compact(values)
+
+
+def _id_of(message_id: Any) -> int:
+    try:
+        return index(message_id)
+    except TypeError:
+        raise LocalProtocolError(f"a message id is an integer, and this one is {message_id!r}") from None
+
+
+def _compact(ids: Sequence[int]) -> Sequence[int]:
+    if isinstance(ids, range):
+        return ids
+    try:
+        return array("Q", ids)
+    except OverflowError:
+        # One of them is not an unsigned 64-bit integer; next_ids says which.
+        return ids
+
+
+def _check_lengths(payloads: Any, **columns: Any) -> None:
+    if isinstance(payloads, str | bytes | bytearray | memoryview):
+        raise LocalProtocolError("send_many takes an iterable of payloads, and this is a single one; use send for it")
+    for name, column in columns.items():
+        if isinstance(payloads, Sized) and isinstance(column, Sized) and len(payloads) != len(column):
+            raise LocalProtocolError(
+                f"{name} has {len(column)} items and payloads {len(payloads)}; give one for each, or none at all"
+            )
+
+
+def _located(error: WallarooError, at: int, origin: str, message_id: int | None = None) -> WallarooError:
+    where = f"item {at} of {origin}" if message_id is None else f"item {at} of {origin}, id {message_id}"
+    fields = {**error.fields, "index": at}
+    if message_id is not None:
+        fields["id"] = message_id
+    return type(error)(f"{error.message} ({where}; those before it were sent)", **fields)
+
+
+def _payloads(payloads: Any) -> Iterator[Any]:
+    """The payloads one by one; an Arrow array, or a chunked one, is read from its buffers."""
+    if hasattr(payloads, "chunks"):
+        return chain.from_iterable(map(_arrow_payloads, payloads.chunks))
+    return _arrow_payloads(payloads) if hasattr(payloads, "buffers") else iter(payloads)
+
+
+def _arrow_payloads(values: Any) -> Iterator[bytes | None]:
+    width = _OFFSETS.get(str(values.type))
+    if width is None:
+        raise LocalProtocolError(f"an Arrow array of {values.type} holds no payloads; cast it to binary")
+    if not len(values):
+        return
+    _, offsets, data = values.buffers()
+    ends = memoryview(offsets).cast("B").cast(width)[values.offset : values.offset + len(values) + 1]
+    data_bytes = memoryview(data if data is not None else b"").cast("B")
+    valid = values.is_valid().to_pylist() if values.null_count else None
+    for at in range(0, len(values), BATCH_MESSAGES):
+        places = ends[at : at + BATCH_MESSAGES + 1].tolist()
+        begin = places[0]
+        block = bytes(data_bytes[begin : places[-1]])
+        found = (block[one - begin : other - begin] for one, other in pairwise(places))
+        yield from found if valid is None else (one if ok else None for one, ok in zip(found, valid[at:], strict=False))

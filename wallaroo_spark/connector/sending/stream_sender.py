@@ -1,0 +1,234 @@
+"""Sends the messages of one stream: each waits for its turn, is written to the connection, and is recorded.
+
+:class:`~wallaroo_spark.connector.stream.Stream` is what a program sees of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from wallaroo_spark.connector.record import event_time_of
+from wallaroo_spark.connector.sending.connector_state import ConnectorState, WaitingFor
+from wallaroo_spark.connector.sending.resend_buffer import ResendBuffer, memory_cost
+from wallaroo_spark.connector.sending.send_batches import SendBatch
+from wallaroo_spark.connector.sending.unacknowledged import EphemeralMessages, UnacknowledgedMessages
+from wallaroo_spark.connector.session.worker_connection import WorkerConnection
+from wallaroo_spark.errors import LocalProtocolError, WallarooError
+from wallaroo_spark.protocol import HEAD_BYTES, EncodedRun, Flags, Message, encode_run, encode_single
+
+TURN_MESSAGES = 256
+"""Messages that a stream may send in one turn while others wait. It keeps its turn while it waits for credit."""
+
+SentCallback = Callable[[Sequence[int], Sequence[bytes]], None]
+"""Called with the ids and payloads of messages that were sent."""
+
+
+class StreamSender:
+    """One stream's side of the session."""
+
+    def __init__(self, state: ConnectorState, name: str, stream_id: int, messages: UnacknowledgedMessages) -> None:
+        self.name = name
+        self.id = stream_id
+        self.messages = messages
+        """Which messages were sent, and which of them are unacknowledged."""
+        self.ephemeral = isinstance(messages, EphemeralMessages)
+        self.opened = False
+        """Whether a worker has ever opened the stream."""
+        self.reference: int | None = None
+        """The committed reference when the stream was first opened."""
+        self.failure: Exception | None = None
+        """The error that has ended this stream alone."""
+        self.refusals = 0
+        """How often in a row the worker has refused the stream; counted by the open streams."""
+        self.refused_since = 0.0
+        self._state = state
+        self._buffer = messages if isinstance(messages, ResendBuffer) else None
+        self._turn_left = 0
+        self._ticket: int | None = None
+        self._resending_on: WorkerConnection | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether every message is acknowledged or, for an ephemeral stream, written to the connection."""
+        connection = self._state.connection
+        return self.messages.done and (not self.ephemeral or connection is None or connection.idle)
+
+    def resume(self, ref: int | None) -> None:
+        """The stream is open in a session and goes on after ``ref``. Raises :class:`ReplayError`."""
+        self.messages.resume(ref)
+        if not self.opened:
+            self.opened = True
+            self.reference = self.messages.start if ref is None else ref
+
+    async def send_one(
+        self, payload: bytes | None, id: int | None, flags: Flags, event_time: int | datetime | None, key: bytes | None
+    ) -> int:
+        """Send one message, without a payload a boundary; its id. Raises as :meth:`Stream.send` does."""
+        messages = self.messages
+        self._check_not_ended()
+        messages.next_id(id)
+        if isinstance(event_time, datetime):
+            event_time = event_time_of(event_time)
+        size = memory_cost(HEAD_BYTES + len(payload or b"") + len(key or b""))
+        await self._turn(lambda: self._blocker(size))
+        self._check_not_ended()
+        message_id = messages.next_id(id)
+        if self.ephemeral:
+            flags |= Flags.EPHEMERAL
+        run = encode_single(self._state.revision, self.id, message_id, payload, flags, event_time, key)
+        connection = self._state.connection
+        assert connection is not None
+        connection.send_messages(run)
+        messages.append(run)
+        return message_id
+
+    async def send_batch(self, batch: SendBatch, flags: Flags, sent: SentCallback | None = None) -> int | None:
+        """Send the rest of a batch, as many messages at a time as possible, and call ``sent``; the last id.
+
+        Raises as :meth:`Stream.send_many` does.
+        """
+        if self.ephemeral:
+            flags |= Flags.EPHEMERAL
+        last, most = self.messages.last, batch.left
+        while batch.left:
+            try:
+                run, payloads = await self._send_some(batch, most, flags)
+            except LocalProtocolError as error:
+                # Halving the number finds the first message that cannot be sent; those before it are sent.
+                most //= 2
+                if not most or self._state.over or self.messages.ended:
+                    raise batch.located(error) from None
+                continue
+            except WallarooError as error:
+                raise batch.located(error) from None
+            last = run.last
+            batch.sent(run.count)
+            if sent is not None:
+                sent(run.ids, payloads)
+        return last
+
+    async def _send_some(self, batch: SendBatch, most: int, flags: Flags) -> tuple[EncodedRun, Sequence[bytes]]:
+        state, size = self._state, batch.next_cost
+        self._check_not_ended()
+        await self._turn(lambda: self._blocker(size))
+        self._check_not_ended()
+        connection = state.connection
+        assert connection is not None
+        memory = state.budget.room if self._buffer is not None else None
+        count = batch.fitting(min(most, self._most(connection)), connection.room, memory)
+        columns = batch.take(count)
+        ids = self.messages.next_ids(columns.ids, count)
+        run = encode_run(state.revision, self.id, ids, columns.payloads, flags, columns.event_times, columns.keys)
+        connection.send_messages(run)
+        self.messages.append(run)
+        self._turn_left -= count - 1
+        return run, columns.payloads
+
+    async def end(self) -> None:
+        """Send the end, once. Nothing can be sent afterwards."""
+        if self.messages.ended:
+            return
+        await self._turn(self._end_blocker)
+        # Another task may have ended the stream meanwhile.
+        if not self.messages.ended:
+            connection = self._state.connection
+            assert connection is not None
+            self.messages.ended = True
+            self._send_end(connection)
+
+    async def flushed(self) -> None:
+        """Wait until the stream is done. Raises the error that ends the connector or the stream before that."""
+        await self._state.until(lambda: self.done or self.failure is not None)
+        if self.failure is not None and not self.done:
+            raise self.failure
+
+    async def resend(self, connection: WorkerConnection) -> None:
+        """Send the unacknowledged messages of an earlier session again, then the end if there was one."""
+        if self._resending_on is connection:
+            return
+        self._resending_on = connection
+        messages, buffer = self.messages, self._buffer
+        try:
+            while buffer is not None and buffer.resend_pending:
+                await self._turn(lambda: self._resend_blocker(self._state.blocker))
+                # An ACK may have come meanwhile for the messages that were to be sent.
+                run = buffer.next_resend(self._most(connection))
+                if run is not None:
+                    connection.send_messages(run)
+                    buffer.resent()
+                    self._turn_left -= run.count - 1
+            if messages.ended and not messages.end_written:
+                await self._turn(lambda: self._resend_blocker(self._state.end_blocker))
+                self._send_end(connection)
+        finally:
+            if self._resending_on is connection:
+                self._resending_on = None
+            self._state.wake()
+
+    def _check_not_ended(self) -> None:
+        if self.messages.ended:
+            raise LocalProtocolError(f"stream {self.name!r} has ended; open it again to send more", stream=self.name)
+
+    def _send_end(self, connection: WorkerConnection) -> None:
+        last = self.messages.last or 0
+        if self.ephemeral:
+            # The usual closing boundary is not ephemeral, and a stream may not mix the two.
+            connection.send_message(Message(self.id, last, None, Flags.BOUNDARY | Flags.EOS | Flags.EPHEMERAL))
+        else:
+            connection.send_end(self.id, last)
+        self.messages.end_written = True
+        self._state.wake()
+
+    # Taking turns with the other streams.
+
+    def _most(self, connection: WorkerConnection) -> int:
+        """How many messages may be sent in the turn that has just begun."""
+        credits = connection.session.credits.available
+        return min(credits, self._turn_left + 1) if self._state.queue.contended else credits
+
+    async def _turn(self, blocker: Callable[[], WaitingFor | None]) -> None:
+        """Wait until nothing blocks; that stays so until the caller awaits something."""
+        state = self._state
+        while True:
+            state.check()
+            if self.failure is not None:
+                raise self.failure
+            if (self._turn_left > 0 or not state.queue.contended) and blocker() is None:
+                self._turn_left -= 1
+                return
+            unfinished = self._turn_left > 0
+            self._ticket = await state.turn(
+                blocker,
+                lambda: state.over or self.failure is not None or blocker() is None,
+                self._ticket if unfinished else None,
+            )
+            if not unfinished:
+                self._turn_left = TURN_MESSAGES
+
+    def _blocker(self, size: int) -> WaitingFor | None:
+        """What a message of ``size`` counted bytes has to wait for; None once the stream has ended."""
+        state = self._state
+        if self.messages.ended:
+            return None
+        if state.connection is None:
+            return WaitingFor.CONNECTION
+        if not state.connection.session.is_open(self.id):
+            return WaitingFor.NOTIFY
+        if self.messages.resend_pending or self._resending_on is not None:
+            return WaitingFor.RESEND
+        if self._buffer is not None and not state.budget.admits(size):
+            return WaitingFor.MEMORY
+        return state.blocker()
+
+    def _end_blocker(self) -> WaitingFor | None:
+        if self.messages.ended:
+            return None
+        found = self._blocker(0)
+        return self._state.end_blocker() if found in (WaitingFor.CREDIT, WaitingFor.MEMORY, None) else found
+
+    def _resend_blocker(self, blocker: Callable[[], WaitingFor | None]) -> WaitingFor | None:
+        connection = self._state.connection
+        if connection is not None and not connection.session.is_open(self.id):
+            return WaitingFor.NOTIFY
+        return blocker()

@@ -1,0 +1,224 @@
+"""Keeps a session alive: finds a worker, shakes hands, and comes back with back-off when the session is lost.
+
+Source: ``docs/protocol.md#when-to-try-again``; ``docs/protocol.md#session-states`` and ``docs/protocol.md#rewinding``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from wallaroo_spark.connector.session.address_rotation import Address, AddressRotation
+from wallaroo_spark.connector.session.worker_connection import WorkerConnection
+from wallaroo_spark.connector.settings import ConnectorSettings
+from wallaroo_spark.errors import (
+    ConfigurationError,
+    RegistryError,
+    RemoteProtocolError,
+    ReplayError,
+    TransportError,
+    one_line,
+)
+from wallaroo_spark.protocol import ConnectorSession, Error, Frame, Ok, Restart
+from wallaroo_spark.protocol.reasons import is_later, is_superseded, redirect_address
+from wallaroo_spark.transport import connect, format_address, parse_address
+
+_log = one_line(logging.getLogger("wallaroo_spark.connector"))
+
+AddressLookup = Callable[[], Awaitable[Sequence[Address]]]
+"""Finds the workers' addresses as they are now."""
+
+Ending = Error | Restart | TransportError
+"""The frame or the error that has ended a session."""
+
+_HINTS = {
+    "cookie": "check that the connector's cookie is the receiver's",
+    "version": "check that connector and receiver are given the same protocol version",
+    "program": "give the connector one of these program names, or add its own to the receiver's option programs",
+    "instance": "check the instance name, and that no other connector runs under it",
+}
+
+
+class SessionUser(Protocol):
+    """The object that uses the sessions."""
+
+    def session_began(self, connection: WorkerConnection, ok: Ok) -> None:
+        """The worker has answered HELLO. Raises :class:`ReplayError` for a stream that cannot be resumed."""
+
+    def received(self, connection: WorkerConnection, frame: Frame) -> None:
+        """The worker has sent a frame. Raises :class:`ReplayError` likewise."""
+
+    def written(self) -> None:
+        """The connection has written the collected frames."""
+
+    def session_ended(self, connection: WorkerConnection) -> None:
+        """The session is over. Also called for a connection whose handshake has failed."""
+
+    def failed(self, error: Exception) -> None:
+        """No further session is tried, for this reason."""
+
+
+class SessionKeeper:
+    """The task that gives its user a session, and another one whenever a session has ended."""
+
+    def __init__(self, user: SessionUser, settings: ConnectorSettings, addresses: AddressLookup) -> None:
+        self._user = user
+        self._settings = settings
+        self._addresses = addresses
+
+    async def run(self) -> None:
+        """Run until cancelled, or until no further attempt can help: then the user is told that it has failed."""
+        try:
+            await self._run()
+        except Exception as error:
+            _log.error("the connector ends: %s", error)
+            self._user.failed(error)
+
+    async def _run(self) -> None:
+        clock = asyncio.get_running_loop().time
+        rotation = AddressRotation(self._settings.backoff, random.random, clock(), self._settings.instance)
+        while True:
+            error = rotation.given_up(clock())
+            if error is not None:
+                raise error
+            await asyncio.sleep(rotation.delay(clock()))
+            await self._attempt(rotation)
+
+    async def _attempt(self, rotation: AddressRotation) -> None:
+        settings = self._settings
+        try:
+            rotation.replace(await self._addresses())
+        except RegistryError as error:
+            self._attempt_failed(rotation, "the registry", str(error))
+            return
+        address = rotation.next()
+        if address is None:
+            reason = f"no worker serves receiver {settings.program!r} at the moment"
+            self._attempt_failed(rotation, "the registry", reason)
+            return
+        where = format_address(*address)
+        try:
+            stream = await connect(*address, tls=settings.tls, timeout=settings.connect_timeout)
+        except TransportError as error:
+            self._attempt_failed(rotation, where, str(error))
+            return
+        session = ConnectorSession(settings.protocol_revision, max_frame_bytes=settings.max_frame_bytes)
+        await self._session(rotation, address, WorkerConnection(stream, session, self._user.written))
+
+    async def _session(self, rotation: AddressRotation, address: Address, connection: WorkerConnection) -> None:
+        clock = asyncio.get_running_loop().time
+        where = format_address(*address)
+        goodbye = ""
+        began: float | None = None
+        try:
+            last: Ending | Frame = await self._handshake(connection, where)
+            if isinstance(last, Ok):
+                began = clock()
+                rotation.connected()
+                _log.info(
+                    "session with the worker at %s as %r, %d credits", where, self._settings.instance, last.credits
+                )
+                self._user.session_began(connection, last)
+                last = await self._serve(connection)
+        except TransportError as error:
+            last = error
+        except ReplayError as error:
+            goodbye = error.message
+            if not rotation.behind(address, error.message, clock()):
+                raise
+            _log.warning("the worker at %s may not know of the last commits yet, and is asked again: %s", where, error)
+            return
+        except RemoteProtocolError as error:
+            raise RemoteProtocolError(
+                f"the worker at {where} broke the protocol: {error.message}; check that {where} is a worker and speaks "
+                f"{self._settings.revision}",
+                address=where,
+                **error.fields,
+            ) from error
+        finally:
+            self._user.session_ended(connection)
+            await connection.close(goodbye)
+        self._judge(rotation, address, last, began, connection.progressed)
+
+    async def _handshake(self, connection: WorkerConnection, where: str) -> Frame:
+        settings = self._settings
+        connection.send_hello(settings.version, settings.cookie, settings.program, settings.instance)
+        try:
+            async with asyncio.timeout(settings.handshake_timeout):
+                return await connection.next()
+        except TimeoutError:
+            raise TransportError(
+                f"the worker at {where} did not answer HELLO within {settings.handshake_timeout:g} seconds; "
+                "it answers once its query has started; check the query, or raise handshake_timeout",
+                address=where,
+                reason="timeout",
+            ) from None
+
+    async def _serve(self, connection: WorkerConnection) -> Error | Restart:
+        while True:
+            frame = await connection.next()
+            if isinstance(frame, Error | Restart):
+                return frame
+            self._user.received(connection, frame)
+
+    def _judge(
+        self,
+        rotation: AddressRotation,
+        address: Address,
+        last: Ending | Frame,
+        began: float | None,
+        progressed: bool,
+    ) -> None:
+        """Tell the rotation how the attempt has ended. Raises if no further attempt can help."""
+        where = format_address(*address)
+        elsewhere, reason = _meaning(last, where)
+        if began is not None:
+            now = asyncio.get_running_loop().time()
+            long = now - began > self._settings.backoff.maximum
+            rotation.ended(address, reason, now, progressed=progressed or long)
+            _log.warning("the session with the worker at %s has ended: %s", where, reason)
+        if elsewhere:
+            self._follow(rotation, where, elsewhere)
+        elif began is None:
+            self._attempt_failed(rotation, where, reason)
+
+    def _follow(self, rotation: AddressRotation, where: str, elsewhere: str) -> None:
+        try:
+            target = parse_address(elsewhere)
+        except ConfigurationError as error:
+            self._attempt_failed(rotation, where, f"it redirects to what is no address: {error}")
+            return
+        _log.info("the worker at %s sends this connector to %s", where, elsewhere)
+        rotation.redirected(where, target)
+
+    def _attempt_failed(self, rotation: AddressRotation, where: str, reason: str) -> None:
+        rotation.failed(where, reason)
+        _log.warning("no session with %s: %s", where, reason)
+
+
+def _meaning(last: Ending | Frame, where: str) -> tuple[str, str]:
+    """The address that an ending redirects to, if any, and its reason. Raises if no further attempt can help."""
+    match last:
+        case TransportError():
+            return "", last.message
+        case Restart():
+            return last.address, "the worker asked for a restart"
+        case Error():
+            elsewhere = redirect_address(last.reason)
+            if elsewhere or is_later(last.reason):
+                return elsewhere or "", last.reason
+            if is_superseded(last.reason):
+                raise RemoteProtocolError(
+                    f"the worker at {where} has ended this session: {last.reason}; another program runs under this "
+                    "instance name; end one of them, or give each program an instance name of its own",
+                    address=where,
+                    reason=last.reason,
+                )
+            hint = next((text for word, text in _HINTS.items() if word in last.reason), "see the worker's log")
+            raise RemoteProtocolError(
+                f"the worker at {where} refused: {last.reason}; {hint}", address=where, reason=last.reason
+            )
+    raise AssertionError(f"the session table lets {last!r} end a session")

@@ -1,0 +1,136 @@
+"""The settings of a connector, as a table."""
+
+from __future__ import annotations
+
+import dataclasses
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wallaroo_spark.connector.backoff import Backoff
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.options import resolve_secret
+from wallaroo_spark.protocol import MAX_INSTANCE_BYTES, REVISIONS, Revision
+from wallaroo_spark.settings import Kind, check_all, row, setting
+from wallaroo_spark.transport import client_context, parse_addresses
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectorSettings:
+    """The settings of :class:`Connector` and :class:`BlockingConnector`.
+
+    Raises :class:`ConfigurationError` for settings that cannot work.
+    """
+
+    program: str = field(
+        kw_only=False,
+        metadata=row(
+            Kind.TEXT,
+            "Name of the receiver, if `registry` is given; otherwise any name, unless the receiver's option `programs` "
+            "lists the names that it accepts.",
+        ),
+    )
+    instance: str = field(
+        metadata=row(
+            Kind.TEXT,
+            "Name under which the receiver knows this connector's streams. Keep it the same from run to run, and use "
+            "it in one program at a time.",
+        )
+    )
+    workers: str | Sequence[str] = setting(
+        "", Kind.NAMES, "Addresses of one or more workers, host:port, as a list or separated by commas."
+    )
+    registry: str | None = setting(
+        None,
+        Kind.TEXT,
+        "Redis URL where the workers' addresses are looked up whenever a session is needed. Give this or `workers`.",
+        secret=True,
+    )
+    cookie: str = setting("", Kind.TEXT, "The receiver's cookie; also env:NAME or file:PATH.", secret=True)
+    version: str = setting("0.0.1", Kind.TEXT, "Protocol version; the same as the receiver's option `version`.")
+    revision: str = setting("draft-be", Kind.TEXT, "Revision of the protocol to speak.", choices=tuple(REVISIONS))
+    tls: ssl.SSLContext | None = setting(None, Kind.OBJECT, "TLS context, in place of `ca`, `certificate` and `key`.")
+    ca: str = setting("", Kind.TEXT, "PEM file of the authority of the workers' certificates; turns TLS on.")
+    certificate: str = setting("", Kind.TEXT, "PEM file of the certificate to present; turns TLS on.")
+    key: str = setting("", Kind.TEXT, "PEM file with the key of `certificate`.")
+    max_unacknowledged: int = setting(
+        64 << 20,
+        Kind.BYTES,
+        "Bytes of unacknowledged messages that are kept to be sent again; sending waits while there are more.",
+        minimum=1,
+    )
+    max_frame_bytes: int = setting(
+        4 << 20, Kind.BYTES, "Longest frame that is sent or accepted, tag and body together.", minimum=1
+    )
+    connect_timeout: float = setting(10.0, Kind.SECONDS, "Longest time to connect to one address.", minimum=0.001)
+    handshake_timeout: float = setting(
+        60.0,
+        Kind.SECONDS,
+        "Longest wait for the answer to HELLO. A worker may not answer until its query has started.",
+        minimum=0.001,
+    )
+    retry: Backoff | None = setting(
+        None, Kind.OBJECT, "Delays between attempts to get a session, and when to give up; None: `Backoff()`."
+    )
+    message_ids: str = setting(
+        "increasing",
+        Kind.TEXT,
+        "Whether message ids increase within a stream, or are compared for equality alone. The receiver has the same "
+        "setting; opaque ids need one of the drafts.",
+        choices=("increasing", "opaque"),
+    )
+    drain_timeout: float | None = setting(
+        60.0,
+        Kind.SECONDS,
+        "Longest wait at the end of a with block until everything is acknowledged; None: no limit.",
+        minimum=0,
+    )
+
+    def __post_init__(self) -> None:
+        if not self.program:
+            raise ConfigurationError("program is empty; give the receiver's name", option="program")
+        check_all(self)
+        size = len(self.instance.encode())
+        if not 0 < size <= MAX_INSTANCE_BYTES:
+            raise ConfigurationError(
+                f"instance {self.instance!r} has {size} bytes; it has 1 to {MAX_INSTANCE_BYTES}", option="instance"
+            )
+        if bool(self.workers) == bool(self.registry):
+            what = "both workers and registry are" if self.workers else "neither workers nor registry is"
+            raise ConfigurationError(
+                f"{what} given; name the workers' addresses (host:port, comma-separated), or the registry to find them "
+                "in"
+            )
+        if not self.increasing and self.protocol_revision.layout.known_flags is None:
+            raise ConfigurationError(
+                f"message_ids is opaque, and ids always increase in {self.revision}; speak a draft", option="messageIds"
+            )
+
+    @property
+    def protocol_revision(self) -> Revision:
+        """The revision that ``revision`` names."""
+        return REVISIONS[self.revision]
+
+    @property
+    def increasing(self) -> bool:
+        """Whether message ids increase."""
+        return self.message_ids == "increasing"
+
+    @property
+    def backoff(self) -> Backoff:
+        """``retry``, or its default."""
+        return self.retry or Backoff()
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """``workers`` as hosts and ports; empty with a registry."""
+        if not self.workers:
+            return []
+        return parse_addresses(self.workers if isinstance(self.workers, str) else ",".join(self.workers))
+
+    def resolved(self) -> ConnectorSettings:
+        """The same settings with the cookie itself in place of ``env:`` or ``file:``, and with a TLS context if any."""
+        tls = self.tls
+        if tls is None and (self.ca or self.certificate or self.key):
+            tls = client_context(self.ca, self.certificate, self.key)
+        return dataclasses.replace(self, cookie=resolve_secret(self.cookie), tls=tls)

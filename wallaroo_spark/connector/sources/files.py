@@ -1,0 +1,211 @@
+"""Files as sources: lines, and records framed by their length. A reference is the byte offset after a record."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import BinaryIO
+
+from wallaroo_spark.connector.message_columns import AsyncGroupedRecords, GroupedRecords, MessageColumns
+from wallaroo_spark.connector.record import Record
+from wallaroo_spark.errors import ConfigurationError, ReplayError
+
+CHUNK_BYTES = 1 << 20
+"""Bytes that are read from a file at a time."""
+
+LONGEST_RECORD = 64 << 20
+"""Bytes of a record that a file source reads before an error; the frame limit of a session is lower."""
+
+_LENGTH = struct.Struct(">I")
+
+
+class _FileSource:
+    """A file that is read in order from any of its references, to its end or, with ``follow``, as it grows.
+
+    With ``follow`` the end of the file is looked at every ``poll`` seconds. The stream's name is the path as given,
+    unless ``name`` says another.
+    """
+
+    replayable = True
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, follow: bool = False, name: str = "", poll: float = 0.2
+    ) -> None:
+        self.path = Path(path)
+        self.name = name or os.fspath(path)
+        self.follow = follow
+        self._poll = poll
+
+    def read(self, after: int | None) -> Iterator[Record] | AsyncIterator[Record]:
+        """The records after byte offset ``after``.
+
+        Raises :class:`ConfigurationError` when the file cannot be read, and :class:`ReplayError` when ``after`` is not
+        a reference of this file.
+        """
+        if self.follow:
+            return AsyncGroupedRecords(self._following(after or 0))
+        return GroupedRecords(self._once(after or 0))
+
+    def _split(self, data: bytes, at: int) -> tuple[MessageColumns, int]:
+        """The records in ``data``, which begins at offset ``at``, and the number of bytes that they take."""
+        raise NotImplementedError
+
+    def _last(self, rest: bytes, at: int) -> MessageColumns:
+        """The record that is left incomplete at the end of the file. Raises :class:`ReplayError` if it is none."""
+        raise NotImplementedError
+
+    def _check_boundary(self, file: BinaryIO, at: int) -> None:
+        """Raise :class:`ReplayError` when ``at`` is not the end of a record, as far as the file shows that."""
+
+    def _open(self, at: int) -> BinaryIO:
+        try:
+            file = self.path.open("rb")
+        except OSError as error:
+            raise ConfigurationError(
+                f"file {self.path} cannot be read: {error.strerror}; check the path and its permissions",
+                path=str(self.path),
+            ) from error
+        size = os.fstat(file.fileno()).st_size
+        try:
+            if size < at:
+                raise self._shorter(size, at)
+            self._check_boundary(file, at)
+            file.seek(at)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _once(self, at: int) -> Generator[MessageColumns, None, None]:
+        rest = b""
+        with self._open(at) as file:
+            while data := file.read(CHUNK_BYTES):
+                columns, rest, at = self._columns(rest + data, at)
+                yield columns
+        if rest:
+            yield self._last(rest, at)
+
+    async def _following(self, at: int) -> AsyncGenerator[MessageColumns, None]:
+        rest = b""
+        with self._open(at) as file:
+            replaced = False
+            while True:
+                data = file.read(CHUNK_BYTES)
+                if data:
+                    columns, rest, at = self._columns(rest + data, at)
+                    yield columns
+                elif replaced:
+                    raise self._replaced(at)
+                else:
+                    # Bytes written between the last read and the replacement are still read.
+                    replaced = self._is_replaced(file, at + len(rest))
+                    if not replaced:
+                        await asyncio.sleep(self._poll)
+
+    def _columns(self, data: bytes, at: int) -> tuple[MessageColumns, bytes, int]:
+        columns, taken = self._split(data, at)
+        rest = data[taken:]
+        if len(rest) > LONGEST_RECORD + _LENGTH.size:
+            raise ConfigurationError(
+                f"file {self.path} has a record of more than {LONGEST_RECORD} bytes at offset {at + taken}; "
+                "is it a file of this kind?",
+                path=str(self.path),
+                offset=at + taken,
+            )
+        return columns, rest, at + taken
+
+    def _is_replaced(self, file: BinaryIO, at: int) -> bool:
+        ours = os.fstat(file.fileno())
+        if ours.st_size < at:
+            raise self._shorter(ours.st_size, at)
+        try:
+            there = self.path.stat()
+        except FileNotFoundError:
+            return True
+        return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
+
+    def _shorter(self, size: int, at: int) -> ReplayError:
+        return ReplayError(
+            f"file {self.path} has {size} bytes, and was read to offset {at}: it was truncated or replaced; "
+            "restore it, or send the new file as a stream of its own name",
+            path=str(self.path),
+            size=size,
+            reference=at,
+        )
+
+    def _replaced(self, at: int) -> ReplayError:
+        return ReplayError(
+            f"file {self.path} was moved, deleted or replaced while it was followed, and read to offset {at}; "
+            "feed the new file as a stream of its own name",
+            path=str(self.path),
+            reference=at,
+        )
+
+
+class Lines(_FileSource):
+    """The lines of a file, byte for byte and without their newline (a carriage return stays).
+
+    A line's reference is the byte offset after its newline, so that resuming is a seek. Bytes after the last newline
+    are a line too, unless the file is followed: then they become a line when their newline has been written.
+    """
+
+    def _split(self, data: bytes, at: int) -> tuple[MessageColumns, int]:
+        lines = data.split(b"\n")
+        rest = lines.pop()
+        ends = list(accumulate(map((1).__add__, map(len, lines)), initial=at))
+        return MessageColumns(lines, ends[1:]), len(data) - len(rest)
+
+    def _last(self, rest: bytes, at: int) -> MessageColumns:
+        return MessageColumns([rest], [at + len(rest)])
+
+    def _check_boundary(self, file: BinaryIO, at: int) -> None:
+        if at == 0:
+            return
+        file.seek(at - 1)
+        before, behind = file.read(1), file.read(1)
+        if before != b"\n" and (behind or self.follow):
+            raise ReplayError(
+                f"file {self.path}: the committed reference {at} is not the end of a line; the file was changed, or "
+                "its last line was sent before it was complete (a file that still grows is read with follow=True); "
+                "send it as a stream of another name",
+                path=str(self.path),
+                reference=at,
+            )
+
+
+class Framed(_FileSource):
+    """Records that are each a big-endian u32 length and so many bytes; a reference is the offset of a record's end.
+
+    A record that the end of the file cuts short is an error, unless the file is followed: then the rest is waited for.
+    """
+
+    def _split(self, data: bytes, at: int) -> tuple[MessageColumns, int]:
+        payloads, ends, taken = [], [], 0
+        while taken + _LENGTH.size <= len(data):
+            (length,) = _LENGTH.unpack_from(data, taken)
+            if length > LONGEST_RECORD:
+                raise ConfigurationError(
+                    f"file {self.path} announces a record of {length} bytes at offset {at + taken}, and at most "
+                    f"{LONGEST_RECORD} are read; is it a file of u32-length-framed records?",
+                    path=str(self.path),
+                    offset=at + taken,
+                )
+            end = taken + _LENGTH.size + length
+            if end > len(data):
+                break
+            payloads.append(data[taken + _LENGTH.size : end])
+            ends.append(at + end)
+            taken = end
+        return MessageColumns(payloads, ends), taken
+
+    def _last(self, rest: bytes, at: int) -> MessageColumns:
+        raise ReplayError(
+            f"file {self.path} ends within the record at offset {at}: {len(rest)} bytes of it are there; "
+            "complete the file, or read it with follow=True while it is being written",
+            path=str(self.path),
+            offset=at,
+        )
