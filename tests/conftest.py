@@ -15,9 +15,12 @@ from hypothesis import HealthCheck, settings
 
 from tests.class_archive import SHORT_LIVED, java_options
 from tests.pems import Pems, make_pems
+from wallaroo_spark.registry import EmbeddedRedis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.receiver.support import Feeders
 
 # A slow machine is no failure: no test asserts a time, Hypothesis's own deadline included.
 settings.register_profile(
@@ -124,6 +127,36 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[EmbeddedRedis]:
+    """One Redis for all tests of this process that neither stop it nor share names in it."""
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def file_redis() -> Iterator[EmbeddedRedis]:
+    """A Redis for the tests of one file."""
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def own_redis() -> Iterator[EmbeddedRedis]:
+    """A Redis that the test may empty, stop or kill."""
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def feeders() -> Iterator[Feeders]:
+    """Connectors, each in a thread; closed when the test ends."""
+    from tests.receiver.support import Feeders
+
+    with Feeders() as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

@@ -24,12 +24,6 @@ SENDERS = {"shop-a": ("draft-le", ["a", "b"]), "shop-b": ("draft-be", ["c", "d"]
 
 
 @pytest.fixture
-def feeders() -> Iterator[Feeders]:
-    with Feeders() as opened:
-        yield opened
-
-
-@pytest.fixture
 def drivers(tmp_path: Path) -> Iterator[Drivers]:
     with Drivers(tmp_path) as opened:
         yield opened

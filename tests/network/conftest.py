@@ -14,12 +14,6 @@ from tests.worker.running import Fleet, Running, fleet
 from wallaroo_spark.registry import EmbeddedRedis
 
 
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as server:
-        yield server
-
-
 @pytest.fixture
 def redis_proxy(redis_server: EmbeddedRedis) -> Iterator[Proxy]:
     """Between the workers and Redis."""

@@ -24,15 +24,9 @@ BATCHES = 40
 PARTITIONS = 2
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as embedded:
-        yield embedded
-
-
 @pytest.fixture
-def stage(server: EmbeddedRedis, tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path, server.url)
+def stage(file_redis: EmbeddedRedis, tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path, file_redis.url)
     made.leases.forget_slots_from(0)
     made.leases.publish_fleet({ENDED: ""})
     with made.lasting:

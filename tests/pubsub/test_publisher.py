@@ -24,15 +24,9 @@ from wallaroo_spark.pubsub.topics import Standing
 from wallaroo_spark.registry import EmbeddedRedis
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as embedded:
-        yield embedded
-
-
 @pytest.fixture
-def stage(server: EmbeddedRedis, tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path, server.url)
+def stage(file_redis: EmbeddedRedis, tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path, file_redis.url)
     made.leases.forget_slots_from(0)
     made.leases.publish_fleet({ENDED: ""})
     with made.lasting:

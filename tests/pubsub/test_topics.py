@@ -16,15 +16,9 @@ from wallaroo_spark.registry import EmbeddedRedis
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as embedded:
-        yield embedded
-
-
 @pytest.fixture
-def topics(server: EmbeddedRedis) -> Iterator[Topics]:
-    with Topics(server.url, lease_seconds=60) as opened:
+def topics(file_redis: EmbeddedRedis) -> Iterator[Topics]:
+    with Topics(file_redis.url, lease_seconds=60) as opened:
         yield opened
 
 
@@ -45,15 +39,19 @@ def test_what_is_announced_is_found_until_it_is_withdrawn(topics: Topics, record
     assert record.name not in topics.names()
 
 
-def test_a_topic_whose_driver_is_gone_is_forgotten(server: EmbeddedRedis, topics: Topics, record: TopicRecord) -> None:
-    with Topics(server.url, lease_seconds=0.05) as brief:
+def test_a_topic_whose_driver_is_gone_is_forgotten(
+    file_redis: EmbeddedRedis, topics: Topics, record: TopicRecord
+) -> None:
+    with Topics(file_redis.url, lease_seconds=0.05) as brief:
         brief.announce(record)
 
     eventually(lambda: topics.find(record.name) is None)
 
 
-def test_a_partition_is_found_where_its_lease_says(server: EmbeddedRedis, topics: Topics, record: TopicRecord) -> None:
-    with leases_of(server.url, record.name, 60) as leases:
+def test_a_partition_is_found_where_its_lease_says(
+    file_redis: EmbeddedRedis, topics: Topics, record: TopicRecord
+) -> None:
+    with leases_of(file_redis.url, record.name, 60) as leases:
         first = leases.acquire(0, 1, "p-0", "", "")
         assert first is not None
         assert topics.served(record.name) == {}, "it is not listening yet"
@@ -84,9 +82,9 @@ def test_a_name_that_cannot_be_one_is_refused(topics: Topics, name: str) -> None
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"text"', '{"name": "a"}'])
 def test_what_another_program_has_written_is_said_to_be_unusable(
-    server: EmbeddedRedis, topics: Topics, record: TopicRecord, text: str
+    file_redis: EmbeddedRedis, topics: Topics, record: TopicRecord, text: str
 ) -> None:
-    with redis.Redis.from_url(server.url) as client:
+    with redis.Redis.from_url(file_redis.url) as client:
         client.set(f"wallaroo:{{topic:{record.name}}}:record", text)
 
     with pytest.raises(RegistryError, match="check that nothing else writes the key wallaroo:"):

@@ -19,15 +19,9 @@ A = {"shop-1": {"7": 10}}
 B = {"shop-1": {"7": 20}}
 
 
-@pytest.fixture(scope="module")
-def redis() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as server:
-        yield server
-
-
 @pytest.fixture
-def fleet(redis: EmbeddedRedis, request: pytest.FixtureRequest) -> Iterator[LiveFleet]:
-    with LiveFleet(redis.url, request.node.name) as opened:
+def fleet(file_redis: EmbeddedRedis, request: pytest.FixtureRequest) -> Iterator[LiveFleet]:
+    with LiveFleet(file_redis.url, request.node.name) as opened:
         yield opened
 
 

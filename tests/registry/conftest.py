@@ -14,26 +14,20 @@ from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as embedded:
-        yield embedded
-
-
 @pytest.fixture
 def receiver() -> str:
     return f"orders-{next(_numbers)}"
 
 
 @pytest.fixture
-def registry(server: EmbeddedRedis, receiver: str) -> Iterator[Registry]:
-    with Registry(server.url, receiver, lease_seconds=60) as opened:
+def registry(redis_server: EmbeddedRedis, receiver: str) -> Iterator[Registry]:
+    with Registry(redis_server.url, receiver, lease_seconds=60) as opened:
         yield opened
 
 
 @pytest.fixture
-def client(server: EmbeddedRedis) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(server.url, decode_responses=True) as opened:
+def client(redis_server: EmbeddedRedis) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_server.url, decode_responses=True) as opened:
         yield opened
 
 
@@ -58,11 +52,11 @@ def acquire(registry: Registry) -> Callable[..., Lease]:
 
 
 @pytest.fixture
-def acquire_expired(server: EmbeddedRedis, receiver: str, registry: Registry) -> Callable[..., Lease]:
+def acquire_expired(redis_server: EmbeddedRedis, receiver: str, registry: Registry) -> Callable[..., Lease]:
     """Take a lease and wait until it has expired."""
 
     def take(slot: int = 0, submission: int = 1, holder: str = "w-1") -> Lease:
-        with Registry(server.url, receiver, lease_seconds=0.01) as brief:
+        with Registry(redis_server.url, receiver, lease_seconds=0.01) as brief:
             lease = brief.acquire(slot, submission, holder, f"{holder}:7100", "")
         assert lease is not None
         eventually(lambda: slot not in registry.leases())

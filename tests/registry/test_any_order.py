@@ -125,8 +125,8 @@ class Calls(RuleBasedStateMachine):
 
 
 @pytest.fixture
-def calls(server: EmbeddedRedis) -> type[Calls]:
-    Calls.server = server
+def calls(redis_server: EmbeddedRedis) -> type[Calls]:
+    Calls.server = redis_server
     return Calls
 
 

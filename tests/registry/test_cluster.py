@@ -141,14 +141,14 @@ def test_one_that_is_taken_for_a_single_redis_says_how_to_name_it(nodes: list[No
             registry.ping()
 
 
-def test_a_wrong_password_and_a_single_redis_are_said(nodes: list[Node], url: str, server: object) -> None:
+def test_a_wrong_password_and_a_single_redis_are_said(nodes: list[Node], url: str, redis_server: object) -> None:
     with (
         Registry(url.replace(PASSWORD, "a-guess"), "orders", attempts=2) as registry,
         pytest.raises(RegistryError, match="refused the login") as refused,
     ):
         registry.leases()
     assert "a-guess" not in str(refused.value)
-    single = str(getattr(server, "url", "")).replace("redis:", "redis+cluster:")
+    single = str(getattr(redis_server, "url", "")).replace("redis:", "redis+cluster:")
     with (
         Registry(single, "orders", attempts=1) as registry,
         pytest.raises(RegistryError, match="Cluster mode is not enabled"),

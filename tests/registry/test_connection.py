@@ -31,17 +31,10 @@ SECRET = "open-sesame"
 
 
 @pytest.fixture
-def own_server() -> Iterator[EmbeddedRedis]:
-    """A server that a test may kill."""
-    with EmbeddedRedis() as embedded:
-        yield embedded
-
-
-@pytest.fixture
-def tls_port(server: EmbeddedRedis, authority: trustme.CA) -> Iterator[int]:
+def tls_port(redis_server: EmbeddedRedis, authority: trustme.CA) -> Iterator[int]:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("localhost").configure_cert(context)
-    with tls_in_front_of(server, context) as port:
+    with tls_in_front_of(redis_server, context) as port:
         yield port
 
 
@@ -92,10 +85,10 @@ def test_a_redis_that_never_answers_is_given_up(caplog: pytest.LogCaptureFixture
 
 
 def test_a_wrong_password_is_said_at_once_and_not_shown(
-    server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
+    redis_server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
-        Registry(with_password(server, SECRET), "orders") as registry,
+        Registry(with_password(redis_server, SECRET), "orders") as registry,
         pytest.raises(RegistryError, match=r"refused the login to ping it: .*password in option registry") as caught,
     ):
         registry.ping()
@@ -103,9 +96,9 @@ def test_a_wrong_password_is_said_at_once_and_not_shown(
     assert caplog.records == [], "a login that was refused is not tried again"
 
 
-def test_a_missing_password_is_said(server: EmbeddedRedis) -> None:
+def test_a_missing_password_is_said(redis_server: EmbeddedRedis) -> None:
     with (
-        Registry(f"redis://{server.url.rpartition('@')[2]}", "orders") as registry,
+        Registry(f"redis://{redis_server.url.rpartition('@')[2]}", "orders") as registry,
         pytest.raises(RegistryError, match="password in option registry"),
     ):
         registry.ping()
@@ -153,10 +146,10 @@ def test_a_redis_on_a_unix_socket_is_reached_and_named(tmp_path: Path) -> None:
 
 
 def test_the_url_may_come_from_the_environment_or_a_file(
-    server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("REGISTRY_URL", server.url)
-    (tmp_path / "url").write_text(server.url + "\n")
+    monkeypatch.setenv("REGISTRY_URL", redis_server.url)
+    (tmp_path / "url").write_text(redis_server.url + "\n")
     for reference in ("env:REGISTRY_URL", f"file:{tmp_path / 'url'}"):
         with Registry(reference, "orders") as registry:
             registry.ping()
@@ -180,37 +173,37 @@ def test_a_url_that_cannot_be_read_is_refused_without_showing_it(url: str) -> No
 
 
 @pytest.mark.parametrize("receiver", ["", "a{b", "a}b"])
-def test_a_receiver_needs_a_name_that_can_be_a_hash_tag(server: EmbeddedRedis, receiver: str) -> None:
+def test_a_receiver_needs_a_name_that_can_be_a_hash_tag(redis_server: EmbeddedRedis, receiver: str) -> None:
     with pytest.raises(ConfigurationError, match="option receiver"):
-        Registry(server.url, receiver)
+        Registry(redis_server.url, receiver)
 
 
-def test_neither_repr_nor_log_shows_the_password(own_server: EmbeddedRedis, caplog: pytest.LogCaptureFixture) -> None:
+def test_neither_repr_nor_log_shows_the_password(own_redis: EmbeddedRedis, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    password = own_server.url.partition("@")[0].rpartition(":")[2]
-    with Registry(own_server.url, "orders", attempts=2) as registry:
-        own_server.stop()
+    password = own_redis.url.partition("@")[0].rpartition(":")[2]
+    with Registry(own_redis.url, "orders", attempts=2) as registry:
+        own_redis.stop()
         with pytest.raises(RegistryError) as caught:
             registry.leases()
-        assert repr(registry) == f"Registry('{own_server.url.rpartition('@')[2].partition('/')[0]}', 'orders')"
-    shown = [repr(own_server), caplog.text, *traceback.format_exception(caught.value), repr(caught.value.fields)]
+        assert repr(registry) == f"Registry('{own_redis.url.rpartition('@')[2].partition('/')[0]}', 'orders')"
+    shown = [repr(own_redis), caplog.text, *traceback.format_exception(caught.value), repr(caught.value.fields)]
     assert password not in "".join(shown)
 
 
-def test_a_killed_redis_that_comes_back_empty_is_filled_again(own_server: EmbeddedRedis) -> None:
-    with Registry(own_server.url, "orders", lease_seconds=60) as registry:
+def test_a_killed_redis_that_comes_back_empty_is_filled_again(own_redis: EmbeddedRedis) -> None:
+    with Registry(own_redis.url, "orders", lease_seconds=60) as registry:
         lease = registry.acquire(0, 1, "w-1", "a:1", "")
         assert lease is not None
-        assert own_server.pid is not None
-        os.kill(own_server.pid, signal.SIGKILL)
-        eventually(lambda: not own_server.running)
-        own_server.start()
+        assert own_redis.pid is not None
+        os.kill(own_redis.pid, signal.SIGKILL)
+        eventually(lambda: not own_redis.running)
+        own_redis.start()
         registry.renew(lease, instances=["shop-1"], claims=[7])
         assert registry.leases() == {0: lease}
         assert registry.claim(lease, {7}) == {7}
 
 
-def test_a_call_outlasts_a_short_absence_of_redis(own_server: EmbeddedRedis) -> None:
+def test_a_call_outlasts_a_short_absence_of_redis(own_redis: EmbeddedRedis) -> None:
     first_attempt_failed = threading.Event()
 
     class Listener(logging.Handler):
@@ -219,13 +212,13 @@ def test_a_call_outlasts_a_short_absence_of_redis(own_server: EmbeddedRedis) -> 
 
     def bring_back() -> None:
         assert first_attempt_failed.wait(30)
-        own_server.start()
+        own_redis.start()
 
     log, listener = logging.getLogger("wallaroo_spark.registry.connection"), Listener()
     log.addHandler(listener)
     try:
-        with Registry(own_server.url, "orders", attempts=60) as registry, ThreadPoolExecutor(1) as helper:
-            own_server.stop()
+        with Registry(own_redis.url, "orders", attempts=60) as registry, ThreadPoolExecutor(1) as helper:
+            own_redis.stop()
             back = helper.submit(bring_back)
             assert registry.leases() == {}
             back.result()
@@ -233,8 +226,8 @@ def test_a_call_outlasts_a_short_absence_of_redis(own_server: EmbeddedRedis) -> 
         log.removeHandler(listener)
 
 
-def test_tls_and_a_password_lead_to_redis(server: EmbeddedRedis, tls_port: int, authority_file: Path) -> None:
-    password = server.url.partition("@")[0].rpartition(":")[2]
+def test_tls_and_a_password_lead_to_redis(redis_server: EmbeddedRedis, tls_port: int, authority_file: Path) -> None:
+    password = redis_server.url.partition("@")[0].rpartition(":")[2]
     url = f"rediss://:{password}@localhost:{tls_port}/0?ssl_ca_certs={authority_file}"
     with Registry(url, "orders") as registry:
         registry.ping()

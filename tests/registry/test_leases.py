@@ -153,9 +153,9 @@ def test_slots_are_leased_independently(registry: Registry, acquire: Acquire) ->
     assert registry.leases() == leases
 
 
-def test_receivers_do_not_see_each_other(server: EmbeddedRedis, registry: Registry, acquire: Acquire) -> None:
+def test_receivers_do_not_see_each_other(redis_server: EmbeddedRedis, registry: Registry, acquire: Acquire) -> None:
     acquire()
-    with Registry(server.url, "another") as other:
+    with Registry(redis_server.url, "another") as other:
         assert other.leases() == {}
 
 

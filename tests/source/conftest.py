@@ -13,14 +13,8 @@ from wallaroo_spark.registry import EmbeddedRedis
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as embedded:
-        yield embedded
-
-
 @pytest.fixture
-def fleet(server: EmbeddedRedis) -> Iterator[LiveFleet]:
+def fleet(redis_server: EmbeddedRedis) -> Iterator[LiveFleet]:
     """No worker runs yet; the receiver's name is the test's own."""
-    with LiveFleet(server.url, f"source-{next(_numbers)}") as opened:
+    with LiveFleet(redis_server.url, f"source-{next(_numbers)}") as opened:
         yield opened

@@ -31,12 +31,6 @@ def bench(make_bench: Callable[..., Bench]) -> Bench:
     return make_bench()
 
 
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as server:
-        yield server
-
-
 @pytest.fixture
 def make_fleet(redis_server: EmbeddedRedis) -> Iterator[Callable[..., Fleet]]:
     with ExitStack() as stack:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pandas as pd
 import pytest
@@ -37,13 +37,6 @@ from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.segments import HeldLot
 from wallaroo_spark.worker.run import run_worker
 from wallaroo_spark.worker.service import WorkerSetup
-
-
-@pytest.fixture
-def own_redis() -> Iterator[EmbeddedRedis]:
-    """A Redis that the test may kill or empty."""
-    with EmbeddedRedis() as server:
-        yield server
 
 
 class TestLeases:

@@ -7,7 +7,7 @@ import functools
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,18 +23,6 @@ from wallaroo_spark.registry import EmbeddedRedis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def feeders() -> Iterator[Feeders]:
-    with Feeders() as opened:
-        yield opened
-
-
-@pytest.fixture
-def redis() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as server:
-        yield server
 
 
 def open_receiver(spark: SparkSession, workers: int, **options: Any) -> Receiver:
@@ -74,7 +62,7 @@ class Gated:
 
 
 def test_a_query_goes_on_where_it_stopped_with_the_same_and_with_other_workers(
-    spark: SparkSession, redis: EmbeddedRedis, feeders: Feeders, tmp_path: Path
+    spark: SparkSession, own_redis: EmbeddedRedis, feeders: Feeders, tmp_path: Path
 ) -> None:
     table, checkpoint = str(tmp_path / "table"), str(tmp_path / "checkpoint")
     sources = [Gated(name, 90) for name in "abc"]
@@ -88,15 +76,15 @@ def test_a_query_goes_on_where_it_stopped_with_the_same_and_with_other_workers(
         eventually(lambda: query.lastProgress is not None and query.lastProgress["numInputRows"] > 0)
         query.stop()
 
-    with open_receiver(spark, 2, registry=redis.url) as receiver:
+    with open_receiver(spark, 2, registry=own_redis.url) as receiver:
         # They follow the registry to whatever workers there will be.
-        connectors = [feeders.connect(f"shop-{name}", registry=redis.url) for name in "abc"]
+        connectors = [feeders.connect(f"shop-{name}", registry=own_redis.url) for name in "abc"]
         feeds = [
             feeders.feed(connector, source.records()) for connector, source in zip(connectors, sources, strict=True)
         ]
         run_until(receiver, 30)
         run_until(receiver, 60)
-    with open_receiver(spark, 1, registry=redis.url) as receiver:
+    with open_receiver(spark, 1, registry=own_redis.url) as receiver:
         writer = receiver.stream().writeStream.format("parquet").option("path", table)
         receiver.start(writer, checkpoint=checkpoint)
         for source in sources:

@@ -24,34 +24,16 @@ from wallaroo_spark.registry import EmbeddedRedis
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.usefixtures("no_query_left")
+
 EARLIEST = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def redis() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def receiver(spark: SparkSession, redis: EmbeddedRedis) -> Iterator[Receiver]:
+def receiver(spark: SparkSession, file_redis: EmbeddedRedis) -> Iterator[Receiver]:
     """One running receiver for the tests of this file; each brings its own checkpoint, instances and streams."""
-    with Receiver(spark, "orders", workers=2, cookie=COOKIE, registry=redis.url, lease_seconds=3) as started:
+    with Receiver(spark, "orders", workers=2, cookie=COOKIE, registry=file_redis.url, lease_seconds=3) as started:
         yield started
-
-
-@pytest.fixture
-def feeders() -> Iterator[Feeders]:
-    with Feeders() as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def no_query_left(spark: SparkSession) -> Iterator[None]:
-    """A test ends without looking after its query; the next one begins without any."""
-    yield
-    for query in spark.streams.active:
-        query.stop()
 
 
 def orders(stream: str, count: int, *, keys: bool) -> Records:
@@ -207,11 +189,11 @@ def test_a_second_query_on_the_same_receiver_is_refused(
 
 
 def test_a_checkpoint_that_another_receiver_uses_is_refused(
-    spark: SparkSession, receiver: Receiver, redis: EmbeddedRedis, tmp_path: Path
+    spark: SparkSession, receiver: Receiver, file_redis: EmbeddedRedis, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
     query = receiver.start(receiver.stream().writeStream.format("noop"), checkpoint=str(checkpoint))
-    with Receiver(spark, "invoices", workers=1, registry=redis.url, lease_seconds=0.5) as other:
+    with Receiver(spark, "invoices", workers=1, registry=file_redis.url, lease_seconds=0.5) as other:
         with pytest.raises(CheckpointError, match=r"is used by another query, of .*; stop that one, or use another"):
             other.start(other.stream().writeStream.format("noop"), checkpoint=f"file:{checkpoint}/")
         # What was refused holds nothing: another checkpoint may be used at once.
@@ -221,8 +203,8 @@ def test_a_checkpoint_that_another_receiver_uses_is_refused(
     assert receiver.status()["query"]["checkpoint"] == f"file://{checkpoint}"
 
 
-def test_a_name_in_use_is_refused(spark: SparkSession, receiver: Receiver, redis: EmbeddedRedis) -> None:
-    second = Receiver(spark, "orders", workers=1, registry=redis.url, lease_seconds=0.5)
+def test_a_name_in_use_is_refused(spark: SparkSession, receiver: Receiver, file_redis: EmbeddedRedis) -> None:
+    second = Receiver(spark, "orders", workers=1, registry=file_redis.url, lease_seconds=0.5)
 
     with pytest.raises(ConfigurationError, match=r"'orders' is run by another driver .*; stop it, or give this one"):
         second.start()
@@ -231,7 +213,7 @@ def test_a_name_in_use_is_refused(spark: SparkSession, receiver: Receiver, redis
 
 
 def test_redis_may_be_emptied_while_messages_flow(
-    spark: SparkSession, receiver: Receiver, redis: EmbeddedRedis, feeders: Feeders, tmp_path: Path
+    spark: SparkSession, receiver: Receiver, file_redis: EmbeddedRedis, feeders: Feeders, tmp_path: Path
 ) -> None:
     batches = Batches()
     receiver.start(receiver.stream().writeStream.foreachBatch(batches), checkpoint=str(tmp_path / "checkpoint"))
@@ -242,13 +224,13 @@ def test_redis_may_be_emptied_while_messages_flow(
         stream.send(f"steady {number}".encode(), id=number)
     # The source has found the workers by then; only that needs the registry.
     before.drain(60)
-    redis.stop()
+    file_redis.stop()
     for number in range(51, 101):
         stream.send(f"steady {number}".encode(), id=number)
     before.drain(60)
     later = feeders.connect("later", workers)
     waiting = feeders.feed(later, numbered("late", 1, 50))
-    redis.start()
+    file_redis.start()
     waiting.result(60)
     for number in range(101, 151):
         stream.send(f"steady {number}".encode(), id=number)

@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import DataFrame
 
-from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered, payload, payloads, rows_of
+from tests.receiver.support import Batches, Feeders, addresses, numbered, payload, payloads, rows_of
 from wallaroo_spark.receiver import Receiver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.usefixtures("no_query_left")
+
 QUIET = "1s"
-
-
-@pytest.fixture(scope="module")
-def receiver(spark: SparkSession) -> Iterator[Receiver]:
-    with Receiver(spark, "orders", workers=2, cookie=COOKIE) as started:
-        yield started
-
-
-@pytest.fixture
-def feeders() -> Iterator[Feeders]:
-    with Feeders() as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def no_query_left(spark: SparkSession) -> Iterator[None]:
-    yield
-    for query in spark.streams.active:
-        query.stop()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ reference.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +21,6 @@ from wallaroo_spark.registry import EmbeddedRedis, Registry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def feeders() -> Iterator[Feeders]:
-    with Feeders() as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("authority", ["tls.workersCa", "tls.ca"])

@@ -20,32 +20,14 @@ from wallaroo_spark.registry import EmbeddedRedis
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as server:
-        yield server
+pytestmark = pytest.mark.usefixtures("no_query_left")
 
 
 @pytest.fixture(scope="module")
-def receiver(spark: SparkSession, redis: EmbeddedRedis) -> Iterator[Receiver]:
+def receiver(spark: SparkSession, file_redis: EmbeddedRedis) -> Iterator[Receiver]:
     """One running receiver for the tests of this file; each brings its own checkpoint, instances and streams."""
-    with Receiver(spark, "orders", workers=1, cookie=COOKIE, registry=redis.url, lease_seconds=3) as started:
+    with Receiver(spark, "orders", workers=1, cookie=COOKIE, registry=file_redis.url, lease_seconds=3) as started:
         yield started
-
-
-@pytest.fixture
-def feeders() -> Iterator[Feeders]:
-    with Feeders() as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def no_query_left(spark: SparkSession) -> Iterator[None]:
-    """A test ends without looking after its query; the next one begins without any."""
-    yield
-    for query in spark.streams.active:
-        query.stop()
 
 
 def halves(rows: DataFrame) -> DataFrame:
@@ -112,9 +94,9 @@ def test_a_stream_that_is_joined_with_itself_comes_to_the_end_of_what_is_there(
 
 
 def test_a_query_of_two_receivers_acknowledges_to_the_connectors_of_both(
-    spark: SparkSession, receiver: Receiver, redis: EmbeddedRedis, feeders: Feeders, tmp_path: Path
+    spark: SparkSession, receiver: Receiver, file_redis: EmbeddedRedis, feeders: Feeders, tmp_path: Path
 ) -> None:
-    with Receiver(spark, "returns", workers=1, cookie=COOKIE, registry=redis.url, lease_seconds=3) as returns:
+    with Receiver(spark, "returns", workers=1, cookie=COOKIE, registry=file_redis.url, lease_seconds=3) as returns:
         batches = Batches()
         both = receiver.stream().union(returns.stream())
         query = receiver.start(both.writeStream.foreachBatch(batches), checkpoint=str(tmp_path))
@@ -170,14 +152,14 @@ def test_a_query_that_the_receiver_did_not_start_fails_with_the_way_out(
 
 
 def test_the_checkpoint_of_a_receiver_of_another_name_is_refused(
-    spark: SparkSession, receiver: Receiver, redis: EmbeddedRedis, feeders: Feeders, tmp_path: Path
+    spark: SparkSession, receiver: Receiver, file_redis: EmbeddedRedis, feeders: Feeders, tmp_path: Path
 ) -> None:
     query = receiver.start(receiver.stream().writeStream.format("noop"), checkpoint=str(tmp_path))
     feeders.feed(feeders.connect("renamed", addresses(receiver)), numbered("renamed", 1, 5)).result(90)
     query.stop()
     assert CheckpointFiles(str(tmp_path)).receivers() == ("orders",)
 
-    with Receiver(spark, "bestellungen", workers=1, cookie=COOKIE, registry=redis.url) as renamed:
+    with Receiver(spark, "bestellungen", workers=1, cookie=COOKIE, registry=file_redis.url) as renamed:
         with pytest.raises(CheckpointError) as refused:
             renamed.start(renamed.stream().writeStream.format("noop"), checkpoint=str(tmp_path))
         assert "is of receiver 'orders', and this query reads 'bestellungen'" in refused.value.message

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered, payload, payloads, rows_of
+from tests.receiver.support import Batches, Feeders, addresses, numbered, payload, payloads, rows_of
 from tests.waiting import eventually
 from wallaroo_spark.connector import stream_id_of
 from wallaroo_spark.receiver import Receiver
@@ -17,24 +16,7 @@ from wallaroo_spark.receiver import Receiver
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-@pytest.fixture(scope="module")
-def receiver(spark: SparkSession) -> Iterator[Receiver]:
-    with Receiver(spark, "orders", workers=2, cookie=COOKIE) as started:
-        yield started
-
-
-@pytest.fixture
-def feeders() -> Iterator[Feeders]:
-    with Feeders() as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def no_query_left(spark: SparkSession) -> Iterator[None]:
-    yield
-    for query in spark.streams.active:
-        query.stop()
+pytestmark = pytest.mark.usefixtures("no_query_left")
 
 
 def start(spark: SparkSession, receiver: Receiver, batches: Batches, tmp_path: Path, **options: Any) -> Any:

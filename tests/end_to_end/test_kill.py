@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +17,6 @@ from wallaroo_spark.receiver import Receiver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def feeders() -> Iterator[Feeders]:
-    with Feeders() as opened:
-        yield opened
 
 
 def test_a_worker_killed_in_the_middle_of_a_stream_loses_and_repeats_nothing(

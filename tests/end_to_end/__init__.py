@@ -1,0 +1,1 @@
+"""From connectors to a sink through a real Spark."""
