@@ -84,6 +84,11 @@ class CheckpointFiles:
         except OSError:
             return 0
 
+    @property
+    def local_folder(self) -> str | None:
+        """The checkpoint's folder on a disk of this machine; None on another file system, mounted ones included."""
+        return None if self._remote else self._root
+
     def exists(self) -> bool:
         """Whether a query has planned or committed a batch here."""
         return self._retrying(lambda: bool(self._list("offsets") or self._list("commits")))

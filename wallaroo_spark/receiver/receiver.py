@@ -36,6 +36,7 @@ from wallaroo_spark.inner.trust import status_token
 from wallaroo_spark.options import Options, public_name, resolve_secret
 from wallaroo_spark.receiver import checks, writers
 from wallaroo_spark.receiver.announcer import Announcer, Standing
+from wallaroo_spark.receiver.file_manager import quick_on_local_disk
 from wallaroo_spark.receiver.fleet import Fleet
 from wallaroo_spark.receiver.ownership import require_own
 from wallaroo_spark.receiver.slots import slots
@@ -323,7 +324,8 @@ class Receiver:
                 for receiver in together:
                     receiver._hold_checkpoint(CheckpointFiles(checkpoint, self._spark), self.owner)
                     receiver._begin()
-                query = writer.option("checkpointLocation", checkpoint).start()
+                with quick_on_local_disk(self._spark, files.local_folder):
+                    query = writer.option("checkpointLocation", checkpoint).start()
                 for receiver in together:
                     receiver._query = query
                 require_own(self._spark, query, files, checkpoint, self._patience.stopping)
