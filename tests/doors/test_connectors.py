@@ -17,7 +17,7 @@ from tests.worker.running import COOKIE, TOKEN, Running
 from wallaroo_spark.errors import WallarooError
 from wallaroo_spark.inner.trust import status_token
 from wallaroo_spark.protocol import DRAFT_BE, REVISIONS, V3, Error, Frame, Hello, Message, Notify, Ok, Revision
-from wallaroo_spark.protocol.worker_session import WorkerSession
+from wallaroo_spark.protocol.sessions.worker_session import WorkerSession
 from wallaroo_spark.worker.flight_server import _TokenCheck
 
 WRONG_COOKIES = ["", GUESS, COOKIE[:-1], COOKIE + "x", COOKIE.upper(), f" {COOKIE}"]

@@ -17,7 +17,7 @@ from wallaroo_spark.errors import RegistryError
 from wallaroo_spark.inner.client import Trust
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import Hello
-from wallaroo_spark.protocol.worker_session import WorkerSession
+from wallaroo_spark.protocol.sessions.worker_session import WorkerSession
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 from wallaroo_spark.worker.service import WorkerSetup

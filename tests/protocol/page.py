@@ -26,7 +26,7 @@ from wallaroo_spark.protocol import (
     Revision,
     StreamReference,
 )
-from wallaroo_spark.protocol.sink_messages import (
+from wallaroo_spark.protocol.sinks.messages import (
     CONTROL_STREAM,
     ListUncommitted,
     Phase1,

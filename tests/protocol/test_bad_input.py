@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from tests.protocol.sessions import STREAM, Pair, in_state, worker_events
+from tests.protocol.pairs import STREAM, Pair, in_state, worker_events
 from tests.protocol.strategies import frame, message_tag
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import (
@@ -26,8 +26,8 @@ from wallaroo_spark.protocol import (
     SessionState,
     WorkerSession,
 )
+from wallaroo_spark.protocol.sessions.worker_session import MAX_NAME_BYTES
 from wallaroo_spark.protocol.wire import structs
-from wallaroo_spark.protocol.worker_session import MAX_NAME_BYTES
 
 revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
 drafts = pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE], ids=repr)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.protocol.sessions import bytes_held
+from tests.protocol.pairs import bytes_held
 from tests.protocol.strategies import frame, message_tag, messages, run_of, steady
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.protocol.sessions import HELLO, STREAM, VERSION, admit, bytes_held
+from tests.protocol.pairs import HELLO, STREAM, VERSION, admit, bytes_held
 from tests.protocol.strategies import frame, messages, steady
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import (

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.protocol.sessions import COOKIE, VERSION, admit, connector_events
+from tests.protocol.pairs import COOKIE, VERSION, admit, connector_events
 from tests.protocol.strategies import steady
 from wallaroo_spark.protocol import (
     DRAFT_BE,

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.protocol.page import PAGE, Shown, Worked, frame_of, worked
-from tests.protocol.sessions import admit, connector_events
+from tests.protocol.pairs import admit, connector_events
 from wallaroo_spark.protocol import (
     REVISIONS,
     Ack,
@@ -28,10 +28,10 @@ from wallaroo_spark.protocol import (
     reasons,
 )
 from wallaroo_spark.protocol.revisions import frame_name
-from wallaroo_spark.protocol.session import DEFAULT_MAX_STREAMS
-from wallaroo_spark.protocol.sink_messages import CONTROL_ROWS, CONTROL_STREAM, decode_control
-from wallaroo_spark.protocol.sink_sessions import SUPERSEDED, SinkServerSession, SinkWorkerSession
-from wallaroo_spark.protocol.worker_session import MAX_INSTANCE_BYTES, MAX_NAME_BYTES
+from wallaroo_spark.protocol.sessions.session import DEFAULT_MAX_STREAMS
+from wallaroo_spark.protocol.sessions.worker_session import MAX_INSTANCE_BYTES, MAX_NAME_BYTES
+from wallaroo_spark.protocol.sinks.messages import CONTROL_ROWS, CONTROL_STREAM, decode_control
+from wallaroo_spark.protocol.sinks.sessions import SUPERSEDED, SinkServerSession, SinkWorkerSession
 
 WORKED = worked()
 TEXT = PAGE.read_text(encoding="utf-8")

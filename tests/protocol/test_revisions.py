@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.protocol.sessions import expecting, heard, vectors
+from tests.protocol.pairs import expecting, heard, vectors
 from tests.protocol.strategies import message_tag, steady
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 from wallaroo_spark.protocol import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.protocol.sessions import STREAM, Pair
+from tests.protocol.pairs import STREAM, Pair
 from tests.protocol.strategies import messages, steady, u64
 from wallaroo_spark.errors import LocalProtocolError
 from wallaroo_spark.protocol import (

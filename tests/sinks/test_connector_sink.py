@@ -17,7 +17,7 @@ from tests.sinks.memory import partition_rows, pieces
 from tests.sinks.serving import SECONDS, ServingSink, shown
 from wallaroo_spark.errors import ConfigurationError, SinkError, TransportError
 from wallaroo_spark.protocol import V3, Error, FrameBuffer, Hello, Message, Notify, NotifyAck, Ok, RawFrame
-from wallaroo_spark.protocol.sink_messages import (
+from wallaroo_spark.protocol.sinks.messages import (
     ListUncommitted,
     Phase1,
     Range,

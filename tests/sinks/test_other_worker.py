@@ -17,7 +17,7 @@ import pytest
 
 from tests.sinks.serving import SECONDS, ServingSink
 from wallaroo_spark.protocol import V3, Error, FrameBuffer, Hello, Message, Notify, NotifyAck, Ok, RawFrame
-from wallaroo_spark.protocol.sink_messages import (
+from wallaroo_spark.protocol.sinks.messages import (
     ListUncommitted,
     Phase1,
     Phase2,

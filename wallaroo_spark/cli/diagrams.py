@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from wallaroo_spark.protocol import REVISIONS, SESSION, SessionState, frame_name
-from wallaroo_spark.protocol.sink_states import PHASES
+from wallaroo_spark.protocol.sinks.states import PHASES
 from wallaroo_spark.sinks.states import BATCH, TRANSACTION
 
 HEAD = """\
 # Session and stream states
 
-Drawn from the tables in `wallaroo_spark/protocol/states.py` by
+Drawn from the tables in `wallaroo_spark/protocol/sessions/states.py` by
 `python -m wallaroo_spark.cli.diagrams > docs/states.md`. A frame or an event without an arrow is a protocol error: the
 offended side sends ERROR with a reason, reads nothing more, and closes.
 

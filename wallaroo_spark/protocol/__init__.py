@@ -4,8 +4,6 @@ Nothing here opens a socket, starts a thread or reads a clock. Source: ``docs/pr
 """
 
 from wallaroo_spark.protocol import reasons
-from wallaroo_spark.protocol.connector_session import ConnectorSession
-from wallaroo_spark.protocol.credits import CreditWindow
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.frames import (
     NOTHING_PROCESSED,
@@ -37,10 +35,12 @@ from wallaroo_spark.protocol.revisions import (
     recognise,
 )
 from wallaroo_spark.protocol.runs import HEAD_BYTES, EncodedRun, encode_message, encode_run, encode_single
-from wallaroo_spark.protocol.session import named_revision
-from wallaroo_spark.protocol.states import SESSION, Role, SessionState, StreamEvent, StreamState
-from wallaroo_spark.protocol.streams import Stream, StreamSpan, StreamTable
-from wallaroo_spark.protocol.worker_session import (
+from wallaroo_spark.protocol.sessions.connector_session import ConnectorSession
+from wallaroo_spark.protocol.sessions.credits import CreditWindow
+from wallaroo_spark.protocol.sessions.session import named_revision
+from wallaroo_spark.protocol.sessions.states import SESSION, Role, SessionState, StreamEvent, StreamState
+from wallaroo_spark.protocol.sessions.streams import Stream, StreamSpan, StreamTable
+from wallaroo_spark.protocol.sessions.worker_session import (
     MAX_INSTANCE_BYTES,
     MAX_NAME_BYTES,
     Admission,

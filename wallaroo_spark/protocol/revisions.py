@@ -27,7 +27,7 @@ from wallaroo_spark.protocol.frames import (
     Ok,
     Restart,
 )
-from wallaroo_spark.protocol.states import DRAFT_BE_STREAMS, DRAFT_LE_STREAMS, V3_STREAMS, StreamTable
+from wallaroo_spark.protocol.sessions.states import DRAFT_BE_STREAMS, DRAFT_LE_STREAMS, V3_STREAMS, StreamTable
 from wallaroo_spark.protocol.wire import Reader, Writer, structs
 
 HELLO_LIMIT = 1 << 24

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from wallaroo_spark.errors import RemoteProtocolError, SinkError, TransportError, one_line
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.protocol import Error, NotifyAck, Ok, Restart
-from wallaroo_spark.protocol.sink_messages import (
+from wallaroo_spark.protocol.sinks.messages import (
     DATA_STREAM,
     ListUncommitted,
     Phase1,
@@ -23,7 +23,7 @@ from wallaroo_spark.protocol.sink_messages import (
     Reply,
     ReplyUncommitted,
 )
-from wallaroo_spark.protocol.sink_sessions import SUPERSEDED, SinkWorkerSession
+from wallaroo_spark.protocol.sinks.sessions import SUPERSEDED, SinkWorkerSession
 from wallaroo_spark.transport import ByteStream, client_context, connect, format_address
 
 log = one_line(logging.getLogger("wallaroo_spark.sinks"))

@@ -1,6 +1,6 @@
 """The connector sink: an asyncio server whose workers' rows end in files, a transaction at a time.
 
-The thin layer between the transport, :class:`~wallaroo_spark.protocol.sink_sessions.SinkServerSession` and the disk.
+The thin layer between the transport, :class:`~wallaroo_spark.protocol.sinks.sessions.SinkServerSession` and the disk.
 Source: ``docs/protocol.md#sinks``.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from wallaroo_spark.errors import ConfigurationError, ProtocolError, SinkError, TransportError, one_line
 from wallaroo_spark.protocol import Error, Frame, Hello, Notify, SessionState
-from wallaroo_spark.protocol.sink_messages import (
+from wallaroo_spark.protocol.sinks.messages import (
     DATA_STREAM,
     ListUncommitted,
     Phase1,
@@ -23,7 +23,7 @@ from wallaroo_spark.protocol.sink_messages import (
     SinkMessage,
     WorkersLeft,
 )
-from wallaroo_spark.protocol.sink_sessions import SUPERSEDED, RowsReceived, SinkServerSession
+from wallaroo_spark.protocol.sinks.sessions import SUPERSEDED, RowsReceived, SinkServerSession
 from wallaroo_spark.sinks.store import OpenPart, Store, checked_worker
 from wallaroo_spark.steps import SinkStep, passed
 from wallaroo_spark.transport import ByteStream

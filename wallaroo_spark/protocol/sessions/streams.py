@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.revisions import Revision
-from wallaroo_spark.protocol.states import StreamEvent, StreamState
+from wallaroo_spark.protocol.sessions.states import StreamEvent, StreamState
 
 
 @dataclass(slots=True)

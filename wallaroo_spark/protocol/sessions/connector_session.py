@@ -22,8 +22,8 @@ from wallaroo_spark.protocol.frames import (
 from wallaroo_spark.protocol.framing import LENGTH_BYTES, MessageRun
 from wallaroo_spark.protocol.revisions import DRAFT_BE, Revision
 from wallaroo_spark.protocol.runs import EncodedRun, encode_message
-from wallaroo_spark.protocol.session import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MAX_STREAMS, Session
-from wallaroo_spark.protocol.states import Role, SessionState, StreamEvent, StreamState
+from wallaroo_spark.protocol.sessions.session import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MAX_STREAMS, Session
+from wallaroo_spark.protocol.sessions.states import Role, SessionState, StreamEvent, StreamState
 
 _NOT_A_TAG = -1
 _EOS = int(Flags.EOS)

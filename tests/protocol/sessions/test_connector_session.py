@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.protocol.sessions import STREAM, Pair
+from tests.protocol.pairs import STREAM, Pair
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 from wallaroo_spark.protocol import (
     DRAFT_BE,

@@ -31,9 +31,9 @@ from wallaroo_spark.protocol.frames import (
 )
 from wallaroo_spark.protocol.framing import Finder, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import RECOGNITION_BYTES, Revision, recognise
-from wallaroo_spark.protocol.session import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MAX_STREAMS, Session, message_tag
-from wallaroo_spark.protocol.states import Role, SessionState, StreamEvent, StreamState
-from wallaroo_spark.protocol.streams import StreamSpan, StreamTable, spans
+from wallaroo_spark.protocol.sessions.session import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MAX_STREAMS, Session, message_tag
+from wallaroo_spark.protocol.sessions.states import Role, SessionState, StreamEvent, StreamState
+from wallaroo_spark.protocol.sessions.streams import StreamSpan, StreamTable, spans
 from wallaroo_spark.protocol.wire import Reader
 
 MAX_INSTANCE_BYTES = 255

@@ -37,7 +37,7 @@ from wallaroo_spark.protocol import (
     WorkerEvent,
     WorkerSession,
 )
-from wallaroo_spark.protocol.streams import spans
+from wallaroo_spark.protocol.sessions.streams import spans
 
 VERSION, COOKIE = "0.0.1", b"cookie"
 HELLO = Hello(VERSION, COOKIE, "program", "shop-1")

@@ -28,7 +28,7 @@ from wallaroo_spark.protocol import (
     SessionState,
 )
 from wallaroo_spark.protocol.frames import NOTHING_PROCESSED
-from wallaroo_spark.protocol.sink_messages import (
+from wallaroo_spark.protocol.sinks.messages import (
     CONTROL_STREAM,
     DATA_STREAM,
     ListUncommitted,
@@ -39,8 +39,8 @@ from wallaroo_spark.protocol.sink_messages import (
     ReplyUncommitted,
     encode_control,
 )
-from wallaroo_spark.protocol.sink_sessions import RowsReceived, SinkServerSession, SinkWorkerSession
-from wallaroo_spark.protocol.sink_states import PHASES, SINK_SESSION, Phase, Side
+from wallaroo_spark.protocol.sinks.sessions import RowsReceived, SinkServerSession, SinkWorkerSession
+from wallaroo_spark.protocol.sinks.states import PHASES, SINK_SESSION, Phase, Side
 
 VERSION = "0.0.1"
 LONGEST = 4096

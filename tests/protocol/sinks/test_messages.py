@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.protocol.strategies import steady, u64
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 from wallaroo_spark.protocol import Fault
-from wallaroo_spark.protocol.sink_messages import (
+from wallaroo_spark.protocol.sinks.messages import (
     CONTROL_ROWS,
     ListUncommitted,
     Phase1,

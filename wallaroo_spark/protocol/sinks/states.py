@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from wallaroo_spark.protocol.frames import Ack, EosMessage, Error, Hello, Message, Notify, NotifyAck, Ok, Restart
-from wallaroo_spark.protocol.states import SessionState
+from wallaroo_spark.protocol.sessions.states import SessionState
 
 
 class Side(StrEnum):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.protocol.sessions import STREAM, Pair, connector_events, in_state, worker_events
+from tests.protocol.pairs import STREAM, Pair, connector_events, in_state, worker_events
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 from wallaroo_spark.protocol import (
     DRAFT_BE,

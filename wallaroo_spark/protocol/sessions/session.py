@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
-from wallaroo_spark.protocol.credits import CreditWindow
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.frames import Error, Frame, Message
 from wallaroo_spark.protocol.framing import Finder, FrameBuffer, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import REVISIONS, Revision, frame_name
-from wallaroo_spark.protocol.states import SESSION, Role, SessionState, StreamEvent
-from wallaroo_spark.protocol.streams import StreamTable
+from wallaroo_spark.protocol.sessions.credits import CreditWindow
+from wallaroo_spark.protocol.sessions.states import SESSION, Role, SessionState, StreamEvent
+from wallaroo_spark.protocol.sessions.streams import StreamTable
 
 DEFAULT_MAX_FRAME_BYTES = 4 << 20
 DEFAULT_MAX_STREAMS = 65_536

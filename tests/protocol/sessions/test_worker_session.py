@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.protocol.sessions import STREAM, Pair, admit, worker_events
+from tests.protocol.pairs import STREAM, Pair, admit, worker_events
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 from wallaroo_spark.protocol import (
     DRAFT_BE,
@@ -36,7 +36,7 @@ from wallaroo_spark.protocol import (
     WorkerSession,
     broken,
 )
-from wallaroo_spark.protocol.streams import spans
+from wallaroo_spark.protocol.sessions.streams import spans
 
 revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
 drafts = pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE], ids=repr)

@@ -31,7 +31,9 @@ from wallaroo_spark.protocol.frames import (
 from wallaroo_spark.protocol.framing import LENGTH_BYTES, FrameBuffer, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import RECOGNITION_BYTES, V3, frame_name, recognise
 from wallaroo_spark.protocol.runs import encode_run, encode_single
-from wallaroo_spark.protocol.sink_messages import (
+from wallaroo_spark.protocol.sessions.states import SessionState
+from wallaroo_spark.protocol.sessions.worker_session import MAX_INSTANCE_BYTES
+from wallaroo_spark.protocol.sinks.messages import (
     CONTROL_STREAM,
     DATA_STREAM,
     ListUncommitted,
@@ -45,10 +47,8 @@ from wallaroo_spark.protocol.sink_messages import (
     decode_control,
     encode_control,
 )
-from wallaroo_spark.protocol.sink_states import PHASES, SINK_SESSION, Phase, PhaseEvent, Side
-from wallaroo_spark.protocol.states import SessionState
+from wallaroo_spark.protocol.sinks.states import PHASES, SINK_SESSION, Phase, PhaseEvent, Side
 from wallaroo_spark.protocol.wire import Reader
-from wallaroo_spark.protocol.worker_session import MAX_INSTANCE_BYTES
 
 CREDITS = 2**32 - 1
 """What OK says, for peers that count them."""

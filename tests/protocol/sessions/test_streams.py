@@ -20,7 +20,7 @@ from wallaroo_spark.protocol import (
     StreamState,
     StreamTable,
 )
-from wallaroo_spark.protocol.streams import spans
+from wallaroo_spark.protocol.sessions.streams import spans
 
 drafts = pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE], ids=repr)
 

@@ -1,0 +1,1 @@
+"""The frames, sessions and states of connector sinks: two-phase commits over the same wire."""
