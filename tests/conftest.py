@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CLUSTER = ROOT / "scripts" / "cluster.py"
 TOGETHER = ("tests/cluster/", "tests/sinks/")
 """Folders whose tests share what is slow to start."""
-JUDGED = ("protocol", "worker", "checkpoint")
+JUDGED = ("protocol", "worker", "checkpoint", "sidecar")
 
 # Another Spark's settings would mix its jars with the installed ones.
 for _name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYTHONPATH", "PYSPARK_SUBMIT_ARGS", "PYSPARK_DRIVER_PYTHON"):

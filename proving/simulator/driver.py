@@ -14,7 +14,7 @@ from proving.simulator.flight import Client
 from proving.simulator.query import Query
 from proving.simulator.worker import Worker
 from wallaroo_spark.checkpoint import References
-from wallaroo_spark.checkpoint.model import Progress
+from wallaroo_spark.checkpoint.model import QueryProgress
 from wallaroo_spark.checkpoint.watcher import CheckpointWatcher
 from wallaroo_spark.errors import CheckpointError, RegistryError
 from wallaroo_spark.receiver.announcer import TELL_SECONDS, Announcer, Standing, Teller
@@ -147,7 +147,7 @@ class Driver(Part):
         lagging = SimulatedFiles(self.world.checkpoint, lambda: int(self.sim.chance(0.1)))
         self._watcher = Watcher(lagging, RECEIVER, functools.partial(self._progressed, epoch))
 
-    def _progressed(self, epoch: int, progress: Progress) -> None:
+    def _progressed(self, epoch: int, progress: QueryProgress) -> None:
         if progress.committed is not None:
             self.announcer.commit(epoch, progress.committed.batch, progress.committed.references)
 

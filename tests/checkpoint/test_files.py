@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wallaroo_spark.checkpoint import CheckpointFiles, PlannedBatch, Progress
+from wallaroo_spark.checkpoint import CheckpointFiles, PlannedBatch, QueryProgress
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 
 from .conftest import DATA, Checkpoint, offset, offsets_text
@@ -60,7 +60,7 @@ def counted(checkpoint: Checkpoint) -> tuple[CheckpointFiles, Counting]:
 )
 def test_what_spark_left_behind_is_read(sample: str, committed: int, planned: int | None) -> None:
     progress = CheckpointFiles(str(DATA / sample)).progress("orders")
-    assert progress == Progress(sampled(committed), sampled(planned) if planned is not None else None)
+    assert progress == QueryProgress(sampled(committed), sampled(planned) if planned is not None else None)
 
 
 def test_asynchronous_progress_tracking_shows_as_holes() -> None:
@@ -70,7 +70,7 @@ def test_asynchronous_progress_tracking_shows_as_holes() -> None:
 
 def test_nothing_yet_is_no_progress(tmp_path: Path) -> None:
     files = CheckpointFiles(str(tmp_path / "not made yet"))
-    assert files.progress("orders") == Progress(None, None)
+    assert files.progress("orders") == QueryProgress(None, None)
     assert not files.exists()
     assert files.query_id() is None
     assert files.holes() == ()
@@ -87,23 +87,23 @@ def test_a_checkpoint_exists_once_a_batch_is_planned(checkpoint: Checkpoint) -> 
 def test_batches_move_from_planned_to_committed(checkpoint: Checkpoint) -> None:
     files = CheckpointFiles(str(checkpoint.folder))
     checkpoint.plan(0)
-    assert files.progress("orders") == Progress(None, plan(0))
+    assert files.progress("orders") == QueryProgress(None, plan(0))
     checkpoint.commit(0)
-    assert files.progress("orders") == Progress(plan(0), None)
+    assert files.progress("orders") == QueryProgress(plan(0), None)
     checkpoint.plan(1)
-    assert files.progress("orders") == Progress(plan(0), plan(1))
+    assert files.progress("orders") == QueryProgress(plan(0), plan(1))
 
 
 def test_batches_are_ordered_as_numbers(checkpoint: Checkpoint) -> None:
     for batch in (8, 9, 10):
         checkpoint.run(batch)
-    assert CheckpointFiles(str(checkpoint.folder)).progress("orders") == Progress(plan(10), None)
+    assert CheckpointFiles(str(checkpoint.folder)).progress("orders") == QueryProgress(plan(10), None)
 
 
 def test_a_commit_whose_plan_was_cleaned_up_speaks_for_those_before_it(checkpoint: Checkpoint) -> None:
     checkpoint.run(3)
     checkpoint.commit(4)
-    assert CheckpointFiles(str(checkpoint.folder)).progress("orders") == Progress(plan(3), None)
+    assert CheckpointFiles(str(checkpoint.folder)).progress("orders") == QueryProgress(plan(3), None)
 
 
 def test_what_is_no_batch_is_skipped(checkpoint: Checkpoint) -> None:
@@ -113,7 +113,7 @@ def test_what_is_no_batch_is_skipped(checkpoint: Checkpoint) -> None:
             (checkpoint.folder / log / name).write_text("anything")
         (checkpoint.folder / log / "9").mkdir()
         (checkpoint.folder / log / "8").touch()
-    assert CheckpointFiles(str(checkpoint.folder)).progress("orders") == Progress(plan(0), None)
+    assert CheckpointFiles(str(checkpoint.folder)).progress("orders") == QueryProgress(plan(0), None)
 
 
 def test_a_commit_file_that_is_half_written_commits_nothing(checkpoint: Checkpoint) -> None:
@@ -121,14 +121,14 @@ def test_a_commit_file_that_is_half_written_commits_nothing(checkpoint: Checkpoi
     checkpoint.plan(1)
     (checkpoint.folder / "commits/1").write_text('v1\n{"nextBatch')
     files = CheckpointFiles(str(checkpoint.folder))
-    assert files.progress("orders") == Progress(plan(0), plan(1))
+    assert files.progress("orders") == QueryProgress(plan(0), plan(1))
     checkpoint.commit(1)
-    assert files.progress("orders") == Progress(plan(1), None)
+    assert files.progress("orders") == QueryProgress(plan(1), None)
 
 
 def test_another_receivers_checkpoint_has_no_progress_of_ours(checkpoint: Checkpoint) -> None:
     checkpoint.run(0)
-    assert CheckpointFiles(str(checkpoint.folder)).progress("returns") == Progress(None, None)
+    assert CheckpointFiles(str(checkpoint.folder)).progress("returns") == QueryProgress(None, None)
 
 
 def test_nothing_is_read_again_while_nothing_changes(checkpoint: Checkpoint) -> None:
@@ -141,7 +141,7 @@ def test_nothing_is_read_again_while_nothing_changes(checkpoint: Checkpoint) -> 
     assert files.progress("orders") == first
     assert len(filesystem.opened) == opened
     checkpoint.commit(1)
-    assert files.progress("orders") == Progress(plan(1), None)
+    assert files.progress("orders") == QueryProgress(plan(1), None)
     assert len(filesystem.opened) == opened + 1
 
 
@@ -156,7 +156,7 @@ def test_a_plan_that_vanishes_between_list_and_read_is_looked_for_again(checkpoi
             checkpoint.remove("commits/0")
 
     filesystem.before_open = clean_up
-    assert files.progress("orders") == Progress(plan(1), None)
+    assert files.progress("orders") == QueryProgress(plan(1), None)
 
 
 def test_a_plan_that_is_not_whole_yet_is_read_again(checkpoint: Checkpoint) -> None:
@@ -169,7 +169,7 @@ def test_a_plan_that_is_not_whole_yet_is_read_again(checkpoint: Checkpoint) -> N
             checkpoint.plan(0)
 
     filesystem.before_open = finish
-    assert files.progress("orders") == Progress(None, plan(0))
+    assert files.progress("orders") == QueryProgress(None, plan(0))
 
 
 def test_a_plan_that_stays_damaged_is_an_error(checkpoint: Checkpoint) -> None:
@@ -201,7 +201,7 @@ def test_metadata_without_an_id_names_no_query(checkpoint: Checkpoint) -> None:
 def test_every_way_to_write_a_local_path_is_one_place(checkpoint: Checkpoint, form: str) -> None:
     checkpoint.run(0)
     files = CheckpointFiles(form.format(checkpoint.folder))
-    assert files.progress("orders") == Progress(plan(0), None)
+    assert files.progress("orders") == QueryProgress(plan(0), None)
     assert files.identity == CheckpointFiles(str(checkpoint.folder)).identity == f"file://{checkpoint.folder}"
     assert repr(files) == f"CheckpointFiles('file://{checkpoint.folder}')"
 
@@ -218,7 +218,7 @@ def test_blanks_and_percent_signs_are_taken_as_they_stand(tmp_path: Path) -> Non
     made = Checkpoint(tmp_path / "a b%20c#d")
     made.run(0)
     for location in (str(made.folder), f"file://{made.folder}"):
-        assert CheckpointFiles(location).progress("orders") == Progress(plan(0), None)
+        assert CheckpointFiles(location).progress("orders") == QueryProgress(plan(0), None)
 
 
 def test_any_file_system_that_pyarrow_opens_will_do() -> None:
@@ -229,7 +229,7 @@ def test_any_file_system_that_pyarrow_opens_will_do() -> None:
         files.filesystem.create_dir(name.rpartition("/")[0])
         with files.filesystem.open_output_stream(name) as stream:
             stream.write(source.read_bytes())
-    assert files.progress("orders") == Progress(sampled(1), sampled(2))
+    assert files.progress("orders") == QueryProgress(sampled(1), sampled(2))
 
 
 def test_the_root_of_a_file_system_will_do() -> None:
@@ -276,7 +276,7 @@ def test_a_copy_of_a_running_checkpoint_is_read_as_it_is(checkpoint: Checkpoint,
     copy = tmp_path / "copy"
     shutil.copytree(checkpoint.folder, copy)
     checkpoint.run(1)
-    assert CheckpointFiles(str(copy)).progress("orders") == Progress(plan(0), None)
+    assert CheckpointFiles(str(copy)).progress("orders") == QueryProgress(plan(0), None)
 
 
 def test_the_commit_log_says_when_it_changed_where_that_is_cheap(checkpoint: Checkpoint) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, Progress
+from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, QueryProgress
 
 from .conftest import Checkpoint
 
@@ -22,10 +22,10 @@ class Heard:
     """What a watcher reported, for the test to wait for."""
 
     def __init__(self) -> None:
-        self.reports: queue.Queue[Progress] = queue.Queue()
+        self.reports: queue.Queue[QueryProgress] = queue.Queue()
         self.failures: list[Exception] = []
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: QueryProgress) -> None:
         if self.failures:
             raise self.failures.pop(0)
         self.reports.put(progress)
@@ -47,7 +47,7 @@ class Files(CheckpointFiles):
         self.looks: queue.Queue[None] = queue.Queue()
         self.failures: list[Exception] = []
 
-    def progress(self, receiver: str) -> Progress:
+    def progress(self, receiver: str) -> QueryProgress:
         try:
             if self.failures:
                 raise self.failures.pop(0)
@@ -268,7 +268,7 @@ def test_a_stopped_watcher_can_be_started_again_and_reports_from_nothing(
 def test_a_watcher_may_be_stopped_from_its_own_report(checkpoint: Checkpoint, files: Files) -> None:
     stopped = threading.Event()
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: QueryProgress) -> None:
         watcher.stop()
         stopped.set()
 

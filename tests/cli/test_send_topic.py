@@ -16,8 +16,8 @@ from tests.pubsub.running import COOKIE as TOPIC_COOKIE
 from tests.pubsub.running import TOPIC, Stage
 from tests.waiting import eventually
 from wallaroo_spark.cli.send_view import _State, summary
-from wallaroo_spark.pubsub.leasing import ENDED
-from wallaroo_spark.pubsub.topics import TopicRecord
+from wallaroo_spark.pubsub.publishing.leasing import ENDED
+from wallaroo_spark.pubsub.topic_catalog import TopicRecord
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from tests.cli.conftest import PROGRAM, Run
-from tests.sinks.memory import pieces
-from tests.sinks.serving import shown
+from tests.sinks.server.serving import shown
+from tests.sinks.two_phase.memory import pieces
 from wallaroo_spark.cli import main as program
 from wallaroo_spark.sinks import Prepared, Transaction
-from wallaroo_spark.sinks.client import Reach
-from wallaroo_spark.sinks.connector_sink import ConnectorSink
-from wallaroo_spark.sinks.decisions import Decisions
+from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
+from wallaroo_spark.sinks.remote.sink_client import ConnectionSettings
+from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
 from wallaroo_spark.transport import parse_address
 
 
@@ -44,7 +44,7 @@ def prepare(sink: ConnectorSink, batch: int, *rows: str) -> Prepared:
 
 def test_it_takes_rows_ends_in_good_order_and_goes_on(tmp_path: Path) -> None:
     to = tmp_path / "out"
-    reach = Reach(cookie="sesame")
+    reach = ConnectionSettings(cookie="sesame")
     with serving(to, "--cookie", "sesame") as (process, address):
         sink = ConnectorSink("orders", (address,), reach=reach)
         first = prepare(sink, 0, "a", "b")
@@ -76,7 +76,7 @@ def test_what_cannot_be_is_one_sentence(run: Run, tmp_path: Path) -> None:
 
 
 def decided(checkpoint: Path, name: str, *, finished: bool) -> None:
-    log = Decisions(str(checkpoint), name)
+    log = DecisionLog(str(checkpoint), name)
     log.load()
     log.commit(7, 0, [])
     if finished:
@@ -86,7 +86,7 @@ def decided(checkpoint: Path, name: str, *, finished: bool) -> None:
 def test_status_tells_of_the_sinks_of_a_checkpoint(tmp_path: Path) -> None:
     decided(tmp_path, "done", finished=True)
     decided(tmp_path, "half", finished=False)
-    log = Decisions(str(tmp_path), "sorry")
+    log = DecisionLog(str(tmp_path), "sorry")
     log.load()
     log.abort(3, 0)
 

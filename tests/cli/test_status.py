@@ -13,7 +13,7 @@ from tests.worker.running import TOKEN as WORKERS_TOKEN
 from tests.worker.running import fleet
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.inner.trust import status_token
-from wallaroo_spark.pubsub.topics import Standing, TopicRecord, Topics, leases_of
+from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, TopicCatalog, TopicRecord, leases_of
 from wallaroo_spark.registry import NO_QUERY
 
 
@@ -93,17 +93,17 @@ def test_a_registry_that_is_away_is_one_sentence() -> None:
 
 def announce(desk: Desk, partitions: int) -> None:
     """A topic of which one partition is served."""
-    with leases_of(desk.url, "totals", 60) as leases, Topics(desk.url, lease_seconds=60) as topics:
+    with leases_of(desk.url, "totals", 60) as leases, TopicCatalog(desk.url, lease_seconds=60) as topics:
         topics.announce(TopicRecord("totals", partitions, "abc", False, b"", "a driver"))
         leases.acquire(0, 1, "publisher", "127.0.0.1:7300", "")
-        topics.report("totals", 0, Standing(41, 3))
+        topics.report("totals", 0, PublisherProgress(41, 3))
 
 
 @pytest.fixture
 def topic(desk: Desk) -> Iterator[Desk]:
     announce(desk, 1)
     yield desk
-    with Topics(desk.url) as topics:
+    with TopicCatalog(desk.url) as topics:
         topics.withdraw("totals")
 
 

@@ -15,8 +15,8 @@ import pytest
 from tests.cli.conftest import PROGRAM, Run
 from tests.pubsub.running import COOKIE, TOPIC, Stage
 from tests.waiting import eventually
-from wallaroo_spark.pubsub.leasing import ENDED
-from wallaroo_spark.pubsub.topics import TopicRecord
+from wallaroo_spark.pubsub.publishing.leasing import ENDED
+from wallaroo_spark.pubsub.topic_catalog import TopicRecord
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from wallaroo_spark.errors import RegistryError, TransportError
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.inner.trust import status_token
 from wallaroo_spark.pubsub import subscribe
-from wallaroo_spark.pubsub.topics import TopicRecord
+from wallaroo_spark.pubsub.topic_catalog import TopicRecord
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 
 READERS = ("connectors", "subscribers", "operators")

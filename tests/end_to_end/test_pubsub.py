@@ -26,10 +26,10 @@ from tests.pubsub.running import COOKIE, TOPIC, Client
 from tests.receiver.drivers import Drivers
 from tests.receiver.support import Feeders
 from tests.waiting import eventually
-from wallaroo_spark.pubsub.blocking import Subscription, subscribe
 from wallaroo_spark.pubsub.items import Epoch
 from wallaroo_spark.pubsub.messages import Snapshot
-from wallaroo_spark.pubsub.topics import Topics
+from wallaroo_spark.pubsub.subscribing.subscription import Subscription, subscribe
+from wallaroo_spark.pubsub.topic_catalog import TopicCatalog
 from wallaroo_spark.registry import EmbeddedRedis
 
 SEED = 20261121
@@ -67,7 +67,7 @@ class Play:
         self.folder = folder
         self.registry = stack.enter_context(EmbeddedRedis()).url
         self.drivers = stack.enter_context(Drivers(folder, "tests.pubsub.driver"))
-        self.topics = stack.enter_context(Topics(self.registry))
+        self.topics = stack.enter_context(TopicCatalog(self.registry))
         self.feeders = stack.enter_context(Feeders())
         self.pool = stack.enter_context(ThreadPoolExecutor(8, "subscriber"))
         self.enough = threading.Event()

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.network.proxy import Proxy, Trouble
-from tests.sinks.memory import pieces
-from tests.sinks.serving import SECONDS, ServingSink
+from tests.sinks.server.serving import SECONDS, ServingSink
+from tests.sinks.two_phase.memory import pieces
 from tests.waiting import eventually
 from wallaroo_spark.errors import SinkError, TransportError
 from wallaroo_spark.sinks import Prepared, Transaction
-from wallaroo_spark.sinks.client import Reach
-from wallaroo_spark.sinks.connector_sink import ConnectorSink
+from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
+from wallaroo_spark.sinks.remote.sink_client import ConnectionSettings
 from wallaroo_spark.transport import parse_address
 
 pytestmark = pytest.mark.timeout(60)
@@ -38,7 +38,7 @@ def proxy(server: ServingSink) -> Iterator[Proxy]:
 
 
 def sink_to(proxy: Proxy, answer_timeout: float = 1.0, give_up_after: float = SECONDS) -> ConnectorSink:
-    reach = Reach(connect_timeout=1.0, answer_timeout=answer_timeout)
+    reach = ConnectionSettings(connect_timeout=1.0, answer_timeout=answer_timeout)
     sink = ConnectorSink("orders", (parse_address(proxy.address),), give_up_after=give_up_after, reach=reach)
     sink.remember({"ends": {"0": {}}, "whole": False})
     return sink

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from wallaroo_spark.pubsub.messages import Closed, Snapshot, Why
-from wallaroo_spark.pubsub.publication import Publication
-from wallaroo_spark.pubsub.subscription import Delivered, FrontierMoved, Item, Merger
+from wallaroo_spark.pubsub.publishing.publication import Publication
+from wallaroo_spark.pubsub.subscribing.merger import Delivered, FrontierMoved, MergedItem, Merger
 from wallaroo_spark.pubsub.times import Time, at_or_before, batch_of
 
 
@@ -48,7 +48,7 @@ class Audience:
         self._frontier = None
         self._resumed = frontier
 
-    def items(self, items: Iterable[Item]) -> None:
+    def items(self, items: Iterable[MergedItem]) -> None:
         """What the application is given, in order."""
         for item in items:
             if isinstance(item, Delivered):

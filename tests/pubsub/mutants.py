@@ -10,8 +10,8 @@ from unittest import mock
 
 from wallaroo_spark.pubsub.antichains import MaximalAntichain, MinimalAntichain, minimal
 from wallaroo_spark.pubsub.messages import Hello, Snapshot, Why
-from wallaroo_spark.pubsub.publication import Publication
-from wallaroo_spark.pubsub.subscription import Delivered, FrontierMoved, Merger
+from wallaroo_spark.pubsub.publishing.publication import Publication
+from wallaroo_spark.pubsub.subscribing.merger import Delivered, FrontierMoved, Merger
 from wallaroo_spark.pubsub.times import at_or_before, batch_of
 
 Mutant = Callable[[], AbstractContextManager[Any]]

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from tests.checkpoint.conftest import Checkpoint
 from tests.waiting import eventually
-from wallaroo_spark.pubsub.arrow import unpack_rows
-from wallaroo_spark.pubsub.leasing import Tenancy
 from wallaroo_spark.pubsub.messages import VERSION, Data, Decoder, Hello, Message, encode
-from wallaroo_spark.pubsub.outbox import Manifest, Outbox
-from wallaroo_spark.pubsub.publisher import PublisherService, PublisherSetup
-from wallaroo_spark.pubsub.topics import Topics, leases_of
+from wallaroo_spark.pubsub.publishing.leasing import Tenancy
+from wallaroo_spark.pubsub.publishing.publisher import PublisherService, PublisherSetup
+from wallaroo_spark.pubsub.publishing.topic_log import Manifest, TopicLog
+from wallaroo_spark.pubsub.row_payloads import unpack_rows
+from wallaroo_spark.pubsub.topic_catalog import TopicCatalog, leases_of
 from wallaroo_spark.slots.service import ServiceThread
 from wallaroo_spark.transport import parse_address
 
@@ -89,12 +89,12 @@ class Stage:
 
     def __init__(self, folder: Path, registry: str) -> None:
         self.checkpoint = Checkpoint(folder / "checkpoint")
-        self.outbox = Outbox(str(self.checkpoint.folder), TOPIC)
+        self.outbox = TopicLog(str(self.checkpoint.folder), TOPIC)
         self.registry = registry
         self.lasting = ExitStack()
         self.leases = self.lasting.enter_context(leases_of(registry, TOPIC, 60))
         self.services: list[PublisherService] = []
-        self.topics = self.lasting.enter_context(Topics(registry, lease_seconds=60))
+        self.topics = self.lasting.enter_context(TopicCatalog(registry, lease_seconds=60))
 
     def publish(self, batch: int, *partitions: list[int], column: str | None = None) -> None:
         """Stage the rows of a batch, a list of numbers for each partition of its DataFrame."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.pubsub.mutants import MUTANTS
 from tests.pubsub.test_messages import VECTORS
-from wallaroo_spark.pubsub.blocking import subscribe
 from wallaroo_spark.pubsub.messages import _TAGS, Why
+from wallaroo_spark.pubsub.subscribing.subscription import subscribe
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "pubsub.md").read_text(encoding="utf-8")
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from tests.pubsub.audience import Audience, Violation
 from wallaroo_spark.errors import WallarooError
 from wallaroo_spark.pubsub.messages import VERSION, Closed, Data, Hello, Snapshot, Update, Why
-from wallaroo_spark.pubsub.publication import Part, Publication
-from wallaroo_spark.pubsub.subscription import Merger
+from wallaroo_spark.pubsub.publishing.publication import BatchPart, Publication
+from wallaroo_spark.pubsub.subscribing.merger import Merger
 from wallaroo_spark.pubsub.times import Time, batch_of
 
 STEPS = 700
@@ -58,7 +58,7 @@ class World:
         self.hold = dice.choice((30, 100_000))
         self.committed = 0
         self.begun = 0
-        self.parts: list[dict[int, list[Part]]] = [{} for _ in range(self.partitions)]
+        self.parts: list[dict[int, list[BatchPart]]] = [{} for _ in range(self.partitions)]
         self.truth: dict[Time, list[bytes]] = {}
         self.removed = [0] * self.partitions
         self.publications: list[Publication | None] = [None] * self.partitions
@@ -113,7 +113,7 @@ class World:
             parts = []
             for _ in range(self.dice.randint(0, rows)):
                 messages = [self.message(batch, partition) for _ in range(self.dice.randint(1, 2))]
-                parts.append(Part(tuple(data.time for data in messages), BYTES * len(messages), messages))
+                parts.append(BatchPart(tuple(data.time for data in messages), BYTES * len(messages), messages))
             self.parts[partition][batch] = parts
         self.committed += 1
         return True
@@ -230,7 +230,7 @@ class World:
         found = connection.publication.take(connection.session)
         if found is None:
             return False
-        connection.pipe.extend(found.source if isinstance(found, Part) else [found])  # type: ignore[arg-type]
+        connection.pipe.extend(found.source if isinstance(found, BatchPart) else [found])  # type: ignore[arg-type]
         return True
 
     def deliver(self) -> bool:

@@ -11,10 +11,10 @@ import pytest
 from tests.elsewhere import Elsewhere
 from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered, payloads
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.checkpoint.hadoop import Hadoop
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.receiver import Receiver, ownership
 from wallaroo_spark.source.datasource import Secrets, register
+from wallaroo_spark.storage.hadoop import Hadoop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,11 +15,11 @@ from proving.ports import lasting_port
 from tests.doors.acl import users
 from tests.waiting import eventually
 from wallaroo_spark.errors import LeaseLostError, RegistryError, SinkError
-from wallaroo_spark.pubsub.topics import Served, Standing, TopicRecord, Topics, leases_of
+from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, ServedPartition, TopicCatalog, TopicRecord, leases_of
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.registry.embedded import find_server
 from wallaroo_spark.sinks.interface import Transaction
-from wallaroo_spark.sinks.redis_sink import RedisSink
+from wallaroo_spark.sinks.stores.redis import RedisSink
 
 PASSWORD = "open-sesame"
 SLOTS = 16384
@@ -118,14 +118,16 @@ def test_receivers_on_every_node_are_served(nodes: list[Node], url: str) -> None
 
 def test_topics_are_found_on_all_nodes(nodes: list[Node], url: str) -> None:
     names = names_on_all(nodes, "wallaroo:{{topic:{}}}:record")
-    with Topics(url, lease_seconds=60) as topics:
+    with TopicCatalog(url, lease_seconds=60) as topics:
         for name in names:
             topics.announce(TopicRecord(name, 1, "history", False, b"", "the test"))
             with leases_of(url, name, 60) as leases:
                 lease = leases.acquire(0, 1, "p", "p:7300", "")
             assert lease is not None
-            topics.report(name, 0, Standing(4, 1))
-            assert topics.served(name) == {0: Served(0, "p:7300", lease.generation, "p", Standing(4, 1))}
+            topics.report(name, 0, PublisherProgress(4, 1))
+            assert topics.served(name) == {
+                0: ServedPartition(0, "p:7300", lease.generation, "p", PublisherProgress(4, 1))
+            }
         assert topics.names() == sorted(names)
         for name in names:
             topics.withdraw(name)

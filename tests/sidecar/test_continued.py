@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.receiver.support import COOKIE, Feeders, addresses, numbered, payload
-from tests.sinks.serving import ServingSink
+from tests.sinks.server.serving import ServingSink
 from wallaroo_spark import sinks
 from wallaroo_spark.pubsub import Position, Topic, publish, subscribe
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis
-from wallaroo_spark.sinks.decisions import Decisions
 from wallaroo_spark.sinks.interface import Prepared, Transaction
-from wallaroo_spark.sinks.stage import Stage
+from wallaroo_spark.sinks.stores.staged_rows import StagedRows
+from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +73,7 @@ def test_a_query_its_sinks_and_its_topic_go_on_from_what_was_written_before(
 
 def test_a_log_of_decisions_of_before_says_what_is_to_be_told(tmp_path: Path) -> None:
     shutil.copytree(WRITTEN / "checkpoint", tmp_path, dirs_exist_ok=True)
-    log = Decisions(str(tmp_path), "lines")
+    log = DecisionLog(str(tmp_path), "lines")
     log.load()
 
     assert log.newest() == (3, "committed")
@@ -86,7 +86,7 @@ def test_a_log_of_decisions_of_before_says_what_is_to_be_told(tmp_path: Path) ->
 
 def test_rows_that_were_staged_before_are_read(tmp_path: Path) -> None:
     shutil.copytree(WRITTEN / "checkpoint", tmp_path, dirs_exist_ok=True)
-    stage = Stage(str(tmp_path), "entries")
+    stage = StagedRows(str(tmp_path), "entries")
 
     (transaction,) = stage.found()
     rows = stage.read([Prepared(transaction, 3)])

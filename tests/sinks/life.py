@@ -22,10 +22,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from wallaroo_spark.sinks.coordinator import Coordinator
-from wallaroo_spark.sinks.decisions import Decisions
 from wallaroo_spark.sinks.interface import Sink
-from wallaroo_spark.sinks.task import Vote, vote
+from wallaroo_spark.sinks.two_phase.coordinator import Coordinator
+from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
+from wallaroo_spark.sinks.two_phase.vote import Vote, vote
 from wallaroo_spark.steps import at_each
 
 LONGEST_LIFE = 60
@@ -155,7 +155,7 @@ def drive(life: dict[str, Any]) -> None:
     obey(life["orders"], group=life["group"])
     sink = find(life["factory"])(life["name"], **life["settings"])
     tasks = Tasks(life, sink)
-    coordinator = Coordinator(sink, Decisions(life["checkpoint"], life["name"]))
+    coordinator = Coordinator(sink, DecisionLog(life["checkpoint"], life["name"]))
     for batch in life["batches"]:
         coordinator.deliver(batch, tasks.run)
 

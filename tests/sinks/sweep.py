@@ -20,7 +20,7 @@ from typing import Any, Self
 import pytest
 
 from tests.sinks.life import PARTITIONS, rows_of
-from wallaroo_spark.sinks.decisions import Decisions
+from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
 from wallaroo_spark.steps import SinkStep
 
 SECONDS = 90.0
@@ -159,7 +159,7 @@ def sweep(lives: Lives, subject: Subject, case: Case, folder: Path, orders: Path
         status, text = lives.live(**life, batches=batches)
         assert status == 0, text
         _all_is_there_once(list(subject.shown(name)))
-    log = Decisions(str(folder / "checkpoint"), name)
+    log = DecisionLog(str(folder / "checkpoint"), name)
     log.load()
     assert log.newest() == (2, "finished")
 

@@ -47,7 +47,7 @@ def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(
     kind: str, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in list(sys.modules):
-        if name.split(".")[0] == missing or name.startswith(f"wallaroo_spark.sinks.{kind}_"):
+        if name.split(".")[0] == missing or name.startswith(f"wallaroo_spark.sinks.stores.{kind}"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
 

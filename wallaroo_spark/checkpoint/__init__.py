@@ -9,7 +9,7 @@ from __future__ import annotations
 from wallaroo_spark.checkpoint.files import CheckpointFiles
 from wallaroo_spark.checkpoint.model import (
     PlannedBatch,
-    Progress,
+    QueryProgress,
     Reference,
     References,
     changed,
@@ -26,7 +26,7 @@ __all__ = [
     "CheckpointFiles",
     "CheckpointWatcher",
     "PlannedBatch",
-    "Progress",
+    "QueryProgress",
     "Reference",
     "References",
     "changed",

@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 
 from pyarrow import fs
 
-from wallaroo_spark.checkpoint.beside import Beside
 from wallaroo_spark.checkpoint.model import (
     PlannedBatch,
-    Progress,
+    QueryProgress,
     holes,
     is_commit,
     newest_committed,
@@ -24,8 +23,9 @@ from wallaroo_spark.checkpoint.model import (
     parse_offsets,
     receivers_in,
 )
-from wallaroo_spark.checkpoint.places import Location, open_location
 from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.sidecar.folder import SidecarFolder
+from wallaroo_spark.storage.locations import Location, open_location
 
 # Object stores that look like directories.
 _MOUNTS = ("/dbfs/", "/Volumes/")
@@ -64,7 +64,7 @@ class CheckpointFiles:
     def __repr__(self) -> str:
         return f"CheckpointFiles({self.identity!r})"
 
-    def progress(self, receiver: str) -> Progress:
+    def progress(self, receiver: str) -> QueryProgress:
         """How far the query is with the streams of ``receiver``.
 
         Two listings; files are read only when they are new. Spark may be adding and cleaning up files meanwhile: what
@@ -108,7 +108,11 @@ class CheckpointFiles:
         On a local disk that is a mark beside the checkpoint, which is made now unless there is one. Raises
         :class:`CheckpointError` when it cannot be.
         """
-        return self.identity if self._remote else f"{self.identity}#{Beside(self._location, spark=self._spark).mark()}"
+        return (
+            self.identity
+            if self._remote
+            else f"{self.identity}#{SidecarFolder(self._location, spark=self._spark).mark()}"
+        )
 
     def receivers(self) -> tuple[str, ...]:
         """The receivers that have a source in the newest batch that is planned, by name; none before the first."""
@@ -134,7 +138,7 @@ class CheckpointFiles:
 
         return self._retrying(read)
 
-    def _progress(self, receiver: str) -> Progress:
+    def _progress(self, receiver: str) -> QueryProgress:
         # Commits first: a plan that is listed after them can only be newer, never missing.
         commits = self._whole_commits(self._list("commits"))
         offsets = self._list("offsets")
@@ -145,7 +149,7 @@ class CheckpointFiles:
         plans = {key: known[key] if key in known else self._plan(key) for key in wanted}
         self._plans = plans
         found = {key[1]: plan for key, plan in plans.items()}
-        return Progress(
+        return QueryProgress(
             found[committed] if committed is not None else None, found[planned] if planned is not None else None
         )
 

@@ -44,7 +44,7 @@ class PlannedBatch:
 
 
 @dataclass(frozen=True)
-class Progress:
+class QueryProgress:
     """How far a query is. ``planned`` is the newest batch in the offset log while no commit has caught up with it."""
 
     committed: PlannedBatch | None

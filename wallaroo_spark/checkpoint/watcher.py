@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from wallaroo_spark.checkpoint.files import CheckpointFiles
-from wallaroo_spark.checkpoint.model import Progress
+from wallaroo_spark.checkpoint.model import QueryProgress
 from wallaroo_spark.errors import one_line
 from wallaroo_spark.steps import Step, passed
 
@@ -25,7 +25,7 @@ STOP_SECONDS = 5.0
 
 
 class CheckpointWatcher:
-    """Calls ``on_progress`` with each :class:`Progress` whose committed or planned batch is newer than before.
+    """Calls ``on_progress`` with each :class:`QueryProgress` whose committed or planned batch is newer than before.
 
     It looks when the commit log has changed, where that is cheap to see, when it is woken, which the owner can do on
     every progress report of the query, and every ``poll_seconds``, because both can be missed. What it reports never
@@ -38,7 +38,7 @@ class CheckpointWatcher:
         self,
         files: CheckpointFiles,
         receiver: str,
-        on_progress: Callable[[Progress], None],
+        on_progress: Callable[[QueryProgress], None],
         *,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
@@ -52,7 +52,7 @@ class CheckpointWatcher:
         self._logged: set[type[Exception]] = set()
         self._query_id: str | None = None
         self._stamp = 0
-        self.last: Progress | None = None
+        self.last: QueryProgress | None = None
         """What was reported last; None before the first report."""
         self.error: str | None = None
         """Why the last look failed; None when it did not."""
@@ -128,9 +128,9 @@ class CheckpointWatcher:
             _log.warning("watching %s failed, and is tried again: %s", self._files, self.error, exc_info=error)
 
 
-def _committed(progress: Progress | None) -> int:
+def _committed(progress: QueryProgress | None) -> int:
     return progress.committed.batch if progress and progress.committed else -1
 
 
-def _newest(progress: Progress | None) -> int:
+def _newest(progress: QueryProgress | None) -> int:
     return max(_committed(progress), progress.planned.batch if progress and progress.planned else -1)

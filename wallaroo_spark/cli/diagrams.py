@@ -12,7 +12,7 @@ from typing import Any
 
 from wallaroo_spark.protocol import REVISIONS, SESSION, SessionState, frame_name
 from wallaroo_spark.protocol.sinks.states import PHASES
-from wallaroo_spark.sinks.states import BATCH, TRANSACTION
+from wallaroo_spark.sinks.two_phase.states import BATCH, TRANSACTION
 
 HEAD = """\
 # Session and stream states

@@ -51,13 +51,13 @@ def sink(to: str, host: str, port: int, **settings: Any) -> None:
 async def _serve(to: str, host: str, port: int, settings: dict[str, Any]) -> int:
     """Serve until a signal comes; which."""
     from wallaroo_spark.options import resolve_secret
-    from wallaroo_spark.sinks.server import SinkServer, SinkSettings
-    from wallaroo_spark.sinks.store import Store
+    from wallaroo_spark.sinks.server.output_directory import OutputDirectory
+    from wallaroo_spark.sinks.server.sink_server import SinkServer, SinkServerSettings
     from wallaroo_spark.transport import format_address, open_door, serve, server_context
 
     certificate = settings["tls_certificate"]
     tls = server_context(certificate, settings["tls_key"], settings["tls_ca"]) if certificate else None
-    accepted = SinkSettings(
+    accepted = SinkServerSettings(
         version=settings["protocol_version"],
         cookie=resolve_secret(settings["cookie"]),
         max_frame_bytes=settings["max_frame_bytes"],
@@ -65,7 +65,7 @@ async def _serve(to: str, host: str, port: int, settings: dict[str, Any]) -> int
     )
     if warning := open_door("these sinks", host, accepted.cookie, settings["tls_ca"]):
         log.warning("%s", warning)
-    with contextlib.closing(Store(to)) as store:
+    with contextlib.closing(OutputDirectory(to)) as store:
         listener = await serve(SinkServer(store, accepted), host, port, tls=tls)
         click.echo(f"Listening on {format_address(*listener.address)}, writing to {to}")
         sys.stdout.flush()

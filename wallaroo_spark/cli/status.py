@@ -59,7 +59,7 @@ def status(registry: str, receiver: str, checkpoint: str, tls: bool, tls_ca: str
     if topics or (registry and not receiver):
         answer["topics"] = topics
     if checkpoint:
-        from wallaroo_spark.sinks.decisions import sinks_of
+        from wallaroo_spark.sinks.two_phase.decision_log import sinks_of
 
         answer["sinks"] = sinks_of(checkpoint)
     if as_json:
@@ -83,9 +83,9 @@ def _look(registry: str, receiver: str, tls: bool, tls_ca: str) -> dict[str, Any
 
 def _topics(registry: str) -> list[dict[str, Any]]:
     from wallaroo_spark.cli.topics_view import look_at_topics
-    from wallaroo_spark.pubsub.topics import Topics
+    from wallaroo_spark.pubsub.topic_catalog import TopicCatalog
 
-    with Topics(registry, attempts=ATTEMPTS) as found:
+    with TopicCatalog(registry, attempts=ATTEMPTS) as found:
         return look_at_topics(found)
 
 

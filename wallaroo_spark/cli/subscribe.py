@@ -86,7 +86,7 @@ class _Json:
 
     def epoch(self, item: Epoch) -> None:
         """Some rows of an epoch."""
-        from wallaroo_spark.pubsub.topic_source import row_as_json
+        from wallaroo_spark.pubsub.subscribing.topic_source import row_as_json
 
         head = json.dumps({"epoch": item.epoch, "partition": item.partition})[:-1]
         lines = [f'{head}, "row": {row_as_json(row).decode()}}}' for row in item.batch.to_pylist()]

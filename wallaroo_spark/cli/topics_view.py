@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from wallaroo_spark.pubsub.topics import Topics
+    from wallaroo_spark.pubsub.topic_catalog import TopicCatalog
 
 _STYLES = {"serving": "green", "vacant": "red"}
 
 
-def look_at_topics(topics: Topics) -> list[dict[str, Any]]:
+def look_at_topics(topics: TopicCatalog) -> list[dict[str, Any]]:
     """What runs in a registry, as JSON-ready values: ``topic``, ``driver``, ``identity`` and ``partitions``, each of
     these with its ``state``, ``address``, ``newest`` epoch and ``subscribers``.
 

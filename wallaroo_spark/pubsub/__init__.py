@@ -11,10 +11,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wallaroo_spark.pubsub.blocking import Subscription, subscribe
     from wallaroo_spark.pubsub.items import Epoch, Frontier, Lost, Position
-    from wallaroo_spark.pubsub.topic import Topic, publish
-    from wallaroo_spark.pubsub.topic_source import TopicSource
+    from wallaroo_spark.pubsub.publishing.topic import Topic, publish
+    from wallaroo_spark.pubsub.subscribing.subscription import Subscription, subscribe
+    from wallaroo_spark.pubsub.subscribing.topic_source import TopicSource
 
 __all__ = [
     "Epoch",
@@ -33,11 +33,11 @@ _HOMES = {
     "Frontier": "wallaroo_spark.pubsub.items",
     "Lost": "wallaroo_spark.pubsub.items",
     "Position": "wallaroo_spark.pubsub.items",
-    "Subscription": "wallaroo_spark.pubsub.blocking",
-    "TopicSource": "wallaroo_spark.pubsub.topic_source",
-    "subscribe": "wallaroo_spark.pubsub.blocking",
-    "Topic": "wallaroo_spark.pubsub.topic",
-    "publish": "wallaroo_spark.pubsub.topic",
+    "Subscription": "wallaroo_spark.pubsub.subscribing.subscription",
+    "TopicSource": "wallaroo_spark.pubsub.subscribing.topic_source",
+    "subscribe": "wallaroo_spark.pubsub.subscribing.subscription",
+    "Topic": "wallaroo_spark.pubsub.publishing.topic",
+    "publish": "wallaroo_spark.pubsub.publishing.topic",
 }
 
 

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from pyspark.sql import DataFrame
 
-from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, Progress
+from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, QueryProgress
 from wallaroo_spark.errors import (
     CheckpointError,
     ConfigurationError,
@@ -404,7 +404,7 @@ class Receiver:
         self._patience.hold(lambda: checkpoints.lock(files.key, owner, seconds), seconds, in_use)
         self._files, self._checkpoint_owner = files, owner
 
-    def _progressed(self, epoch: int, progress: Progress) -> None:
+    def _progressed(self, epoch: int, progress: QueryProgress) -> None:
         announcer = self._announcer
         if progress.committed is not None and announcer is not None:
             committed = progress.committed

@@ -13,11 +13,11 @@ from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.sinks.interface import Prepared, Sink, Transaction
 
 if TYPE_CHECKING:
-    from wallaroo_spark.sinks.connector_sink import connector
-    from wallaroo_spark.sinks.files_sink import files
-    from wallaroo_spark.sinks.kafka_sink import kafka
-    from wallaroo_spark.sinks.postgres_sink import postgres
-    from wallaroo_spark.sinks.redis_sink import redis
+    from wallaroo_spark.sinks.remote.connector_sink import connector
+    from wallaroo_spark.sinks.stores.files import files
+    from wallaroo_spark.sinks.stores.kafka import kafka
+    from wallaroo_spark.sinks.stores.postgres import postgres
+    from wallaroo_spark.sinks.stores.redis import redis
     from wallaroo_spark.sinks.writer import BatchWriter, transactional
 
 __all__ = [
@@ -35,11 +35,11 @@ __all__ = [
 
 _HOMES = {
     "BatchWriter": "wallaroo_spark.sinks.writer",
-    "connector": "wallaroo_spark.sinks.connector_sink",
-    "files": "wallaroo_spark.sinks.files_sink",
-    "kafka": "wallaroo_spark.sinks.kafka_sink",
-    "postgres": "wallaroo_spark.sinks.postgres_sink",
-    "redis": "wallaroo_spark.sinks.redis_sink",
+    "connector": "wallaroo_spark.sinks.remote.connector_sink",
+    "files": "wallaroo_spark.sinks.stores.files",
+    "kafka": "wallaroo_spark.sinks.stores.kafka",
+    "postgres": "wallaroo_spark.sinks.stores.postgres",
+    "redis": "wallaroo_spark.sinks.stores.redis",
     "transactional": "wallaroo_spark.sinks.writer",
 }
 

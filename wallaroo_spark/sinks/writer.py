@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.checkpoint.places import session
-from wallaroo_spark.checkpoint.reach import require_reach
 from wallaroo_spark.errors import SinkError, one_line
-from wallaroo_spark.sinks.coordinator import Coordinator
-from wallaroo_spark.sinks.decisions import Decisions
+from wallaroo_spark.sidecar.task_access import require_reach
 from wallaroo_spark.sinks.interface import Sink, checked_name
-from wallaroo_spark.sinks.task import Vote, vote
+from wallaroo_spark.sinks.two_phase.coordinator import Coordinator
+from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
+from wallaroo_spark.sinks.two_phase.vote import Vote, vote
 from wallaroo_spark.slots.spark_checks import classic_context
+from wallaroo_spark.storage.locations import session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ class BatchWriter:
         self._shape = shape
         self._coordinator: Coordinator | None = None
         # Found out here rather than in the first batch.
-        Decisions(checkpoint, sink.name, spark=session())
+        DecisionLog(checkpoint, sink.name, spark=session())
 
     def __repr__(self) -> str:
         return f"BatchWriter({self.sink!r}, checkpoint={self.checkpoint!r})"
@@ -88,7 +88,7 @@ class BatchWriter:
                 self.sink.name,
                 self.checkpoint,
             )
-        decisions = Decisions(self.checkpoint, self.sink.name, spark=spark)
+        decisions = DecisionLog(self.checkpoint, self.sink.name, spark=spark)
         decisions.claim(query)
         speculation = spark.conf.get("spark.speculation", "false")
         return Coordinator(self.sink, decisions, always_recover=speculation == "true")

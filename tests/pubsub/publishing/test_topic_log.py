@@ -1,0 +1,186 @@
+"""What is staged beside a checkpoint: whole after it is sealed, replaced by a later try, split by time, and let go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wallaroo_spark.errors import CheckpointError, PubSubError
+from wallaroo_spark.pubsub.publishing import topic_log as module
+from wallaroo_spark.pubsub.publishing.topic_log import Manifest, StagedFile, TopicLog
+
+
+def rows(**columns: list[Any]) -> pa.RecordBatch:
+    return pa.record_batch(columns)
+
+
+def decoded(outbox: TopicLog, batch: int, file: StagedFile) -> list[tuple[Any, list[dict[str, Any]]]]:
+    return [(time, found.to_pylist()) for time, found in outbox.messages(batch, file)]
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> TopicLog:
+    return TopicLog(str(tmp_path / "checkpoint"), "totals")
+
+
+def test_what_is_staged_comes_back_as_messages(outbox: TopicLog) -> None:
+    file = outbox.stage(7, 3, 0, [rows(a=[1, 2]), rows(a=[3])], None)
+    assert file is not None
+    outbox.seal(Manifest(7, (file,)))
+
+    found = outbox.manifest(7)
+
+    assert found == Manifest(7, (file,))
+    assert (file.partition, file.rows, file.parts) == (3, 3, ((7, 2), (7, 1)))
+    assert decoded(outbox, 7, file) == [(7, [{"a": 1}, {"a": 2}]), (7, [{"a": 3}])]
+
+
+def test_a_column_makes_times_of_two_parts_and_a_message_for_each(outbox: TopicLog) -> None:
+    file = outbox.stage(7, 0, 0, [rows(hour=[5, 3, 5], a=["x", "y", "z"])], "hour")
+    assert file is not None
+
+    assert decoded(outbox, 7, file) == [
+        ((7, 3), [{"hour": 3, "a": "y"}]),
+        ((7, 5), [{"hour": 5, "a": "x"}, {"hour": 5, "a": "z"}]),
+    ]
+    assert Manifest(7, (file,)).times() == {(7, 3), (7, 5)}
+
+
+@given(batches=st.lists(st.lists(st.integers(0, 3), max_size=30), max_size=4))
+def test_every_row_is_in_one_message_of_its_time(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]]
+) -> None:
+    outbox = TopicLog(str(tmp_path_factory.mktemp("checkpoint")), "totals")
+    given = [
+        pa.record_batch({"t": pa.array(values, pa.int32()), "i": pa.array(range(len(values)), pa.int64())})
+        for values in batches
+    ]
+    file = outbox.stage(0, 0, 0, given, "t")
+
+    found = decoded(outbox, 0, file) if file else []
+
+    assert all(row["t"] == time[1] for time, same in found for row in same)
+    together = sorted((row["t"], row["i"]) for _, same in found for row in same)
+    assert together == sorted((t, i) for values in batches for i, t in enumerate(values))
+    assert all(same for _, same in found)
+
+
+def test_no_rows_make_no_file(outbox: TopicLog, tmp_path: Path) -> None:
+    assert outbox.stage(1, 0, 0, [], None) is None
+    assert outbox.stage(1, 0, 0, [rows(a=[1]).slice(0, 0)], "a") is None
+    assert not list(tmp_path.rglob("*.arrow"))
+
+
+def test_large_batches_are_cut_into_messages(outbox: TopicLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MESSAGE_BYTES", 1000)
+    file = outbox.stage(1, 0, 0, [rows(a=["x" * 100] * 95)], None)
+    assert file is not None
+
+    lengths = [found.nbytes for _, found in outbox.messages(1, file)]
+
+    assert len(lengths) == len(file.parts) == 16
+    assert sum(count for _, count in file.parts) == 95
+    assert max(lengths) <= 1000
+
+
+def test_a_row_that_no_message_can_carry_is_refused(outbox: TopicLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_MESSAGE_BYTES", 1000)
+
+    with pytest.raises(PubSubError, match=r"a row of batch 1 takes \d+ bytes, and a message carries at most 1000"):
+        outbox.stage(1, 0, 0, [rows(a=["x" * 1100, "y"])], None)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (pa.array([1, -2]), "epoch column t has the value -2; "),
+        (pa.array([1, None]), "epoch column t has 1 nulls; "),
+        (pa.array(["1", "2"]), "epoch column t is string; "),
+        (pa.array([1.0]), "epoch column t is double; "),
+    ],
+)
+def test_a_column_that_is_no_part_of_a_time_is_refused(outbox: TopicLog, values: pa.Array, said: str) -> None:
+    with pytest.raises(PubSubError, match=said + "a part of a time is an integer from 0, so cast or fill the column"):
+        outbox.stage(1, 0, 0, [pa.record_batch({"t": values})], "t")
+
+
+def test_a_batch_that_is_run_again_replaces_what_nobody_has_seen(outbox: TopicLog) -> None:
+    tries = [outbox.stage(4, 0, 0, [rows(a=[number])], None) for number in (1, 2)]
+    assert tries[0] is not None
+    assert tries[1] is not None
+    for file in tries:
+        outbox.seal(Manifest(4, (file,)))
+
+    manifest = outbox.manifest(4)
+
+    assert manifest == Manifest(4, (tries[1],))
+    assert tries[0].name != tries[1].name
+
+
+def test_a_batch_that_published_nothing_has_no_manifest(outbox: TopicLog) -> None:
+    assert outbox.manifest(3) is None
+
+
+def test_partitions_are_shared_out_over_publishers() -> None:
+    files = tuple(StagedFile(partition, f"{partition}.arrow", 1, 1, ((0, 1),)) for partition in range(5))
+    manifest = Manifest(0, files)
+
+    assert [[file.partition for file in manifest.of(part, 2)] for part in range(2)] == [[0, 2, 4], [1, 3]]
+
+
+def test_old_batches_are_let_go_and_known_to_be_gone(outbox: TopicLog, tmp_path: Path) -> None:
+    files = {}
+    for batch in (1, 2, 5):
+        files[batch] = outbox.stage(batch, 0, 0, [rows(a=[batch])], None)
+        outbox.seal(Manifest(batch, (files[batch],)))
+
+    outbox.keep_from(5)
+
+    assert outbox.kept_from() == 5
+    for batch in (1, 4):
+        with pytest.raises(PubSubError, match=f"what batch {batch} published on topic totals is no longer kept"):
+            outbox.manifest(batch)
+    with pytest.raises(PubSubError, match="what batch 1 published on topic totals is no longer kept"):
+        decoded(outbox, 1, files[1])
+    assert outbox.manifest(5) == Manifest(5, (files[5],))
+    assert outbox.manifest(6) is None
+    assert len(list(tmp_path.rglob("*.arrow"))) == 1
+
+
+def test_letting_go_of_nothing_writes_nothing(outbox: TopicLog) -> None:
+    outbox.keep_from(10)
+
+    assert outbox.kept_from() == 0
+
+
+def test_a_topic_is_the_same_for_as_long_as_its_shape_is(outbox: TopicLog) -> None:
+    first = outbox.identity(2, product=False)
+
+    assert outbox.identity(2, product=False) == first
+    others = [outbox.identity(3, product=False), outbox.identity(3, product=True), outbox.identity(2, product=False)]
+    assert len({first, *others}) == 4
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2, "batch": 1, "files": []}', '{"version": 1}'])
+def test_a_damaged_manifest_is_named(outbox: TopicLog, tmp_path: Path, text: str) -> None:
+    folder = tmp_path / "checkpoint" / "_wallaroo" / "topics" / "totals"
+    folder.mkdir(parents=True)
+    (folder / "1.json").write_text(text)
+
+    with pytest.raises(CheckpointError, match=r"topics/totals/1\.json is damaged"):
+        outbox.manifest(1)
+
+
+def test_a_damaged_file_of_rows_is_named(outbox: TopicLog, tmp_path: Path) -> None:
+    file = outbox.stage(1, 0, 0, [rows(a=[1]), rows(a=[2])], None)
+    assert file is not None
+    (path,) = tmp_path.rglob("*.arrow")
+    path.write_bytes(path.read_bytes()[:-150])
+
+    with pytest.raises(CheckpointError, match=r"\.arrow cannot be read"):
+        decoded(outbox, 1, file)

@@ -1,0 +1,166 @@
+"""What a sink server knows: the fold of its log, whatever is asked of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from tests.protocol.strategies import steady
+from wallaroo_spark.errors import SinkError
+from wallaroo_spark.sinks.server.transactions import (
+    LONGEST_ID,
+    LogRecord,
+    OutputPart,
+    ServerTransactions,
+    prepare_record,
+)
+from wallaroo_spark.sinks.two_phase.states import TransactionState
+
+
+def part(transaction: str = "t", worker: str = "w-0", start: int = 0, end: int = 5) -> OutputPart:
+    return OutputPart(transaction, worker, start, end, f"{transaction}.part")
+
+
+def folded(records: list[LogRecord]) -> ServerTransactions:
+    ledger = ServerTransactions()
+    for record in records:
+        ledger.apply(record)
+    ledger.validate()
+    return ledger
+
+
+def told(do: str, transaction: str = "t") -> LogRecord:
+    return {"do": do, "transaction": transaction}
+
+
+def test_a_transaction_that_is_committed_ends_in_the_output() -> None:
+    ledger = folded([prepare_record(part())])
+    assert ledger.uncommitted("w-0") == ["t"]
+    assert ledger.offset("w-0") == 0
+
+    ledger.apply(told("commit"))
+    assert ledger.uncommitted("w-0") == []
+    assert ledger.waiting("w-0") == part()
+    assert ledger.offset("w-0") == 0
+
+    ledger.apply(told("append"))
+    assert ledger.offset("w-0") == 5
+    assert ledger.state("t") is TransactionState.UNKNOWN
+    assert list(ledger.parts()) == []
+    ledger.validate()
+
+
+def test_a_transaction_that_is_aborted_leaves_nothing() -> None:
+    ledger = folded([prepare_record(part()), told("abort")])
+
+    assert ledger.records() == []
+    assert ledger.offset("w-0") == 0
+
+
+@pytest.mark.parametrize(
+    ("records", "wanted", "objection"),
+    [
+        ([], part(), ""),
+        ([], part(end=0), ""),
+        ([], part(start=1), "its rows are 1 to 5, and the output of w-0 ends at 0"),
+        ([], part(start=0, end=-1), "its rows are 0 to -1"),
+        ([], part(transaction=""), "its id has 0 bytes"),
+        ([], part(transaction="x" * (LONGEST_ID + 1)), "at most|1 to 1024"),
+        ([prepare_record(part())], part(), "it is prepared already"),
+        ([prepare_record(part())], part("u"), "t of w-0 waits for a decision; a worker has one transaction at a time"),
+        ([prepare_record(part())], part("u", "w-1"), ""),
+        ([prepare_record(part()), told("commit")], part("u"), "committed and not in its output yet"),
+        ([prepare_record(part()), told("commit")], part("u", "w-1"), ""),
+        ([{"do": "offset", "worker": "w-0", "offset": 7}], part(start=7, end=9), ""),
+    ],
+)
+def test_what_cannot_be_prepared_is_objected_to(records: list[LogRecord], wanted: OutputPart, objection: str) -> None:
+    found = folded(records).objection(wanted)
+
+    assert bool(found) == bool(objection)
+    assert any(one in found for one in objection.split("|"))
+
+
+@pytest.mark.parametrize(
+    "records",
+    [[told("commit")], [prepare_record(part()), prepare_record(part())], [prepare_record(part()), told("append")]],
+)
+def test_records_that_cannot_follow_one_another_are_refused(records: list[LogRecord]) -> None:
+    with pytest.raises(SinkError, match="cannot follow; the log is not whole"):
+        folded(records)
+
+
+@pytest.mark.parametrize("other", ["w", "w-", "w-01", "w-00", "w-1", "w0", "v-0"])
+def test_what_is_prepared_is_listed_to_nobody_else(other: str) -> None:
+    """Whoever is told of it decides it: Wallaroo's workers abort what is not their own."""
+    ledger = folded([prepare_record(part(worker="w-0"))])
+
+    assert ledger.uncommitted(other) == []
+    assert ledger.uncommitted("w-0") == ["t"]
+
+
+def test_a_log_of_an_older_version_may_have_several_of_one_worker() -> None:
+    ledger = folded([prepare_record(part()), prepare_record(part("u"))])
+
+    assert ledger.uncommitted("w-0") == ["t", "u"]
+    ledger.apply(told("abort"))
+    ledger.apply(told("commit", "u"))
+    ledger.apply(told("append", "u"))
+    assert ledger.offset("w-0") == 5
+
+
+class Histories(RuleBasedStateMachine):
+    """Any history of votes and decisions, with the server's start in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = ServerTransactions()
+        self.count = 0
+        self.shown = {"w-0": 0, "w-1": 0}
+
+    def log(self, record: LogRecord) -> None:
+        self.ledger.apply(record)
+
+    @rule(worker=st.sampled_from(["w-0", "w-1"]), size=st.integers(0, 9), off=st.sampled_from([0, 0, 0, 1]))
+    def prepare(self, worker: str, size: int, off: int) -> None:
+        self.count += 1
+        start = self.ledger.offset(worker) + off
+        wanted = OutputPart(f"t{self.count}", worker, start, start + size, "")
+        if not self.ledger.objection(wanted):
+            self.log(prepare_record(wanted))
+
+    @rule(pick=st.integers(0, 20), commit=st.booleans())
+    def decide(self, pick: int, commit: bool) -> None:
+        names = self.ledger.uncommitted("w-0") + self.ledger.uncommitted("w-1")
+        if not names:
+            return
+        chosen = self.ledger.part(names[pick % len(names)])
+        assert chosen is not None
+        # As the store does: a stale one can only be aborted, and one waits to be appended at a time.
+        stale = chosen.start != self.ledger.offset(chosen.worker) or self.ledger.waiting(chosen.worker)
+        self.log(told("commit" if commit and not stale else "abort", chosen.transaction))
+
+    @rule(worker=st.sampled_from(["w-0", "w-1"]))
+    def append(self, worker: str) -> None:
+        waiting = self.ledger.waiting(worker)
+        if waiting is not None:
+            self.log(told("append", waiting.transaction))
+            self.shown[worker] += waiting.end - waiting.start
+
+    @rule()
+    def start_again(self) -> None:
+        """From a shortened log."""
+        before = self.ledger
+        self.ledger = folded(before.records())
+        assert self.ledger.records() == before.records()
+        assert list(self.ledger.parts()) == list(before.parts())
+
+    @invariant()
+    def holds(self) -> None:
+        self.ledger.validate()
+        assert {worker: self.ledger.offset(worker) for worker in self.shown} == self.shown
+
+
+Histories.TestCase.settings = steady
+TestHistories = Histories.TestCase

@@ -1,0 +1,126 @@
+"""The crash-point sweep of files, PostgreSQL, Redis and Kafka: drivers and tasks die at every step."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pytest
+import redis
+from pyarrow import dataset
+
+from proving.servers.kafka import KafkaServer
+from proving.servers.postgres import PostgresServer
+from tests.sinks.stores.kafka_reader import records
+from tests.sinks.sweep import CASES, Case, Lives, Subject, sweep
+from wallaroo_spark.sinks.interface import Prepared, Transaction
+from wallaroo_spark.sinks.stores.files import FilesSink
+from wallaroo_spark.sinks.stores.kafka import KafkaSink
+from wallaroo_spark.sinks.stores.postgres import IDEMPOTENT, TWO_PHASE, PostgresSink
+from wallaroo_spark.sinks.stores.redis import RedisSink
+from wallaroo_spark.steps import SinkStep
+
+ME = "tests.sinks.stores.test_sweep"
+
+
+def marks(case: Case) -> list[pytest.MarkDecorator]:
+    """Two deaths of which the second concerns no store are gone through with some stores; with the others too if there
+    is time.
+    """
+    return [] if case.then in (None, SinkStep.HALF_COMMITTED) else [pytest.mark.long]
+
+
+IN_PART = [pytest.param(*one.values, id=one.id, marks=marks(one.values[0])) for one in CASES]
+PER_MODE = [pytest.param(*one.values, TWO_PHASE, id=f"{one.id}-{TWO_PHASE}") for one in CASES]
+PER_MODE += [pytest.param(*one.values, IDEMPOTENT, id=f"{one.id}-{IDEMPOTENT}", marks=one.marks) for one in IN_PART]
+
+
+class KafkaRows(KafkaSink):
+    """Takes of the sweep's rows the columns that Kafka has."""
+
+    def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
+        return super().prepare(transaction, (piece.select(["partition", "value"]) for piece in rows))
+
+
+def files_sink(name: str, path: str, checkpoint: str) -> FilesSink:
+    """The sink, in every process; so with those below."""
+    return FilesSink(path, checkpoint=checkpoint, name=name)
+
+
+def postgres_sink(name: str, dsn: str, table: str, mode: str) -> PostgresSink:
+    return PostgresSink(dsn, table=table, name=name, mode=mode)
+
+
+def redis_sink(name: str, url: str, stream: str, checkpoint: str) -> RedisSink:
+    return RedisSink(url, checkpoint=checkpoint, name=name, stream=stream)
+
+
+def kafka_sink(name: str, bootstrap: str, topic: str, checkpoint: str) -> KafkaRows:
+    return KafkaRows(bootstrap, topic=topic, checkpoint=checkpoint, name=name)
+
+
+def subject_of(factory: Callable[..., object], seen: Callable[[], Iterable[str]], **settings: str) -> Subject:
+    return Subject(f"{ME}:{factory.__name__}", lambda _: seen(), settings)
+
+
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
+    with Lives(tmp_path_factory.mktemp("lives"), ME) as forking:
+        yield forking
+
+
+@pytest.fixture
+def target() -> str:
+    """A table, a stream or a topic of the case's own."""
+    return f"sweep-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_files(lives: Lives, case: Case, tmp_path: Path) -> None:
+    place = tmp_path / "out"
+
+    def seen() -> list[str]:
+        return [str(value) for value in dataset.dataset(place).to_table().column("value").to_pylist()]
+
+    settings = {"path": str(place), "checkpoint": str(tmp_path / "checkpoint")}
+    sweep(lives, subject_of(files_sink, seen, **settings), case, tmp_path)
+
+
+@pytest.mark.parametrize(("case", "mode"), PER_MODE)
+def test_postgres(lives: Lives, case: Case, mode: str, postgres: PostgresServer, target: str, tmp_path: Path) -> None:
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        connection.execute(f'CREATE TABLE "{target}" (batch int, partition int, number int, value text)')
+
+        def seen() -> list[str]:
+            return [row[0] for row in connection.execute(f'SELECT value FROM "{target}"')]
+
+        settings = {"dsn": postgres.dsn, "table": f'"{target}"', "mode": mode}
+        sweep(lives, subject_of(postgres_sink, seen, **settings), case, tmp_path)
+        left = connection.execute("SELECT gid FROM pg_prepared_xacts").fetchall()
+        left += connection.execute("SELECT tablename FROM pg_tables WHERE tablename LIKE 'wallaroo_stage_%'").fetchall()
+        assert left == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_redis(lives: Lives, case: Case, redis_url: str, target: str, tmp_path: Path) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+
+        def seen() -> list[str]:
+            return [fields[b"value"].decode() for _, fields in client.xrange(target)]
+
+        settings = {"url": redis_url, "stream": target, "checkpoint": str(tmp_path / "checkpoint")}
+        sweep(lives, subject_of(redis_sink, seen, **settings), case, tmp_path)
+
+
+@pytest.mark.parametrize("case", IN_PART)
+def test_kafka(lives: Lives, case: Case, kafka: KafkaServer, target: str, tmp_path: Path) -> None:
+    kafka.create(target, partitions=2)
+
+    def seen() -> list[str]:
+        return [(message.value() or b"").decode() for message in records(kafka.bootstrap, target)]
+
+    settings = {"bootstrap": kafka.bootstrap, "topic": target, "checkpoint": str(tmp_path / "checkpoint")}
+    sweep(lives, subject_of(kafka_sink, seen, **settings), case, tmp_path)

@@ -1,0 +1,247 @@
+"""Two-phase commit in the driver: all of a batch or nothing of it, once, whoever fails where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sinks.two_phase.memory import MemorySink, partition_rows, pieces, run_here, whole
+from wallaroo_spark.errors import SinkError
+from wallaroo_spark.sinks import Transaction
+from wallaroo_spark.sinks.two_phase.coordinator import Coordinator
+from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
+from wallaroo_spark.sinks.two_phase.states import BatchState
+from wallaroo_spark.sinks.two_phase.vote import Vote, vote
+from wallaroo_spark.steps import SinkStep, at_each
+
+
+class Died(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture
+def sink() -> MemorySink:
+    return MemorySink()
+
+
+@pytest.fixture
+def start(tmp_path: Path, sink: MemorySink) -> Callable[..., Coordinator]:
+    """Starts the driver again, each time with nothing but the log and the sink."""
+    return lambda **settings: Coordinator(sink, DecisionLog(str(tmp_path), sink.name), **settings)
+
+
+def test_batches_are_shown_in_their_order(sink: MemorySink, start: Callable[..., Coordinator]) -> None:
+    driver = start()
+    for batch in range(3):
+        assert driver.deliver(batch, run_here(sink)) is BatchState.FINISHED
+
+    assert sink.shown == [*whole(0), *whole(1), *whole(2)]
+    assert sink.held == {}
+    assert sink.told == ["recover", "commit 0", "commit 1", "commit 2"]
+
+
+def test_a_batch_that_is_run_again_is_not_even_read(sink: MemorySink, start: Callable[..., Coordinator]) -> None:
+    start().deliver(5, run_here(sink))
+
+    def run(batch: int) -> list[Vote]:
+        raise AssertionError("it was delivered")
+
+    driver = start()
+    assert driver.deliver(5, run) is BatchState.FINISHED
+    assert driver.deliver(5, run) is BatchState.FINISHED
+    assert sink.shown == whole(5)
+
+
+def test_one_vote_to_abort_aborts_the_batch_everywhere(sink: MemorySink, start: Callable[..., Coordinator]) -> None:
+    driver = start()
+    driver.deliver(0, run_here(sink))
+    sink.refuses = {1}
+
+    with pytest.raises(SinkError, match=r"batch 1 is aborted, because of partition 1: the disk is full") as raised:
+        driver.deliver(1, run_here(sink))
+
+    assert raised.value.fields == {"batch": 1, "partition": 1, "reason": "the disk is full"}
+    assert sink.shown == whole(0)
+    assert sink.held == {}
+    sink.refuses = set()
+    driver.deliver(1, run_here(sink))
+    assert sink.shown == [*whole(0), *whole(1)]
+
+
+def test_a_task_that_fails_aborts_the_batch_and_its_error_is_passed_on(
+    sink: MemorySink, start: Callable[..., Coordinator]
+) -> None:
+    def run(batch: int) -> list[Vote]:
+        vote(sink, batch, 0, pieces(partition_rows(batch, 0)))
+        raise ZeroDivisionError("in a task")
+
+    with pytest.raises(ZeroDivisionError):
+        start().deliver(0, run)
+
+    assert sink.held == {}
+    assert sink.shown == []
+
+
+def test_an_earlier_attempt_of_a_task_is_thrown_away(sink: MemorySink, start: Callable[..., Coordinator]) -> None:
+    def run(batch: int) -> list[Vote]:
+        vote(sink, batch, 0, pieces(["lost with its executor"]))
+        return run_here(sink, attempt=1)(batch)  # type: ignore[operator]
+
+    driver = start()
+    driver.deliver(0, run)
+
+    assert sink.shown == whole(0)
+    assert sink.held == {}
+    # One that was given up, and did not notice.
+    vote(sink, 0, 1, pieces(["late"]))
+    driver.deliver(1, run_here(sink))
+    assert sink.held == {}
+    assert sink.told.count("recover") == 3
+
+
+def test_a_sink_that_is_away_after_the_decision_is_told_later(
+    sink: MemorySink, start: Callable[..., Coordinator]
+) -> None:
+    driver = start()
+    driver.deliver(0, run_here(sink))
+
+    def run(batch: int) -> Any:
+        votes = run_here(sink)(batch)  # type: ignore[operator]
+        sink.unreachable = True
+        return votes
+
+    with pytest.raises(SinkError, match="batch 1 is decided, and the sink could not be told: the sink is away"):
+        driver.deliver(1, run)
+    with pytest.raises(SinkError, match="the sink could not be told"):
+        driver.deliver(1, run)
+    assert sink.shown == whole(0)
+    sink.unreachable = False
+
+    def not_again(batch: int) -> list[Vote]:
+        raise AssertionError("it is decided")
+
+    start().deliver(1, not_again)
+    assert sink.shown == [*whole(0), *whole(1)]
+
+
+def test_a_driver_that_was_taken_for_dead_cannot_commit(sink: MemorySink, start: Callable[..., Coordinator]) -> None:
+    old, new = start(), start()
+
+    def run(batch: int) -> Any:
+        votes = run_here(sink)(batch)  # type: ignore[operator]
+        new.deliver(batch, run_here(sink))
+        return votes
+
+    with pytest.raises(SinkError, match="batch 4 was taken over by another driver"):
+        old.deliver(4, run)
+
+    assert sink.shown == whole(4)
+    assert sink.held == {}
+    assert old.deliver(4, run_here(sink)) is BatchState.FINISHED
+    assert sink.shown == whole(4)
+
+
+def test_a_failing_driver_does_not_abort_what_another_has_decided(
+    sink: MemorySink, start: Callable[..., Coordinator], tmp_path: Path
+) -> None:
+    """It aborts what it has prepared, and leaves alone what the sink holds of the other."""
+    old = start()
+
+    def run(batch: int) -> list[Vote]:
+        votes = run_here(sink)(batch)  # type: ignore[operator]
+        log = DecisionLog(str(tmp_path), sink.name)
+        log.load()
+        assert log.commit(batch, log.next_try(batch), [one.prepared for one in votes])
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        old.deliver(0, run)
+    assert len(sink.held) == 2
+
+    start().deliver(0, lambda batch: pytest.fail("it is decided"))
+    assert sink.shown == whole(0)
+
+
+def test_what_turns_up_late_of_a_finished_batch_is_thrown_away(
+    sink: MemorySink, start: Callable[..., Coordinator]
+) -> None:
+    start().deliver(0, run_here(sink))
+    sink.held[Transaction.new(sink.name, 0, 1)] = [b"by a task that was cancelled"]
+    sink.held[Transaction.new(sink.name, 9, 1)] = [b"of nobody knows what"]
+
+    start().deliver(1, run_here(sink))
+
+    assert sink.held == {}
+    assert sink.shown == [*whole(0), *whole(1)]
+
+
+def test_a_sink_that_has_forgotten_what_it_was_told_is_told_again(
+    sink: MemorySink, start: Callable[..., Coordinator]
+) -> None:
+    """As one that was restored from a copy, made between the two phases."""
+    start().deliver(0, run_here(sink))
+    sink.held = {one: [row.encode() for row in partition_rows(0, one.partition)] for one in sink.committed}
+    sink.shown, sink.committed = [], set()
+
+    start().deliver(1, run_here(sink))
+
+    assert sorted(sink.shown) == [*whole(0), *whole(1)]
+    assert sink.held == {}
+
+
+def test_where_a_partition_may_run_twice_each_batch_looks_for_what_is_left(
+    sink: MemorySink, start: Callable[..., Coordinator]
+) -> None:
+    driver = start(always_recover=True)
+    for batch in range(3):
+        driver.deliver(batch, run_here(sink))
+        sink.held[Transaction.new(sink.name, batch, 0)] = [b"the slower copy"]
+
+    driver.deliver(3, run_here(sink))
+    assert sink.held == {}
+    assert sink.shown == [row for batch in range(4) for row in whole(batch)]
+
+
+def test_a_batch_older_than_the_log_is_refused(tmp_path: Path, sink: MemorySink) -> None:
+    driver = Coordinator(sink, DecisionLog(str(tmp_path), sink.name, keep=2))
+    for batch in range(5):
+        driver.deliver(batch, run_here(sink))
+
+    with pytest.raises(SinkError, match=r"batch 2 is older than all that .* remembers"):
+        driver.deliver(2, run_here(sink))
+    assert driver.deliver(3, run_here(sink)) is BatchState.FINISHED
+
+
+def test_an_empty_batch_is_delivered_too(sink: MemorySink, start: Callable[..., Coordinator]) -> None:
+    assert start().deliver(0, lambda batch: []) is BatchState.FINISHED
+    assert start().deliver(0, lambda batch: pytest.fail("it was delivered")) is BatchState.FINISHED
+
+
+@pytest.mark.parametrize("step", [step for step in SinkStep if not step.name.startswith("SERVER")])
+def test_a_driver_that_dies_at_any_step_has_delivered_once_in_the_end(
+    sink: MemorySink, start: Callable[..., Coordinator], step: SinkStep
+) -> None:
+    def die(at: object) -> None:
+        if at is step:
+            raise Died
+
+    start().deliver(0, run_here(sink))
+    stop = at_each(die)
+    try:
+        # A sink in memory is told in one go.
+        if step is not SinkStep.HALF_COMMITTED:
+            with pytest.raises(Died):
+                start().deliver(1, run_here(sink))
+    finally:
+        stop()
+    assert sink.shown in (whole(0), [*whole(0), *whole(1)])
+
+    driver = start()
+    for batch in (1, 2):
+        driver.deliver(batch, run_here(sink))
+
+    assert sink.shown == [*whole(0), *whole(1), *whole(2)]
+    assert sink.held == {}

@@ -1,0 +1,397 @@
+"""A publisher's shell: listener, registry, commit log and files around the pure state, on one event loop.
+
+It serves one partition of a topic from within ``mapInPandas``. Nothing is sent before the batch it is of is committed,
+and what is sent is read from the files beside the checkpoint when a subscriber is ready for it. Source:
+``docs/pubsub.md#on-the-wire``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pandas as pd
+
+from wallaroo_spark import transport
+from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.errors import LeaseLostError, ProtocolError, PubSubError, TransportError, WallarooError, one_line
+from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, Hello, Why, encode, encode_parts
+from wallaroo_spark.pubsub.publishing.leasing import Tenancy
+from wallaroo_spark.pubsub.publishing.publication import BatchPart, Publication
+from wallaroo_spark.pubsub.publishing.shared_reads import Readings
+from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog
+from wallaroo_spark.pubsub.row_payloads import pack_rows
+from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, TopicCatalog, leases_of
+from wallaroo_spark.slots.service import ServiceThread, serve
+from wallaroo_spark.storage.locations import Location
+from wallaroo_spark.transport import ByteStream, Listener
+from wallaroo_spark.transport.base import HIGH_WATER
+
+log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
+
+GLANCE_SECONDS = 0.02
+"""How often to see whether the commit log has changed, where that is cheap."""
+POLL_SECONDS = 0.5
+"""How often to look at it where it is not."""
+COARSE_NS = 50_000_000
+RENEW_SECONDS = 1.0
+STOP_SECONDS = 8.0
+"""How long subscribers may take over what is left for them when the publisher ends."""
+
+
+@dataclass(frozen=True)
+class PublisherSetup:
+    """What the driver ships to a publisher. It is pickled; secrets are resolved."""
+
+    topic: str
+    identity: str
+    partition: int
+    partitions: int
+    product: bool
+    submission: int
+    checkpoint: Location
+    registry: str = field(repr=False)
+    cookie: str = field(repr=False)
+    retain: int
+    max_subscriber_bytes: int
+    max_subscribers: int
+    host: str
+    port: int
+    advertise: str
+    lease_seconds: float
+    handshake_timeout: float
+    tls_certificate: str
+    tls_key: str
+    tls_ca: str
+
+
+@dataclass(slots=True)
+class _Peer:
+    stream: ByteStream
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class PublisherService:
+    """One publisher, from taking the partition's lease to giving it back."""
+
+    def __init__(self, setup: PublisherSetup, tenancy: Tenancy) -> None:
+        self.setup = setup
+        self.machine = Publication(
+            setup.topic,
+            setup.partition,
+            setup.identity,
+            product=setup.product,
+            cookie=setup.cookie,
+            retain=setup.retain,
+            max_subscriber_bytes=setup.max_subscriber_bytes,
+            max_subscribers=setup.max_subscribers,
+        )
+        self._tenancy = tenancy
+        self._files = CheckpointFiles(setup.checkpoint)
+        self._outbox = TopicLog(setup.checkpoint, setup.topic)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = asyncio.Event()
+        self._why = Why.LATER
+        self._reason = "the publisher is stopping"
+        self._failure: BaseException | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._peers: dict[int, _Peer] = {}
+        self._next_session = 0
+        self._alone = asyncio.Event()
+        self._readings = Readings()
+        self._stamp = 0
+
+    async def run(self) -> None:
+        """Serve until :meth:`stop_from_outside`, or until the lease is another's or the topic has ended."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            try:
+                await self._run()
+            except LeaseLostError as error:
+                log.warning("%s: %s", self._name, error)
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            await self._tenancy.release()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop_from_outside(self, reason: str) -> None:
+        """Leave in good order, from any thread; subscribers are told to come back to whoever takes over."""
+        loop = self._loop
+        if loop is None:
+            self._stop(Why.LATER, reason)
+            return
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._stop, Why.LATER, reason)
+
+    @property
+    def _name(self) -> str:
+        return f"topic {self.setup.topic}, partition {self.setup.partition}"
+
+    def _stop(self, why: Why, reason: str) -> None:
+        if not self._stopped.is_set():
+            self._why, self._reason = why, reason
+            self._stopped.set()
+
+    async def _run(self) -> None:
+        pause = self.setup.lease_seconds / 3
+        if not await self._tenancy.take("", self._stopped, pause):
+            return
+        # A port may be held, and files be read, for longer than the lease lasts.
+        self._spawn(self._renew())
+        await asyncio.to_thread(self._begin)
+        listener = await self._listen()
+        if listener is None:
+            return
+        try:
+            host = self.setup.advertise or transport.reachable_host(listener.address[0], self.setup.registry)
+            address = transport.advertised(host, self.setup.partition, listener.address[1])
+            if await self._tenancy.take(address, self._stopped, pause):
+                log.info("%s listens at %s", self._name, address)
+                self._spawn(self._watch())
+                await self._stopped.wait()
+        finally:
+            await self._farewell(listener)
+
+    def _begin(self) -> None:
+        """Where the topic stands: what is committed, and what of it is kept."""
+        newest = self._files.committed()
+        oldest = self._outbox.kept_from()
+        if newest is not None:
+            oldest = max(oldest, newest + 1 - self.setup.retain)
+        epochs = {batch: self._parts(batch) for batch in range(oldest, (-1 if newest is None else newest) + 1)}
+        self.machine.begin(newest, oldest, {batch: parts for batch, parts in epochs.items() if parts})
+
+    def _parts(self, batch: int) -> list[BatchPart]:
+        manifest = self._outbox.manifest(batch)
+        files = manifest.of(self.setup.partition, self.setup.partitions) if manifest else ()
+        return [
+            BatchPart(tuple(dict.fromkeys(time for time, _ in file.parts)), file.bytes, (batch, file)) for file in files
+        ]
+
+    async def _listen(self) -> Listener | None:
+        """Bind the partition's port, waiting for a predecessor to let it go; None when told to stop meanwhile."""
+        setup = self.setup
+        port = setup.port + setup.partition if setup.port else 0
+        tls = None
+        if setup.tls_certificate:
+            tls = transport.server_context(setup.tls_certificate, setup.tls_key, setup.tls_ca)
+        return await transport.serve_once_free(self._serve, setup.host, port, tls=tls, stopped=self._stopped)
+
+    async def _renew(self) -> None:
+        period = min(RENEW_SECONDS, self.setup.lease_seconds / 3)
+        while True:
+            await asyncio.sleep(period)
+            try:
+                await self._tenancy.renew(PublisherProgress(self.machine.newest, self.machine.subscribers))
+            except LeaseLostError as error:
+                if not error.fields["holder"] and await self._tenancy.ended():
+                    self._stop(Why.ENDED, f"topic {self.setup.topic} has come to its end")
+                else:
+                    log.warning("%s ends: %s", self._name, error)
+                    self._stop(Why.LATER, "the partition is served by another publisher")
+                return
+
+    async def _watch(self) -> None:
+        """Follow the commit log."""
+        while True:
+            await self._look()
+            await self._news()
+
+    async def _news(self) -> None:
+        """Until there may be something to see."""
+        until = time.monotonic() + POLL_SECONDS
+        while time.monotonic() < until:
+            stamp = self._files.stamp()
+            # The clock of a file system is coarse: what follows a change at once may not show.
+            if stamp is not None and (stamp != self._stamp or time.time_ns() - stamp < COARSE_NS):
+                self._stamp = stamp
+                await asyncio.sleep(GLANCE_SECONDS / 4)
+                return
+            await asyncio.sleep(POLL_SECONDS if stamp is None else GLANCE_SECONDS)
+
+    async def _look(self) -> None:
+        """Say what is committed since the last look."""
+        newest = await asyncio.to_thread(self._files.committed)
+        known = self.machine.newest
+        if newest is None or newest == known:
+            return
+        if known is not None and newest < known:
+            raise PubSubError(
+                f"{self._name}: batch {known} was committed, and the newest is {newest} now; a checkpoint that is made "
+                "anew needs a topic that is started anew",
+                topic=self.setup.topic,
+            )
+        for batch in range((-1 if known is None else known) + 1, newest + 1):
+            parts = await asyncio.to_thread(self._parts, batch)
+            for session in self.machine.committed(batch, parts):
+                self._wake(session)
+
+    def _wake(self, session: Any) -> None:
+        peer = self._peers.get(session)
+        if peer is not None:
+            peer.wake.set()
+
+    async def _farewell(self, listener: Listener) -> None:
+        """Send everybody what is committed, and why it ends."""
+        closing = asyncio.ensure_future(listener.close(STOP_SECONDS))
+        if self._why is Why.ENDED:
+            with contextlib.suppress(WallarooError):
+                await self._look()
+        for session in self.machine.end(self._why, self._reason):
+            self._wake(session)
+        if self._peers:
+            self._alone.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._alone.wait(), STOP_SECONDS)
+        for peer in self._peers.values():
+            peer.stream.abort()
+        await closing
+
+    async def _serve(self, stream: ByteStream) -> None:
+        """One subscriber, from its hello to its end."""
+        hello = await self._hello(stream)
+        if hello is None:
+            return
+        session = self._next_session
+        self._next_session += 1
+        peer = self._peers[session] = _Peer(stream)
+        log.debug("%s: subscriber %r at %s joins", self._name, hello.subscriber[:100], stream.peer)
+        self.machine.join(session, hello)
+        sides = [asyncio.ensure_future(self._feed(session, peer)), asyncio.ensure_future(_until_it_ends(stream))]
+        try:
+            await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for side in sides:
+                side.cancel()
+            ends = await asyncio.gather(*sides, return_exceptions=True)
+            self.machine.left(session)
+            del self._peers[session]
+            if not self._peers:
+                self._alone.set()
+        for end in ends:
+            if isinstance(end, Exception) and not isinstance(end, TransportError):
+                raise end
+
+    async def _hello(self, stream: ByteStream) -> Hello | None:
+        """What the peer says first; None, and it is told, when that is no hello."""
+        decoder = Decoder(control_only=True)
+        try:
+            async with asyncio.timeout(self.setup.handshake_timeout):
+                while (message := decoder.next()) is None:
+                    data = await stream.read()
+                    if not data:
+                        return None
+                    decoder.feed(data)
+        except TransportError:
+            return None
+        except TimeoutError:
+            problem = f"no hello came within {self.setup.handshake_timeout:g} seconds"
+        except ProtocolError as error:
+            problem = error.message
+        else:
+            if isinstance(message, Hello) and not decoder.waiting:
+                return message
+            problem = f"a {type(message).__name__} message came where a hello, and nothing behind it, was expected"
+        log.info("%s: %s is refused: %s", self._name, stream.peer, problem)
+        stream.write(encode(Closed(Why.REFUSED, problem)))
+        return None
+
+    async def _feed(self, session: int, peer: _Peer) -> None:
+        """Send a subscriber one thing after the other, until it is closed."""
+        while True:
+            peer.wake.clear()
+            outgoing = self.machine.take(session)
+            if outgoing is None:
+                await peer.wake.wait()
+            elif isinstance(outgoing, BatchPart):
+                if not await self._send_part(session, peer, outgoing):
+                    return
+            else:
+                peer.stream.write(encode(outgoing))
+                if isinstance(outgoing, Closed):
+                    log.warning("%s: %s is closed: %s", self._name, peer.stream.peer, outgoing.reason)
+                    return
+                await self._drained(session, peer)
+
+    async def _send_part(self, session: int, peer: _Peer, part: BatchPart) -> bool:
+        """Send the messages of a part, for as long as the subscriber is served; False when they cannot be had."""
+        try:
+            async for message in self._messages(part):
+                for piece in encode_parts(message):
+                    peer.stream.write(bytes(piece))
+                await self._drained(session, peer)
+                if self.machine.closing(session) is not None:
+                    break
+        except PubSubError as error:
+            peer.stream.write(encode(Closed(Why.NOT_KEPT, error.message)))
+        except WallarooError as error:
+            if isinstance(error, TransportError):
+                raise
+            log.warning("%s: %s", self._name, error)
+            peer.stream.write(encode(Closed(Why.LATER, error.message)))
+        else:
+            return True
+        return False
+
+    def _messages(self, part: BatchPart) -> AsyncIterator[Data]:
+        """The messages of a part, read once for all who are sent them at about the same time."""
+        batch, file = cast("tuple[int, StagedFile]", part.source)
+        return self._readings.messages((batch, file.name), lambda: self._read(batch, file))
+
+    def _read(self, batch: int, file: StagedFile) -> Iterator[Data]:
+        for moment, rows in self._outbox.messages(batch, file):
+            yield Data(moment, pack_rows(rows))
+
+    async def _drained(self, session: int, peer: _Peer) -> None:
+        """Wait until the peer has taken most of what was written, or it is to be closed all the same."""
+        if peer.stream.queued < HIGH_WATER:
+            await asyncio.sleep(0)
+            return
+        draining = asyncio.ensure_future(peer.stream.drain())
+        try:
+            while not draining.done() and self.machine.closing(session) is None:
+                peer.wake.clear()
+                waking = asyncio.ensure_future(peer.wake.wait())
+                await asyncio.wait((draining, waking), return_when=asyncio.FIRST_COMPLETED)
+                waking.cancel()
+            if draining.done():
+                draining.result()
+        finally:
+            draining.cancel()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failure = self._failure or error
+            self._stop(Why.LATER, "the publisher has failed and is started again")
+
+
+async def _until_it_ends(stream: ByteStream) -> None:
+    """Until the peer closes, or sends what it has no business to: behind its hello a subscriber is silent."""
+    await stream.read()
+
+
+def run_publisher(setup: PublisherSetup, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """Serve the partition in ``mapInPandas``, yielding empty frames as heartbeats; ends when the publisher does."""
+    holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+    registry = leases_of(setup.registry, setup.topic, setup.lease_seconds)
+    with registry, TopicCatalog(setup.registry, lease_seconds=setup.lease_seconds) as topics:
+        tenancy = Tenancy(registry, topics, setup.topic, setup.partition, setup.submission, holder)
+        service = PublisherService(setup, tenancy)
+        yield from serve(ServiceThread(service, f"wallaroo-topic-{setup.topic}-{setup.partition}"), rows)

@@ -1,0 +1,166 @@
+"""How the rows of a batch get from its tasks into the topic's files: one Spark job, and nothing of it seen yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import IntegralType
+
+from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.errors import PubSubError
+from wallaroo_spark.pubsub.publishing.topic_log import Manifest, StagedFile, TopicLog
+from wallaroo_spark.slots.job_errors import in_short
+from wallaroo_spark.storage.locations import Location, for_tasks
+
+EpochArgument = None | int | str | tuple[int, str]
+"""What the times of published rows are made of; see ``Topic.publish``."""
+
+BATCH_PROPERTY = "streaming.sql.batchId"
+"""The local property under which Spark says which batch is being run."""
+QUERY_PROPERTY = "sql.streaming.queryId"
+"""Within a batch this is the id of the query, as its checkpoint has it."""
+RUN_PROPERTY = "spark.jobGroup.id"
+"""Within a batch this is the id of the query's run."""
+
+
+class Named(Protocol):
+    """What is asked of a topic here."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def pairs(self) -> bool:
+        """Whether its times are pairs."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What the tasks of a batch have written: to be sealed. ``schema`` is None when there are no rows."""
+
+    manifest: Manifest
+    schema: Any
+    run: str
+
+
+def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, outbox: TopicLog, topic: Named) -> Staged:
+    """Have the tasks of ``df`` write its rows for a batch that is not committed. Raises :class:`PubSubError`."""
+    number, column = _epoch_parts(epoch, topic)
+    batch, run, query = _batch(df, number, topic)
+    _check_column(df, column, topic)
+    newest = files.committed()
+    _check_query(files, query, batch, topic)
+    if newest is not None and batch <= newest:
+        raise PubSubError(
+            f"batch {batch} is committed already, in {files.identity}, and subscribers have passed it; publish within "
+            "the foreachBatch of the query that has this checkpoint",
+            topic=topic.name,
+            batch=batch,
+        )
+    try:
+        checkpoint = for_tasks(outbox.checkpoint, df.sparkSession)
+        write = _writer(checkpoint, outbox.topic, batch, column)
+        rows = df.mapInArrow(write, "file string, columns binary").collect()
+    except Exception as error:
+        # A task's own words are worth more than the many lines that Spark puts around them.
+        said = in_short(error)
+        if "PubSubError: " in said:
+            raise PubSubError(said.partition("PubSubError: ")[2], topic=topic.name, batch=batch) from None
+        raise
+    written = sorted((StagedFile.from_json(row.file) for row in rows), key=lambda file: file.partition)
+    schema = pa.ipc.read_schema(pa.py_buffer(bytes(rows[0].columns))) if rows else None
+    return Staged(Manifest(batch, tuple(written)), schema, run)
+
+
+def _writer(
+    checkpoint: Location, name: str, batch: int, column: str | None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        schemas: list[pa.Schema] = []
+
+        def noted() -> Iterator[pa.RecordBatch]:
+            for found in rows:
+                schemas[:] = [found.schema]
+                yield found
+
+        file = TopicLog(checkpoint, name).stage(batch, context.partitionId(), context.attemptNumber(), noted(), column)
+        if file is not None:
+            columns = schemas[0].serialize().to_pybytes()
+            yield pa.record_batch({"file": [file.to_json()], "columns": pa.array([columns], pa.binary())})
+
+    return write
+
+
+def _epoch_parts(epoch: EpochArgument, topic: Named) -> tuple[int | None, str | None]:
+    number: Any
+    column: Any
+    number, column = epoch if isinstance(epoch, tuple) and len(epoch) == 2 else (epoch, None)
+    if isinstance(number, str):
+        number, column = None, number
+    if not (number is None or type(number) is int) or not (column is None or isinstance(column, str)):
+        raise PubSubError(
+            f"epoch {epoch!r} names no time; give a batch id, a column, (batch id, column), or nothing for the batch "
+            "that runs",
+            topic=topic.name,
+        )
+    if number is not None and number < 0:
+        raise PubSubError(f"epoch {number} is no batch id; Spark counts batches from 0", topic=topic.name)
+    if topic.pairs != (column is not None):
+        has = "pairs of a batch and a column" if topic.pairs else "batches"
+        way_out = "name the column with epoch=" if topic.pairs else "leave out the column, or start it with pairs=True"
+        raise PubSubError(f"the times of topic {topic.name!r} are {has}; {way_out}", topic=topic.name)
+    return number, column
+
+
+def _check_query(files: CheckpointFiles, query: str | None, batch: int, topic: Named) -> None:
+    """Refuse a query that writes to another checkpoint: what is published would be sent by the commits of the other."""
+    found = files.query_id()
+    if query is not None and found != query:
+        there = f"of the query {found}" if found else "of no query"
+        raise PubSubError(
+            f"topic {topic.name!r} has the checkpoint {files.identity}, which is {there}, and batch {batch} is of the "
+            f"query {query}; start the topic with the checkpoint= of the query that publishes on it",
+            topic=topic.name,
+            query=query,
+            found=found,
+        )
+
+
+def _batch(df: DataFrame, number: int | None, topic: Named) -> tuple[int, str, str | None]:
+    """The batch, the run of the query it is in, empty where Spark does not say, and the query's id if it says so."""
+    try:
+        context = df.sparkSession.sparkContext
+        running, run = context.getLocalProperty(BATCH_PROPERTY), context.getLocalProperty(RUN_PROPERTY)
+        query = context.getLocalProperty(QUERY_PROPERTY)
+    except Exception:
+        # Spark Connect has no local properties.
+        running = run = query = None
+    if number is None and running is None:
+        raise PubSubError(
+            f"Spark does not say which batch this is, for topic {topic.name!r}; call publish inside foreachBatch, or "
+            "pass the batch id on: publish(df, topic, epoch=batch_id)",
+            topic=topic.name,
+        )
+    return (int(running or 0) if number is None else number), (run or ""), query
+
+
+def _check_column(df: DataFrame, column: str | None, topic: Named) -> None:
+    if column is None:
+        return
+    if column not in df.columns:
+        raise PubSubError(f"epoch column {column!r} is not among the columns {', '.join(df.columns)}", topic=topic.name)
+    kind = df.schema[column].dataType
+    if not isinstance(kind, IntegralType):
+        raise PubSubError(
+            f"epoch column {column} is {kind.simpleString()}; a part of a time is an integer from 0, so cast it",
+            topic=topic.name,
+        )

@@ -1,0 +1,410 @@
+"""The driver's handle of a topic: it runs the publishers, and publishes the DataFrames of a query's batches.
+
+Source: ``docs/pubsub.md``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from pyspark.sql import DataFrame
+
+from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError, one_line
+from wallaroo_spark.options import resolve_secret
+from wallaroo_spark.pubsub.publishing.leasing import ENDED
+from wallaroo_spark.pubsub.publishing.publication import MAX_SUBSCRIBER_BYTES, MAX_SUBSCRIBERS
+from wallaroo_spark.pubsub.publishing.publisher import PublisherSetup
+from wallaroo_spark.pubsub.publishing.staging import EpochArgument, stage
+from wallaroo_spark.pubsub.publishing.topic_log import RETAIN, TopicLog
+from wallaroo_spark.pubsub.topic_catalog import (
+    LEASE_SECONDS,
+    ServedPartition,
+    TopicCatalog,
+    TopicRecord,
+    checked_name,
+    leases_of,
+)
+from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.sidecar.task_access import require_reach
+from wallaroo_spark.slots import spark_checks
+from wallaroo_spark.slots.long_jobs import JobRecord, LongJobs, Work
+from wallaroo_spark.slots.patience import Patience
+from wallaroo_spark.storage.locations import for_tasks
+from wallaroo_spark.transport import advertised, open_door
+
+log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
+
+PUBLISHERS_SECONDS = 120.0
+"""How long the publishers may take to come up: a cluster may first have to start their executors."""
+STOP_SECONDS = 20.0
+_LOCK = "topic"
+
+
+class Topic:
+    """A topic, and the publishers that serve it from within Spark, one a partition, each taking a task slot for good.
+
+    ``checkpoint`` is that of the query whose batches are published, a path or a URI that every executor reaches.
+    ``registry`` is a Redis URL (also ``env:NAME`` or ``file:PATH``), or ``embedded`` for one of its own on one machine;
+    a receiver's is ``receiver.registry_url``. Publisher p listens on ``port`` + p, 0 being any, at ``host``, and is
+    reached at ``advertise``, in which ``{slot}`` and ``{port}`` are p and its port. ``cookie`` is what subscribers must
+    show. The newest ``retain`` batches stay for those who were cut off; one for whom more than ``max_subscriber_bytes``
+    wait is cut off itself. With ``pairs`` the times are (batch, value of a column) rather than batches. The ``tls_…``
+    are PEM files on every executor; ``tls_ca`` has subscribers show certificates too.
+
+    As a context manager it starts on entry and stops on exit, for good unless an exception is what ends it. Raises
+    :class:`ConfigurationError` for what cannot work, before anything starts.
+    """
+
+    def __init__(
+        self,
+        spark: Any,
+        name: str,
+        *,
+        checkpoint: str,
+        registry: str = "embedded",
+        partitions: int = 1,
+        pairs: bool = False,
+        cookie: str = "",
+        host: str = "",
+        port: int = 0,
+        advertise: str = "",
+        retain: int = RETAIN,
+        max_subscriber_bytes: int = MAX_SUBSCRIBER_BYTES,
+        max_subscribers: int = MAX_SUBSCRIBERS,
+        lease_seconds: float = LEASE_SECONDS,
+        handshake_timeout: float = 10.0,
+        tls_certificate: str = "",
+        tls_key: str = "",
+        tls_ca: str = "",
+    ) -> None:
+        limits = {"partitions": partitions, "retain": retain, "max_subscriber_bytes": max_subscriber_bytes}
+        for option, value in limits.items():
+            if value < 1:
+                raise ConfigurationError(f"topic {name!r}: {option} is {value}, and must be 1 or more", option=option)
+        if advertise:
+            advertised(advertise, 0, 1)
+        if bool(tls_key) != bool(tls_certificate) or (tls_ca and not tls_certificate):
+            raise ConfigurationError(f"topic {name!r}: tls_certificate and tls_key go together, and tls_ca needs both")
+        self.name = checked_name(name)
+        self.owner = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        self.pairs = pairs
+        self._spark = spark
+        self._files = CheckpointFiles(checkpoint, spark)
+        self._outbox = TopicLog(checkpoint, name, spark)
+        self._registry_option = registry
+        self._lease_seconds = lease_seconds
+        self._setup = PublisherSetup(
+            topic=name,
+            identity="",
+            partition=0,
+            partitions=partitions,
+            product=pairs,
+            submission=0,
+            checkpoint=checkpoint,
+            registry="",
+            cookie=cookie,
+            retain=retain,
+            max_subscriber_bytes=max_subscriber_bytes,
+            max_subscribers=max_subscribers,
+            host=host,
+            port=port,
+            advertise=advertise,
+            lease_seconds=lease_seconds,
+            handshake_timeout=handshake_timeout,
+            tls_certificate=tls_certificate,
+            tls_key=tls_key,
+            tls_ca=tls_ca,
+        )
+        self._embedded = EmbeddedRedis() if registry == "embedded" else None
+        self._leases: Registry | None = None
+        self._topics: TopicCatalog | None = None
+        self._jobs: LongJobs | None = None
+        self._identity = ""
+        self._schema: Any = None
+        self._published: dict[int, str] = {}
+        self._error = ""
+        self._warning = ""
+        self._lifecycle = threading.RLock()
+        self._patience = Patience(f"topic {name!r}")
+        self._rounds: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name!r})"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(for_good=kind is None)
+
+    @property
+    def registry_url(self) -> str:
+        """The registry's URL, for subscribers on the same machine when it is embedded. It may hold a password."""
+        return self._embedded.url if self._embedded else resolve_secret(self._registry_option)
+
+    def start(self) -> None:
+        """Start the publishers, and wait for them; nothing happens when they run.
+
+        Raises :class:`ConfigurationError` when the name is another driver's, task slots are too few or the publishers
+        do not come up, :class:`RegistryError` or :class:`CheckpointError`.
+        """
+        with self._lifecycle:
+            if self._jobs is not None:
+                return
+            self._patience.stopping.clear()
+            try:
+                self._start()
+            except BaseException:
+                self._shut_down(for_good=False)
+                raise
+            _running[self.name] = self
+
+    def stop(self, *, for_good: bool = True) -> None:
+        """Let the publishers go; may be called again. Stop the query first: its next :meth:`publish` would fail.
+
+        Subscribers get all that is committed. Then they are told that the topic has ended, or, when it is not
+        ``for_good``, wait for a driver that starts it again on the same checkpoint.
+        """
+        self._patience.stopping.set()
+        with self._lifecycle:
+            if _running.get(self.name) is self:
+                del _running[self.name]
+            self._shut_down(for_good)
+
+    def publish(self, df: DataFrame, epoch: EpochArgument = None) -> None:
+        """Publish the rows of a batch, to be sent once the batch is committed; call it inside ``foreachBatch``.
+
+        ``epoch`` says what the rows' times are. None and an integer: the batch, found out or as given. A column's name,
+        or an integer and a column's name: pairs of the batch and that column, integers from 0, for a topic with
+        ``pairs``. The DataFrame is computed once more for it, unless it is persisted; partition i of it belongs to
+        publisher i % partitions. A batch that is run again replaces what it published; nobody has seen that.
+
+        Raises :class:`PubSubError` when the batch is not known, is committed already or was published before, when
+        the columns are not those of the batches before, or the epoch column has what is no integer from 0.
+        """
+        if self._jobs is None:
+            raise PubSubError(f"topic {self.name!r} does not run; start it, or use it in a with statement")
+        staged = stage(df, epoch, self._files, self._outbox, self)
+        if self._published.get(staged.manifest.batch) == staged.run:
+            raise PubSubError(
+                f"batch {staged.manifest.batch} has been published on topic {self.name!r}; publish once a batch, the "
+                "union of what there is",
+                topic=self.name,
+                batch=staged.manifest.batch,
+            )
+        self._remember_schema(staged.schema)
+        self._outbox.seal(staged.manifest)
+        self._published = {staged.manifest.batch: staged.run} if staged.run else {}
+        self._outbox.keep_from(staged.manifest.batch - self._setup.retain)
+
+    def status(self) -> dict[str, Any]:
+        """What an operator wants to know, as JSON-ready values."""
+        jobs, topics = self._jobs, self._topics
+        served: dict[int, ServedPartition] = {}
+        if topics is not None:
+            with contextlib.suppress(RegistryError):
+                served = topics.served(self.name)
+        records = jobs.records if jobs else []
+        return {
+            "topic": self.name,
+            "identity": self._identity,
+            "error": self._error,
+            "warnings": [self._warning] if self._warning else [],
+            "partitions": [_partition_status(record, served.get(record.number)) for record in records],
+        }
+
+    def _start(self) -> None:
+        context = spark_checks.classic_context(self._spark)
+        master = context.master if context is not None else "connect"
+        spark_checks.registry_reach(self._registry_option, master)
+        spark_checks.task_slots(self._spark, self._setup.partitions, what="publishers")
+        require_reach(self._spark, self._setup.checkpoint, f"topic {self.name!r}")
+        if self._embedded is not None:
+            self._embedded.start()
+        leases = self._leases = leases_of(self.registry_url, self.name, self._lease_seconds)
+        self._topics = TopicCatalog(self.registry_url, lease_seconds=self._lease_seconds)
+        leases.ping()
+        self._patience.hold(
+            lambda: leases.lock(_LOCK, self.owner, self._lease_seconds), self._lease_seconds, self._name_in_use
+        )
+        self._identity = self._outbox.identity(self._setup.partitions, self.pairs)
+        self._patience.ask(lambda: leases.publish_fleet({ENDED: ""}))
+        self._patience.ask(lambda: leases.forget_slots_from(self._setup.partitions))
+        host = self._setup.host or ("127.0.0.1" if spark_checks.on_one_machine(master) else "0.0.0.0")
+        cookie = resolve_secret(self._setup.cookie)
+        self._warning = open_door(f"topic {self.name!r}: its publishers", host, cookie, self._setup.tls_ca)
+        if self._warning:
+            log.warning("%s", self._warning)
+        jobs = LongJobs(
+            self._spark,
+            self._setup.partitions,
+            f"wallaroo-topic-{self.name}",
+            f"publisher {{number}} of topic {self.name}",
+            leases.next_submission,
+            self._work(host),
+            self._lease_seconds,
+        )
+        self._jobs = jobs
+        self._patience.ask(self._round)
+        jobs.start()
+        self._rounds = threading.Thread(target=self._keep_going, name=f"wallaroo-topic-{self.name}", daemon=True)
+        self._rounds.start()
+        self._patience.await_served(
+            "publisher",
+            jobs.records,
+            lambda: {(number, lease.submission) for number, lease in leases.leases().items() if lease.connect},
+            PUBLISHERS_SECONDS,
+        )
+
+    def _work(self, host: str) -> Callable[[int, int], Work]:
+        # Executors may have neither the driver's environment nor its files, so secrets are resolved here.
+        shipped = vars(self._setup) | {
+            "identity": self._identity,
+            "checkpoint": for_tasks(self._setup.checkpoint, self._spark),
+            "registry": self.registry_url,
+            "cookie": resolve_secret(self._setup.cookie),
+            "host": host,
+        }
+
+        def work(partition: int, submission: int) -> Work:
+            setup = PublisherSetup(**{**shipped, "partition": partition, "submission": submission})
+
+            def serve(rows: Any) -> Any:
+                from wallaroo_spark.pubsub.publishing.publisher import run_publisher
+
+                yield from run_publisher(setup, rows)
+
+            return serve
+
+        return work
+
+    def _name_in_use(self) -> ConfigurationError:
+        assert self._leases is not None
+        assert self._topics is not None
+        other, record = self._leases.locked_by(_LOCK), self._topics.find(self.name)
+        ours = self._outbox.known()
+        same = record is None or (ours is not None and record.identity == ours.identity)
+        where = "" if same else ", with another checkpoint"
+        return ConfigurationError(
+            f"topic {self.name!r} is run by another driver ({other}){where}; stop it, or give this one another name",
+            topic=self.name,
+        )
+
+    def _keep_going(self) -> None:
+        while not self._patience.stopping.wait(min(1.0, self._lease_seconds / 3)):
+            said = ""
+            try:
+                self._round()
+            except WallarooError as error:
+                said = error.message
+                if said != self._error:
+                    log.warning("topic %s goes on, and this is tried again: %s", self.name, said)
+            self._error = said
+
+    def _round(self) -> None:
+        """What the driver says in the registry, said again: Redis may have been emptied."""
+        leases, topics = self._leases, self._topics
+        assert leases is not None
+        assert topics is not None
+        if self._embedded is not None and not self._embedded.running:
+            self._embedded.start()
+        if not leases.lock(_LOCK, self.owner, self._lease_seconds):
+            # Two drivers that take the partitions from each other would serve nobody; who was away too long gives in.
+            if self._jobs is not None:
+                self._jobs.expect_end()
+            raise self._name_in_use()
+        schema = b"" if self._schema is None else self._schema.serialize().to_pybytes()
+        partitions = self._setup.partitions
+        topics.announce(TopicRecord(self.name, partitions, self._identity, self.pairs, schema, self.owner))
+        if self._jobs is not None:
+            self._jobs.leases_seen(leases.leases())
+
+    def _remember_schema(self, schema: Any) -> None:
+        if schema is None:
+            return
+        if self._schema is None:
+            self._schema = schema
+            with contextlib.suppress(RegistryError):
+                self._round()
+        if (self._schema.names, self._schema.types) != (schema.names, schema.types):
+            raise PubSubError(
+                f"topic {self.name!r} has the columns {_columns(self._schema)}, and this batch has {_columns(schema)}; "
+                "select the same ones in every batch, or publish on another topic",
+                topic=self.name,
+            )
+
+    def _shut_down(self, for_good: bool) -> None:
+        """Free all that there is, whatever goes wrong with the rest of it."""
+        self._patience.stopping.set()
+        if self._rounds is not None:
+            self._rounds.join(10.0)
+        leases, topics, jobs, embedded = self._leases, self._topics, self._jobs, self._embedded
+        self._leases = self._topics = self._jobs = self._rounds = None
+        with contextlib.ExitStack() as last:
+            if embedded is not None:
+                last.callback(embedded.stop)
+            if leases is None or topics is None:
+                return
+            last.callback(leases.close)
+            last.callback(topics.close)
+            if jobs is not None:
+                jobs.expect_end()
+                jobs.join(STOP_SECONDS, lambda: self._dismiss(leases, for_good))
+            with contextlib.suppress(RegistryError):
+                if leases.locked_by(_LOCK) == self.owner:
+                    topics.withdraw(self.name)
+                    leases.unlock(_LOCK, self.owner)
+
+    def _dismiss(self, leases: Registry, for_good: bool) -> None:
+        """Have the publishers lose their leases, and know whether that is the end of the topic."""
+        with contextlib.suppress(RegistryError):
+            if leases.locked_by(_LOCK) in (self.owner, None):
+                leases.publish_fleet({ENDED: "yes" if for_good else ""})
+                leases.forget_slots_from(0)
+
+
+_running: dict[str, Topic] = {}
+
+
+def publish(df: DataFrame, topic: Topic | str, *, epoch: EpochArgument = None) -> None:
+    """Publish the rows of a batch on a topic of this driver, given as its handle or by name; see :meth:`Topic.publish`.
+
+    Raises :class:`PubSubError` as that does, and for a name of which no topic runs here.
+    """
+    handle = _running.get(topic) if isinstance(topic, str) else topic
+    if handle is None:
+        running = ", ".join(sorted(_running)) or "none"
+        raise PubSubError(
+            f"no topic {topic!r} runs in this driver ({running} do); start it with Topic(spark, {topic!r}, …)",
+            topic=topic,
+        )
+    handle.publish(df, epoch)
+
+
+def _partition_status(record: JobRecord, served: ServedPartition | None) -> dict[str, Any]:
+    standing = served.standing if served else None
+    return {
+        "partition": record.number,
+        "state": "serving" if served else ("starting" if record.running else "down"),
+        "submissions": record.submissions,
+        "last_error": record.last_error,
+        "address": served.address if served else None,
+        "newest": standing.newest if standing else None,
+        "subscribers": standing.subscribers if standing else 0,
+    }
+
+
+def _columns(schema: Any) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -1,0 +1,299 @@
+"""What a topic has published and what it is about to, as files beside the checkpoint.
+
+    <checkpoint>/_wallaroo/topics/<topic>/topic.json                        what the topic is; its identity
+                                          <batch>/<partition>-<try>.arrow   rows, an Arrow IPC stream
+                                          <batch>.json                      the manifest: which files are the batch's
+                                          kept.json                         the oldest batch that is surely kept
+
+The tasks of a batch write the files, the driver then the manifest, both before the batch is committed; publishers read
+them once it is. A batch that is run again replaces the manifest, so files of an earlier try are of no batch any more.
+A batch without a manifest published nothing. Source: ``docs/pubsub.md#on-the-wire``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wallaroo_spark.errors import CheckpointError, PubSubError
+from wallaroo_spark.pubsub.messages import MAX_MESSAGE_BYTES
+from wallaroo_spark.pubsub.times import Time, pack, parse
+from wallaroo_spark.sidecar.folder import SidecarFolder
+from wallaroo_spark.storage.locations import Location
+
+T = TypeVar("T")
+
+FOLDER = "topics"
+RETAIN = 64
+"""Batches that are kept for subscribers who were cut off, unless told otherwise."""
+MESSAGE_BYTES = 4 << 20
+"""Arrow batches are cut into pieces of about so many bytes, each a message."""
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A file of rows, ``partition`` being that of the DataFrame; ``parts`` are time and rows of its Arrow batches."""
+
+    partition: int
+    name: str
+    rows: int
+    bytes: int
+    parts: tuple[tuple[Time, int], ...]
+
+    def to_json(self) -> str:
+        """The file as text, for a task to hand to the driver and for the manifest."""
+        return json.dumps(self._values())
+
+    @classmethod
+    def from_json(cls, text: str) -> StagedFile:
+        """Read what :meth:`to_json` wrote."""
+        return cls._read(json.loads(text))
+
+    def _values(self) -> dict[str, Any]:
+        return {**vars(self), "parts": [[pack(time), rows] for time, rows in self.parts]}
+
+    @classmethod
+    def _read(cls, values: dict[str, Any]) -> StagedFile:
+        parts = tuple((parse(time, "a manifest"), int(rows)) for time, rows in values["parts"])
+        return cls(int(values["partition"]), str(values["name"]), int(values["rows"]), int(values["bytes"]), parts)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files that a batch published."""
+
+    batch: int
+    files: tuple[StagedFile, ...]
+
+    def of(self, partition: int, partitions: int) -> tuple[StagedFile, ...]:
+        """The files that belong to one of so many publishers."""
+        return tuple(file for file in self.files if file.partition % partitions == partition)
+
+    def times(self) -> set[Time]:
+        """The times that the batch has rows of."""
+        return {time for file in self.files for time, _ in file.parts}
+
+    def to_json(self) -> bytes:
+        """The manifest as its file has it."""
+        values = {"version": VERSION, "batch": self.batch, "files": [file._values() for file in self.files]}
+        return json.dumps(values).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Manifest:
+        """Read a manifest. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for what is none."""
+        values = json.loads(data)
+        if values["version"] != VERSION:
+            raise ValueError(f"version {values['version']!r} is not known")
+        return cls(int(values["batch"]), tuple(StagedFile._read(file) for file in values["files"]))
+
+
+@dataclass(frozen=True)
+class TopicIdentity:
+    """What stays with a topic for as long as its checkpoint and its partitions do."""
+
+    identity: str
+    partitions: int
+    product: bool
+
+
+class TopicLog:
+    """The folder of one topic beside a checkpoint, which is a path or a URI as the session ``spark`` takes it.
+
+    Methods raise :class:`CheckpointError` when files cannot be read or written.
+    """
+
+    def __init__(self, checkpoint: Location, topic: str, spark: Any = None) -> None:
+        self.checkpoint = checkpoint
+        self.topic = topic
+        self._folder = SidecarFolder(checkpoint, FOLDER, topic, spark=spark)
+
+    def __repr__(self) -> str:
+        return f"TopicLog({self._folder.identity!r})"
+
+    def identity(self, partitions: int, product: bool) -> str:
+        """The name of the topic's history: a new one when there is none, or it was published in another shape."""
+        found = self.known()
+        if found is not None and (found.partitions, found.product) == (partitions, product):
+            return found.identity
+        made = TopicIdentity(uuid.uuid4().hex, partitions, product)
+        self._folder.write("topic.json", json.dumps(vars(made)).encode())
+        return made.identity
+
+    def known(self) -> TopicIdentity | None:
+        """What the topic was when it was last started; None before that."""
+        data = self._folder.read("topic.json")
+        return None if data is None else self._parsed("topic.json", lambda: TopicIdentity(**json.loads(data)))
+
+    def stage(
+        self, batch: int, partition: int, attempt: int, rows: Iterable[pa.RecordBatch], column: str | None
+    ) -> StagedFile | None:
+        """Write the rows of a partition of a batch; None, and no file, when there are none.
+
+        A ``column`` makes the times pairs of the batch and its values; raises :class:`PubSubError` for values that are
+        not integers from 0. No two calls write the same file.
+        """
+        name = f"{partition}-{attempt}-{uuid.uuid4().hex[:8]}.arrow"
+        parts: list[tuple[Time, int]] = []
+        writer = sink = None
+        path = ""
+        try:
+            for time, piece in _pieces(batch, rows, column):
+                if writer is None:
+                    folder = SidecarFolder(self.checkpoint, FOLDER, self.topic, str(batch))
+                    path = f"{folder.folder()}/{name}"
+                    sink = folder.filesystem.open_output_stream(path)
+                    writer = pa.ipc.new_stream(sink, piece.schema)
+                writer.write_batch(piece)
+                parts.append((time, piece.num_rows))
+            if writer is None or sink is None:
+                return None
+            writer.close()
+            size = sink.tell()
+        except OSError as error:
+            raise CheckpointError(
+                f"{self._folder.identity}/{batch}/{name} cannot be written: {error}; check that executors may write to "
+                "the checkpoint's file system, and that there is room",
+                batch=batch,
+            ) from error
+        finally:
+            if sink is not None:
+                sink.close()
+        self._to_disk(path)
+        return StagedFile(partition, name, sum(count for _, count in parts), size, tuple(parts))
+
+    def seal(self, manifest: Manifest) -> None:
+        """Say which files a batch consists of, in place of what was said before."""
+        self._folder.write(f"{manifest.batch}.json", manifest.to_json())
+
+    def manifest(self, batch: int) -> Manifest | None:
+        """What a batch published; None when that was nothing. Raises :class:`PubSubError` when it is not kept."""
+        data = self._folder.read(f"{batch}.json")
+        # Read in this order: the oldest batch that is kept is written before anything is removed.
+        if batch < self.kept_from():
+            raise self._not_kept(batch)
+        return None if data is None else self._parsed(f"{batch}.json", lambda: Manifest.from_json(data))
+
+    def messages(self, batch: int, file: StagedFile) -> Iterator[tuple[Time, pa.RecordBatch]]:
+        """The rows of a file as they go into messages, each batch with its time.
+
+        Raises :class:`PubSubError` when the file is not kept.
+        """
+        path = f"{self._folder.path}/{batch}/{file.name}"
+        try:
+            with self._folder.filesystem.open_input_stream(path) as source, pa.ipc.open_stream(source) as reader:
+                for (time, _), rows in zip(file.parts, reader, strict=True):
+                    yield time, rows
+        except FileNotFoundError:
+            raise self._not_kept(batch) from None
+        except (OSError, pa.ArrowInvalid, ValueError) as error:
+            raise CheckpointError(
+                f"{self._folder.identity}/{batch}/{file.name} cannot be read: {error}; check that every executor "
+                "reaches the checkpoint's file system",
+                batch=batch,
+            ) from error
+
+    def kept_from(self) -> int:
+        """The oldest batch that is surely kept."""
+        data = self._folder.read("kept.json")
+        return 0 if data is None else self._parsed("kept.json", lambda: int(json.loads(data)["batch"]))
+
+    def keep_from(self, batch: int) -> None:
+        """Remove what was published before ``batch``."""
+        names = self._folder.names()
+        old = {int(name.removesuffix(".json")) for name in names if name.removesuffix(".json").isdecimal()}
+        gone = sorted(number for number in old if number < batch)
+        if not gone:
+            return
+        self._folder.write("kept.json", json.dumps({"batch": batch}).encode())
+        for number in gone:
+            self._folder.delete(f"{number}.json")
+            self._folder.delete_folder(str(number))
+
+    def _to_disk(self, path: str) -> None:
+        if self._folder.local:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _parsed(self, name: str, read: Callable[[], T]) -> T:
+        try:
+            return read()
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self._folder.identity}/{name} is damaged: {error!r}; remove the folder, and the topic begins anew",
+                file=name,
+            ) from error
+
+    def _not_kept(self, batch: int) -> PubSubError:
+        return PubSubError(
+            f"what batch {batch} published on topic {self.topic} is no longer kept; have the topic retain more batches",
+            topic=self.topic,
+            batch=batch,
+        )
+
+
+def _pieces(batch: int, rows: Iterable[pa.RecordBatch], column: str | None) -> Iterator[tuple[Time, pa.RecordBatch]]:
+    """The rows by time, in pieces that are fit for a message each."""
+    for found in rows:
+        by_time = [(batch, found)] if column is None else _by_column(batch, found, column)
+        for time, same in by_time:
+            for piece in _cut(same):
+                yield time, _carried(batch, piece)
+
+
+def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if rows.nbytes <= MESSAGE_BYTES or rows.num_rows <= 1:
+        if rows.num_rows:
+            yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _cut(rows.slice(0, half))
+    yield from _cut(rows.slice(half))
+
+
+def _carried(batch: int, piece: pa.RecordBatch) -> pa.RecordBatch:
+    """A piece that fits into a message, its time and the schema included."""
+    if piece.nbytes > MAX_MESSAGE_BYTES * 3 // 4:
+        raise PubSubError(
+            f"a row of batch {batch} takes {piece.nbytes} bytes, and a message carries at most {MAX_MESSAGE_BYTES}; "
+            "publish smaller rows",
+            batch=batch,
+        )
+    return piece
+
+
+def _by_column(batch: int, rows: pa.RecordBatch, column: str) -> Iterator[tuple[Time, pa.RecordBatch]]:
+    values = rows.column(column)
+    if not pa.types.is_integer(values.type):
+        raise _no_time(column, f"is {values.type}")
+    if not rows.num_rows:
+        return
+    if values.null_count:
+        raise _no_time(column, f"has {values.null_count} nulls")
+    least = pc.min(values).as_py()
+    if least < 0:
+        raise _no_time(column, f"has the value {least}")
+    order = pc.sort_indices(values)
+    rows, numbers = rows.take(order), values.take(order).to_numpy()
+    starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    for start, end in itertools.pairwise(starts):
+        yield (batch, int(numbers[start])), rows.slice(start, end - start)
+
+
+def _no_time(column: str, problem: str) -> PubSubError:
+    return PubSubError(
+        f"epoch column {column} {problem}; a part of a time is an integer from 0, so cast or fill the column",
+        column=column,
+    )

@@ -1,0 +1,1 @@
+"""The subscribers' side of a topic; Spark is not needed."""

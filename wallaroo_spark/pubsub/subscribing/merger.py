@@ -1,0 +1,269 @@
+"""How the messages of a topic's partitions become one sequence of whole epochs: pure state, without sockets or clocks.
+
+Source: ``docs/pubsub.md#where-it-comes-from``. It adds going on where a connection broke.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from wallaroo_spark.errors import ConfigurationError, PubSubError
+from wallaroo_spark.protocol.faults import Fault, broken
+from wallaroo_spark.pubsub.antichains import MaximalAntichain, MinimalAntichain
+from wallaroo_spark.pubsub.messages import Data, Snapshot, Update
+from wallaroo_spark.pubsub.times import Time, key, least
+
+MAX_HELD_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """Rows for the application. ``payload`` is MessagePack that nobody has decoded yet."""
+
+    time: Time
+    partition: int
+    payload: bytes | memoryview = field(repr=False)
+
+
+@dataclass(frozen=True)
+class FrontierMoved:
+    """The lower frontier of the whole topic has moved; the first one says where it begins.
+
+    Everything that ``frontier`` has passed was delivered before.
+    """
+
+    frontier: tuple[Time, ...]
+    changes: tuple[tuple[Time, int], ...]
+
+
+MergedItem = Delivered | FrontierMoved
+
+
+@dataclass
+class _Partition:
+    """``own`` is the partition's lower frontier, None before its first snapshot.
+
+    ``seen`` are the data messages that came since that moved, ``repeated`` those that come once more after a break.
+    """
+
+    own: MinimalAntichain | None = None
+    connected: bool = False
+    ended: bool = False
+    held: list[Data] = field(default_factory=list)
+    seen: int = 0
+    repeated: int = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(len(data.payload) for data in self.held)
+
+
+class Merger:
+    """Makes one sequence of items of what the publishers of all partitions send.
+
+    With ``atomic``, only epochs that no publisher had begun are let through, and each is held back until the whole
+    topic has passed it. Without, everything is let through as it comes. What is at or before ``beyond`` is dropped in
+    either case. ``resume`` begins at a frontier of an earlier subscription, rather than with what comes next. More than
+    ``max_held_bytes`` are taken in only from partitions that the others wait for, see :meth:`may_read`.
+    """
+
+    def __init__(
+        self,
+        partitions: int,
+        *,
+        atomic: bool = True,
+        beyond: tuple[Time, ...] = (),
+        resume: tuple[Time, ...] = (),
+        max_held_bytes: int = MAX_HELD_BYTES,
+    ) -> None:
+        if partitions < 1:
+            raise ConfigurationError(f"a topic has 1 partition or more, and not {partitions}")
+        self._partitions = [_Partition() for _ in range(partitions)]
+        self._atomic = atomic
+        self._beyond = MaximalAntichain(beyond)
+        self._resume = resume
+        self._most_held = max_held_bytes
+        self._held = 0
+        self._lower = MinimalAntichain()
+        self._filter = MaximalAntichain()
+        self._began = False
+        self.upper: tuple[Time, ...] = ()
+        """The merged upper frontier of the snapshots, for good: of what is at or before it, parts may be missing."""
+        self._shape = tuple({least(time) for time in (*beyond, *resume)})
+        if len(self._shape) > 1:
+            raise ConfigurationError(
+                f"beyond {beyond!r} and resume {resume!r} are of different shapes; a topic has times of one shape"
+            )
+
+    @property
+    def frontier(self) -> tuple[Time, ...] | None:
+        """The lower frontier of the whole topic; None until every partition has sent its snapshot."""
+        return self._lower.elements if self._began else None
+
+    @property
+    def filter(self) -> tuple[Time, ...]:
+        """What is at or before one of these is dropped."""
+        return (*self._filter.elements, *self._beyond.elements)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the data that wait for their epoch to be whole."""
+        return self._held
+
+    @property
+    def finished(self) -> bool:
+        """Whether every publisher has said that the topic has ended."""
+        return all(one.ended for one in self._partitions)
+
+    def resume(self, partition: int) -> tuple[Time, ...]:
+        """Where a publisher shall go on, for the hello: a tuple of one time, or empty to begin with what comes next.
+
+        Raises :class:`PubSubError` when there is no such time, which no publisher of this package lets happen.
+        """
+        one = self._partitions[partition]
+        if one.own is None:
+            return self._resume
+        if len(one.own) != 1:
+            raise PubSubError(f"partition {partition} stood at {one.own.elements!r} and cannot go on from one time")
+        return one.own.elements
+
+    def may_read(self, partition: int) -> bool:
+        """Whether to read more from a partition now: those that hold the others up are always read."""
+        own = self._partitions[partition].own
+        if self._held <= self._most_held or own is None:
+            return True
+        return all(one.own is not None for one in self._partitions) and any(time in self._lower for time in own)
+
+    def received(self, partition: int, message: Snapshot | Update | Data) -> list[MergedItem]:
+        """A publisher has sent something; returns what there is for the application now, in order.
+
+        Raises :class:`RemoteProtocolError` for what the protocol does not allow.
+        """
+        one = self._partitions[partition]
+        match message:
+            case Snapshot():
+                return self._snapshot(partition, one, message)
+            case Data():
+                return self._data(partition, one, message)
+            case Update():
+                return self._update(partition, one, message)
+
+    def lost(self, partition: int) -> None:
+        """A connection is gone: what it left unfinished is dropped, for it is sent again when the partition is back."""
+        one = self._partitions[partition]
+        if one.connected and one.own is not None:
+            own = one.own
+            self._hold(one, [data for data in one.held if not own.may_see(data.time)])
+            # What was let through already is known by its place.
+            one.repeated, one.seen = (0 if self._atomic else max(one.seen, one.repeated)), 0
+        one.connected = False
+
+    def ended(self, partition: int) -> None:
+        """A publisher has said that the topic has ended."""
+        self.lost(partition)
+        self._partitions[partition].ended = True
+
+    def validate(self) -> None:
+        """Raise AssertionError when something that must always hold does not; for tests."""
+        assert self._held == sum(one.held_bytes for one in self._partitions)
+        owns = [one.own for one in self._partitions if one.own is not None]
+        assert self._lower.elements == MinimalAntichain([time for own in owns for time in own]).elements
+        assert not self._began or self._atomic or not self._held
+        if self._began:
+            assert all(self._lower.may_see(data.time) for one in self._partitions for data in one.held)
+
+    def _snapshot(self, partition: int, one: _Partition, message: Snapshot) -> list[MergedItem]:
+        if one.connected:
+            raise broken(Fault.WRONG_STATE, f"partition {partition} sends a second snapshot")
+        self._check_shapes((*message.lower, *message.upper), f"partition {partition}")
+        expected = self.resume(partition)
+        if expected and message.lower != expected:
+            raise broken(
+                Fault.REPLAY_DIFFERS,
+                f"partition {partition} was asked to go on from {expected[0]!r} and begins at {message.lower!r}",
+            )
+        one.connected, one.ended = True, False
+        if one.own is not None:
+            return []
+        one.own = MinimalAntichain(message.lower)
+        self._lower.update([(time, 1) for time in one.own])
+        for time in message.upper:
+            self._filter.insert(time)
+        return self._begin() if all(other.own is not None for other in self._partitions) else []
+
+    def _begin(self) -> list[MergedItem]:
+        """Every snapshot is there: what has come meanwhile is judged by all of them."""
+        self._began = True
+        self.upper = self._filter.elements
+        for one in self._partitions:
+            self._hold(one, [data for data in one.held if not self._dropped(data.time)])
+        elements = self._lower.elements
+        return self._moved([(time, 1) for time in elements])
+
+    def _data(self, partition: int, one: _Partition, message: Data) -> list[MergedItem]:
+        own = self._own(partition, one, "data")
+        self._check_shapes((message.time,), f"partition {partition}")
+        if not own.may_see(message.time):
+            raise broken(Fault.WRONG_STATE, f"partition {partition} sends data at {message.time!r}, which it completed")
+        one.seen += 1
+        if one.seen <= one.repeated:
+            return []
+        if not self._atomic:
+            dropped = self._beyond.covers(message.time)
+            return [] if dropped else [Delivered(message.time, partition, message.payload)]
+        # Before all snapshots are there, nobody knows what is to be dropped.
+        if not self._began or not self._dropped(message.time):
+            one.held.append(message)
+            self._held += len(message.payload)
+        return []
+
+    def _update(self, partition: int, one: _Partition, message: Update) -> list[MergedItem]:
+        own = self._own(partition, one, "a frontier update")
+        self._check_shapes((time for time, _ in message.changes), f"partition {partition}")
+        before = MinimalAntichain(own)
+        try:
+            changes = own.update(message.changes)
+        except PubSubError as error:
+            raise broken(Fault.WRONG_STATE, f"partition {partition} breaks its frontier: {error.message}") from None
+        if any(change > 0 and not before.may_see(time) for time, change in changes):
+            raise broken(Fault.WRONG_STATE, f"partition {partition} moves its frontier back, to {own.elements!r}")
+        one.seen = one.repeated = 0
+        visible = self._lower.update(changes)
+        return self._moved(visible) if self._began and visible else []
+
+    def _moved(self, changes: list[tuple[Time, int]]) -> list[MergedItem]:
+        """What the frontier has passed, whole, and then that it has."""
+        self._filter.drop_passed(self._lower)
+        passed: list[tuple[int, Data]] = []
+        for partition, one in enumerate(self._partitions):
+            kept = [data for data in one.held if self._lower.may_see(data.time)]
+            if len(kept) < len(one.held):
+                passed += [(partition, data) for data in one.held if not self._lower.may_see(data.time)]
+                self._hold(one, kept)
+        passed.sort(key=lambda found: (key(found[1].time), found[0]))
+        items: list[MergedItem] = [Delivered(data.time, partition, data.payload) for partition, data in passed]
+        return [*items, FrontierMoved(self._lower.elements, tuple(changes))]
+
+    def _dropped(self, time: Time) -> bool:
+        return self._filter.covers(time) or self._beyond.covers(time)
+
+    def _hold(self, one: _Partition, held: list[Data]) -> None:
+        self._held -= one.held_bytes
+        one.held = held
+        self._held += one.held_bytes
+
+    def _own(self, partition: int, one: _Partition, what: str) -> MinimalAntichain:
+        if not one.connected or one.own is None:
+            raise broken(Fault.WRONG_STATE, f"partition {partition} sends {what} before its snapshot")
+        return one.own
+
+    def _check_shapes(self, times: Iterable[Time], who: str) -> None:
+        for time in times:
+            self._shape = self._shape or (least(time),)
+            if least(time) != self._shape[0]:
+                raise broken(
+                    Fault.WRONG_STATE,
+                    f"{who} speaks of the time {time!r}, and what came before of times like {self._shape[0]!r}; "
+                    "one topic has times of one shape",
+                )

@@ -1,0 +1,191 @@
+"""One partition's connection, as its subscriber has it: looked up, made, read, and given up in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_never, wait_random_exponential
+
+from wallaroo_spark.errors import (
+    ConfigurationError,
+    PubSubError,
+    RegistryError,
+    RemoteProtocolError,
+    TransportError,
+    one_line,
+)
+from wallaroo_spark.pubsub.items import Lost
+from wallaroo_spark.pubsub.messages import Decoder, Hello, Message, encode
+from wallaroo_spark.pubsub.subscribing.settings import Catalog, SubscriptionSettings
+from wallaroo_spark.transport import ByteStream, connect, parse_address
+
+log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 5.0
+PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 2.0
+SETTLED_SECONDS = 5.0
+"""A connection that has lasted so long was not in vain, though nothing came over it."""
+
+
+class LinkLost(Exception):
+    """The connection is gone, or could not be made, and is worth making again."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class PartitionLink:
+    """The way to the publisher of one partition.
+
+    Trouble begins with the first failure, and is over when the frontier moves, or a connection has lasted for some
+    seconds. When it lasts for ``lost_after`` seconds, whatever is done next raises :class:`PubSubError`.
+    """
+
+    def __init__(self, catalog: Catalog, settings: SubscriptionSettings, partition: int) -> None:
+        self.partition = partition
+        self.address = ""
+        self._catalog = catalog
+        self._settings = settings
+        self._stream: ByteStream | None = None
+        self._decoder = Decoder(max_message_bytes=settings.max_message_bytes)
+        self._clock = asyncio.get_running_loop().time
+        self._since: float | None = self._clock()
+        self._unserved: float | None = None
+        self._connected = 0.0
+        self._reason = "it was not reached yet"
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether it was lost and nothing has come since."""
+        return self._since is not None
+
+    async def connect(self, hello: Hello) -> None:
+        """Find the publisher, connect and say hello, again and again until trouble has lasted too long."""
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(LinkLost),
+            stop=stop_never,
+            wait=wait_random_exponential(multiplier=PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS),
+            before_sleep=self._note,
+            reraise=True,
+        )
+        async for attempt in retrying:
+            with attempt:
+                await self._connect(hello)
+
+    async def messages(self) -> list[Message]:
+        """What has come next, one message or more. Raises :class:`LinkLost` when the connection is gone."""
+        while not (found := self.judged(self._whole)):
+            await self._receive()
+        return found
+
+    def judged(self, step: Callable[[], T]) -> T:
+        """What a step that reads a message comes to; a peer that breaks the protocol is as good as gone."""
+        try:
+            return step()
+        except RemoteProtocolError as error:
+            raise LinkLost(f"the publisher at {self.address} broke the protocol: {error.message}") from error
+
+    def progressed(self) -> None:
+        """The publisher does what it is there for."""
+        if self._since is not None and self._reason:
+            log.info("%s is followed at %s", self._name, self.address)
+        self._since, self._reason = None, ""
+
+    def trouble(self, reason: str) -> None:
+        """The connection is gone. Raises :class:`PubSubError` when that has lasted for too long."""
+        now = self._clock()
+        if self._since is None or (self._connected and now - self._connected > SETTLED_SECONDS):
+            self._since = now
+        self._connected = 0.0
+        seconds, limit = now - self._since, self._settings.lost_after
+        if reason != self._reason:
+            log.warning("%s is lost, and sought again for %g seconds: %s", self._name, limit, reason)
+        self._reason = reason
+        if self._settings.on_lost is not None:
+            self._settings.on_lost(Lost(self.partition, self.address, reason, seconds))
+        if seconds >= limit:
+            at = f"last at {self.address}" if self.address else "which was never reached"
+            raise PubSubError(
+                f"{self._name}, {at}, is lost: nothing came of it for {seconds:.0f} seconds, and {limit:g} is the "
+                f"limit (lost_after); {reason}",
+                topic=self._settings.topic,
+                partition=self.partition,
+                address=self.address,
+                seconds=seconds,
+            )
+
+    async def pause(self) -> None:
+        """Between a connection that was lost and the next one."""
+        await asyncio.sleep(PAUSE_SECONDS if self.in_trouble else 0)
+
+    def seen_at(self, address: str) -> None:
+        """Where the registry has the partition now, empty for nowhere; a publisher it no longer knows is left."""
+        now = self._clock()
+        self._unserved = None if address else self._unserved or now
+        lost = self._unserved is not None and now - self._unserved >= self._settings.lost_after
+        if self._stream is not None and (lost or (address and address != self.address)):
+            log.warning("%s is left: the registry has it at %s", self._name, address or "no address")
+            self._stream.abort()
+
+    async def hang_up(self) -> None:
+        """End the connection, if there is one."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.abort()
+
+    @property
+    def _name(self) -> str:
+        return f"topic {self._settings.topic!r}, partition {self.partition}"
+
+    async def _connect(self, hello: Hello) -> None:
+        try:
+            served = await asyncio.to_thread(self._catalog.served, self._settings.topic)
+            place = served.get(self.partition)
+            if place is None:
+                raise LinkLost("nobody serves it at the moment")
+            self.address = place.address
+            host, port = parse_address(place.address)
+            left = self._settings.lost_after - (self._clock() - self._since if self._since is not None else 0.0)
+            self._stream = await connect(
+                host, port, tls=self._settings.tls, timeout=min(CONNECT_SECONDS, max(0.1, left))
+            )
+        except (TransportError, RegistryError, ConfigurationError) as error:
+            raise LinkLost(error.message) from error
+        self._decoder = Decoder(max_message_bytes=self._settings.max_message_bytes)
+        self._connected = self._clock()
+        self._stream.write(encode(hello))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(CONNECT_SECONDS, 0.1)):
+                await self._receive()
+                return
+        await self.hang_up()
+        raise LinkLost(f"the publisher at {self.address} did not answer within {CONNECT_SECONDS:g} seconds")
+
+    async def _receive(self) -> None:
+        assert self._stream is not None
+        try:
+            data = await self._stream.read()
+        except TransportError as error:
+            raise LinkLost(error.message) from error
+        if not data:
+            self.judged(self._decoder.finish)
+            raise LinkLost(f"the publisher at {self.address} closed the connection without a reason")
+        self._decoder.feed(data)
+
+    def _whole(self) -> list[Message]:
+        found = []
+        while (message := self._decoder.next()) is not None:
+            found.append(message)
+        return found
+
+    def _note(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        self.trouble(error.reason if isinstance(error, LinkLost) else str(error))

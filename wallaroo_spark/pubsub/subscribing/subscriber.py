@@ -1,0 +1,276 @@
+"""A subscriber's connections, one a partition, on asyncio: found in the registry, made again when they break.
+
+Source: ``docs/pubsub.md#where-it-comes-from``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError, one_line
+from wallaroo_spark.pubsub.items import Epoch, Frontier, Item, Position
+from wallaroo_spark.pubsub.messages import VERSION, Closed, Data, Hello, Snapshot, Update, Why
+from wallaroo_spark.pubsub.row_payloads import unpack_rows
+from wallaroo_spark.pubsub.subscribing.merger import Delivered, FrontierMoved, Merger
+from wallaroo_spark.pubsub.subscribing.partition_link import LinkLost, PartitionLink
+from wallaroo_spark.pubsub.subscribing.settings import Catalog, SubscriptionSettings, TopicDescription
+from wallaroo_spark.pubsub.times import Time, same_shape, start_of
+
+log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
+
+FIND_SECONDS = 0.2
+"""How often to look for a topic that is waited for."""
+LOOK_SECONDS = 2.0
+"""How often to see whether a partition is served elsewhere by now."""
+ITEM_BYTES = 256
+"""What an item counts beside its rows."""
+
+
+class Subscriber:
+    """Follows all partitions of a topic; of one event loop.
+
+    :meth:`open` finds the topic, :meth:`next` gives one item after the other, :meth:`close` ends it.
+    """
+
+    def __init__(self, catalog: Catalog, settings: SubscriptionSettings) -> None:
+        self.settings = settings
+        self.position: Position | None = settings.resume
+        self._catalog = catalog
+        self._record: TopicDescription | None = None
+        self._merger = Merger(1)
+        self._lines: list[PartitionLink] = []
+        self._items: deque[Delivered | FrontierMoved] = deque()
+        self._waiting = 0
+        self._changed = asyncio.Condition()
+        self._failure: BaseException | None = None
+        self._over = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waking: asyncio.Future[None] | None = None
+
+    @property
+    def frontier(self) -> tuple[Time, ...] | None:
+        """The lower frontier of what has been received; None before all snapshots are there."""
+        return self._merger.frontier
+
+    @property
+    def upper(self) -> tuple[Time, ...]:
+        """The upper frontier of the topic when the subscription began: nothing of that was let through."""
+        return self._merger.upper
+
+    async def open(self) -> None:
+        """Find the topic, and begin to connect to its publishers; once.
+
+        Raises :class:`PubSubError` when there is no such topic after ``wait`` seconds, :class:`RegistryError`, and
+        :class:`ConfigurationError` for a time that is not of the topic's shape.
+        """
+        settings = self.settings
+        record = self._record = await self._find()
+        self._check(record)
+        self._merger = Merger(
+            record.partitions,
+            atomic=settings.atomic,
+            beyond=() if settings.beyond == () else (settings.beyond,),
+            resume=() if settings.resume is None else (settings.resume.time,),
+            max_held_bytes=settings.max_held_bytes,
+        )
+        self._lines = [PartitionLink(self._catalog, settings, partition) for partition in range(record.partitions)]
+        for line in self._lines:
+            self._spawn(self._follow(line))
+        self._spawn(self._look())
+
+    async def next(self) -> Item | None:
+        """The next item, waiting for it; None when the topic has ended, or the subscriber was closed.
+
+        Raises :class:`PubSubError` when a partition is lost for good or refuses to serve, behind every item that came
+        before that, and :class:`RemoteProtocolError` for rows that cannot be read.
+        """
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._items or self._failure or self._over)
+            if not self._items:
+                if self._failure is not None:
+                    raise self._failure
+                return None
+            item = self._items.popleft()
+            self._waiting -= _weight(item)
+            self._changed.notify_all()
+        if isinstance(item, FrontierMoved):
+            return self._moved(item)
+        return Epoch(item.time, item.partition, unpack_rows(item.payload))
+
+    async def close(self) -> None:
+        """End all connections; who waits in :meth:`next` is given None. May be called again."""
+        self._over = True
+        self._items.clear()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _moved(self, item: FrontierMoved) -> Frontier:
+        if len(item.frontier) == 1 and self._record is not None:
+            self.position = Position(self._record.identity, item.frontier[0])
+        return Frontier(item.frontier, item.changes)
+
+    async def _find(self) -> TopicDescription:
+        settings, loop = self.settings, asyncio.get_running_loop()
+        until = loop.time() + settings.wait
+        while True:
+            try:
+                record = await asyncio.to_thread(self._catalog.find, settings.topic)
+            except RegistryError:
+                if loop.time() >= until:
+                    raise
+                record = None
+            if record is not None:
+                return record
+            if loop.time() >= until:
+                raise no_topic(settings.topic, settings.wait)
+            await asyncio.sleep(min(FIND_SECONDS, max(0.0, until - loop.time())))
+
+    def _check(self, record: TopicDescription) -> None:
+        settings, start = self.settings, start_of(0, product=record.product)
+        given: dict[str, Time] = {} if settings.beyond == () else {"beyond": settings.beyond}
+        if settings.resume is not None:
+            given["resume"] = settings.resume.time
+        for option, time in given.items():
+            if not same_shape(time, start):
+                raise ConfigurationError(
+                    f"option {option}: topic {settings.topic!r} has times like {start!r}, and {time!r} is none of them",
+                    option=option,
+                )
+        if settings.resume is not None and settings.resume.identity != record.identity:
+            raise PubSubError(
+                f"topic {settings.topic!r} was begun anew since the position that is to be resumed was taken; "
+                "subscribe without it",
+                topic=settings.topic,
+            )
+
+    async def _follow(self, line: PartitionLink) -> None:
+        """Keep one partition connected until it has ended."""
+        while True:
+            try:
+                await line.connect(self._hello(line.partition))
+                closed = await self._read(line)
+            except LinkLost as gone:
+                line.trouble(gone.reason)
+            else:
+                if closed is not None and self._closed(line, closed):
+                    return
+            finally:
+                await line.hang_up()
+            self._merger.lost(line.partition)
+            await self._wake()
+            await line.pause()
+
+    def _hello(self, partition: int) -> Hello:
+        settings, record = self.settings, self._record
+        assert record is not None
+        return Hello(
+            VERSION,
+            settings.cookie,
+            settings.topic,
+            partition,
+            settings.subscriber,
+            record.identity,
+            self._merger.resume(partition),
+        )
+
+    async def _read(self, line: PartitionLink) -> Closed | None:
+        """Take in what a publisher sends, until it closes."""
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._room(line.partition))
+            for message in await line.messages():
+                if isinstance(message, Closed):
+                    return message
+                if not isinstance(message, Snapshot | Update | Data):
+                    raise LinkLost("the publisher says hello, which is for subscribers to say")
+                before = self._merger.held_bytes
+                items = line.judged(partial(self._merger.received, line.partition, message))
+                if isinstance(message, Update):
+                    line.progressed()
+                if items or self._merger.held_bytes < before:
+                    await self._give(items)
+
+    def _room(self, partition: int) -> bool:
+        return self._waiting <= self.settings.max_waiting_bytes and self._merger.may_read(partition)
+
+    async def _give(self, items: list[Any]) -> None:
+        async with self._changed:
+            self._items.extend(items)
+            self._waiting += sum(map(_weight, items))
+            self._changed.notify_all()
+
+    def _closed(self, line: PartitionLink, closed: Closed) -> bool:
+        """Whether a publisher's close is the end of the partition. Raises for one that coming back does not mend."""
+        if closed.why is Why.ENDED and not self.settings.reopen:
+            self._merger.ended(line.partition)
+            log.info("topic %s, partition %d has ended: %s", self.settings.topic, line.partition, closed.reason)
+            return True
+        if closed.why in (Why.LATER, Why.ENDED):
+            line.trouble(closed.reason)
+            return False
+        raise PubSubError(
+            f"topic {self.settings.topic!r}, partition {line.partition} at {line.address}: {closed.reason}",
+            topic=self.settings.topic,
+            partition=line.partition,
+            address=line.address,
+            why=str(closed.why),
+        )
+
+    async def _look(self) -> None:
+        """Leave publishers that another has taken the place of: one that hangs does not say so."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                served = await asyncio.to_thread(self._catalog.served, self.settings.topic)
+            except WallarooError as error:
+                log.debug("topic %s cannot be looked up: %s", self.settings.topic, error)
+                continue
+            for line in self._lines:
+                place = served.get(line.partition)
+                line.seen_at(place.address if place is not None else "")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failure = self._failure or error
+        if error is not None or (self._merger.finished and not self._over):
+            self._over = True
+            for other in self._tasks:
+                other.cancel()
+            # A reference is kept, or it might be collected before it has run.
+            self._waking = asyncio.ensure_future(self._wake())
+
+    async def _wake(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+def _weight(item: Delivered | FrontierMoved) -> int:
+    """What an item counts: an application that takes nothing is not told of frontiers without end either."""
+    return ITEM_BYTES + (len(item.payload) if isinstance(item, Delivered) else 0)
+
+
+def no_topic(topic: str, wait: float) -> PubSubError:
+    """The error for a topic that is not there, and did not come within ``wait`` seconds."""
+    waited = f", after {wait:g} seconds" if wait else ""
+    return PubSubError(
+        f"topic {topic!r} is not published by anybody in this registry{waited}; check the name and the registry, or "
+        "wait for it longer",
+        topic=topic,
+    )

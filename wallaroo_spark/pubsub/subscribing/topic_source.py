@@ -1,0 +1,179 @@
+"""A topic as what a connector is fed from, so that one Spark application feeds another.
+
+It has what the connector SDK asks of a source, and imports nothing of it. Source:
+``docs/protocol.md#points-of-reference``; ``docs/pubsub.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+from wallaroo_spark.errors import ConfigurationError, PubSubError, ReplayError, one_line
+from wallaroo_spark.pubsub.items import Epoch, Position
+from wallaroo_spark.pubsub.messages import Why
+from wallaroo_spark.pubsub.row_payloads import stream_of
+from wallaroo_spark.pubsub.subscribing.settings import Catalog
+from wallaroo_spark.pubsub.subscribing.subscription import look_up, subscribe
+from wallaroo_spark.pubsub.times import batch_of, start_of
+
+INDEX_BITS = 32
+"""A reference is the batch, and so many bits for the place within it."""
+MOST_BATCHES = 1 << 31
+MOST_PLACES = 1 << INDEX_BITS
+
+VALUES = ("json", "arrow")
+
+log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRow:
+    """A record to be sent; ``event_time`` and ``key`` are never given."""
+
+    id: int
+    payload: bytes
+    event_time: None = None
+    key: None = None
+
+
+class TopicSource:
+    """The rows of a topic, in an order that is the same each time: by epoch, then by partition.
+
+    ``value`` is what a message has: ``json``, a row as a JSON object, or ``arrow``, some rows of an epoch as an Arrow
+    IPC stream. The other arguments are those of :func:`subscribe`. What is read first is the next epoch; after a
+    restart it goes on behind what was acknowledged, as long as the topic keeps that (``retain``), and whoever sends
+    before anything was acknowledged may miss what came while it was away. A topic that ends is waited for, unless
+    ``reopen`` is False: then its end is the end of the source.
+
+    The stream is named after the topic and its history, so that a topic that is begun anew is a new stream.
+
+    Raises :class:`PubSubError` when there is no such topic after ``wait`` seconds, and :class:`RegistryError`.
+    """
+
+    replayable = True
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        registry: str | Catalog,
+        value: str = "json",
+        wait: float = 0.0,
+        reopen: bool = True,
+        **settings: Any,
+    ) -> None:
+        if value not in VALUES:
+            raise ConfigurationError(f"option value: {value!r} is not one of {', '.join(VALUES)}", option="value")
+        odd = {"atomic", "beyond", "resume"} & set(settings)
+        if odd:
+            raise ConfigurationError(
+                f"option {min(odd)} is for subscriptions; a source gives whole epochs, and resumes by itself",
+                option=min(odd),
+            )
+        self.topic = topic
+        self._value = value
+        self._settings = {"registry": registry, "wait": wait, "reopen": reopen, **settings}
+        self._record = look_up(topic, registry, wait)
+        self._start: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the stream: the topic, and the beginning of its history's."""
+        return f"topic:{self.topic}:{self._record.identity[:12]}"
+
+    def read(self, after: int | None) -> AsyncIterator[Any]:
+        """The records behind reference ``after``; the first reading without one begins with the next epoch.
+
+        The iterator raises :class:`ReplayError` when the topic no longer keeps what is needed, and what iterating over
+        a subscription does. A source that is read too slowly is no error: it goes on from what the topic keeps.
+        """
+        return self._read(after)
+
+    async def _read(self, after: int | None) -> AsyncGenerator[FeedRow, None]:
+        last = after
+        while True:
+            try:
+                async with aclosing(self._behind(last)) as rows:
+                    async for row in rows:
+                        last = row.id
+                        yield row
+                return
+            except PubSubError as error:
+                why = error.fields.get("why")
+                if why == Why.NOT_KEPT:
+                    raise ReplayError(
+                        f"source topic:{self.topic} cannot be read behind reference {last}: {error.message}",
+                        source=self.topic,
+                        reference=last,
+                    ) from error
+                if why != Why.SLOW:
+                    raise
+                log.info("source topic:%s goes on from what is kept: %s", self.topic, error)
+
+    async def _behind(self, after: int | None) -> AsyncGenerator[FeedRow, None]:
+        start = self._start if after is None else after >> INDEX_BITS
+        position = None
+        if start is not None:
+            position = Position(self._record.identity, start_of(start, product=self._record.product))
+        place = ReferenceCounter()
+        async with subscribe(self.topic, resume=position, **self._settings) as subscription:
+            async for item in subscription:
+                if start is None:
+                    # A batch of which some times were dropped would be another one when it is read again.
+                    begun = [batch_of(time) + 1 for time in subscription.upper]
+                    first = [item.epoch] if isinstance(item, Epoch) else item.frontier
+                    start = self._start = max([*begun, *map(batch_of, first)], default=0)
+                if not isinstance(item, Epoch) or batch_of(item.epoch) < start:
+                    continue
+                for payload in self._payloads(item.batch):
+                    reference = place.next(batch_of(item.epoch))
+                    if after is None or reference > after:
+                        yield FeedRow(reference, payload)
+
+    def _payloads(self, rows: Any) -> Iterator[bytes]:
+        if self._value == "json":
+            return map(row_as_json, rows.to_pylist())
+        return iter([stream_of(rows)])
+
+
+class ReferenceCounter:
+    """References in their order: the batch, and how many came before in it."""
+
+    def __init__(self) -> None:
+        self._batch = -1
+        self._index = 0
+
+    def next(self, batch: int) -> int:
+        """The reference of what comes next, in this batch. Raises :class:`PubSubError` beyond what 64 bits hold."""
+        self._index = self._index + 1 if batch == self._batch else 0
+        self._batch = batch
+        if batch >= MOST_BATCHES or self._index >= MOST_PLACES:
+            raise PubSubError(
+                f"message {self._index} of batch {batch} has no reference; {MOST_BATCHES} batches of {MOST_PLACES} "
+                "messages have, so send rows as Arrow (value='arrow'), or begin a new checkpoint"
+            )
+        return batch << INDEX_BITS | self._index
+
+
+def row_as_json(row: dict[str, Any]) -> bytes:
+    """A row as a JSON object on one line, in UTF-8: times in ISO 8601, decimals as text, bytes as hexadecimal text."""
+    return json.dumps(row, default=_plain, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return str(value)

@@ -1,0 +1,196 @@
+"""TopicCatalog as Redis knows them: what a topic is, where its partitions are served, and how far they are.
+
+Keys, all of one topic and with its name in the hash tag, beside those that the topic's :class:`Registry` has for its
+leases and its lock:
+
+- ``wallaroo:{topic:NAME}:record``       JSON of a :class:`TopicRecord`, expiring
+- ``wallaroo:{topic:NAME}:standing:P``   JSON of a :class:`PublisherProgress`, expiring
+
+Nothing of it is durable: the driver and the publishers write it again a few times within each lease. Source:
+``docs/pubsub.md#following-a-topic``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from wallaroo_spark.errors import ConfigurationError, RegistryError
+from wallaroo_spark.registry import Registry
+from wallaroo_spark.registry.connection import Connection
+
+T = TypeVar("T")
+
+LEASE_SECONDS = 10.0
+_SCAN_COUNT = 1000
+
+
+@dataclass(frozen=True)
+class TopicRecord:
+    """What a topic is.
+
+    ``identity`` names the published history: epochs of topics with different identities have nothing to do with each
+    other. ``product`` says that times are pairs of batch and column rather than batches. ``schema`` is that of the
+    rows as an Arrow IPC message, empty before anything was published. ``owner`` is the driver that runs it.
+    """
+
+    name: str
+    partitions: int
+    identity: str
+    product: bool
+    schema: bytes
+    owner: str
+
+    def to_json(self) -> str:
+        """The record as Redis has it."""
+        return json.dumps({**vars(self), "schema": base64.b64encode(self.schema).decode()})
+
+    @classmethod
+    def from_json(cls, text: str) -> TopicRecord:
+        """Read what was kept. Raises ``ValueError``, ``KeyError`` or ``TypeError`` when that is no record."""
+        values = json.loads(text)
+        return cls(
+            name=str(values["name"]),
+            partitions=int(values["partitions"]),
+            identity=str(values["identity"]),
+            product=bool(values["product"]),
+            schema=base64.b64decode(values["schema"]),
+            owner=str(values["owner"]),
+        )
+
+
+@dataclass(frozen=True)
+class PublisherProgress:
+    """How far a partition's publisher is: the newest epoch (a batch) it has sent, and how many subscribers it has."""
+
+    newest: int | None
+    subscribers: int
+
+    @classmethod
+    def from_json(cls, text: str) -> PublisherProgress:
+        """Read what was kept. Raises ``ValueError``, ``KeyError`` or ``TypeError`` when that is none."""
+        values = json.loads(text)
+        newest = values["newest"]
+        return cls(None if newest is None else int(newest), int(values["subscribers"]))
+
+
+@dataclass(frozen=True)
+class ServedPartition:
+    """Where a partition is served now; ``standing`` is None when its publisher has not said yet how far it is."""
+
+    partition: int
+    address: str
+    generation: int
+    holder: str
+    standing: PublisherProgress | None
+
+
+def checked_name(name: str) -> str:
+    """A topic's name, which also names files. Raises :class:`ConfigurationError` for one that cannot."""
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}", name):
+        raise ConfigurationError(
+            f"topic name {name!r}: use 1 to 100 letters, digits, dots, dashes and underscores, and no dot in front",
+            name=name,
+        )
+    return name
+
+
+def leases_of(url: str, name: str, lease_seconds: float = LEASE_SECONDS, attempts: int = 5) -> Registry:
+    """The registry of one topic: a lease a partition, and the lock of the driver that runs it."""
+    return Registry(url, f"topic:{checked_name(name)}", lease_seconds=lease_seconds, attempts=attempts)
+
+
+class TopicCatalog:
+    """All topics of a Redis. Safe to share between threads; every call blocks, and may raise :class:`RegistryError`.
+
+    ``url`` is that of the registry; ``lease_seconds`` is how long what is said here lasts without being said again.
+    """
+
+    def __init__(self, url: str, *, lease_seconds: float = LEASE_SECONDS, attempts: int = 5) -> None:
+        self._url = url
+        self._lease_seconds = lease_seconds
+        self._attempts = attempts
+        self._milliseconds = max(1, round(lease_seconds * 1000))
+        self._connection = Connection(url, attempts=attempts, timeout=min(3.0, max(0.5, lease_seconds / 3)))
+        self._leases: dict[str, Registry] = {}
+
+    def __repr__(self) -> str:
+        return f"TopicCatalog({self._connection.endpoint!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connection.close()
+        for registry in self._leases.values():
+            registry.close()
+
+    def announce(self, record: TopicRecord) -> None:
+        """Say what a topic is, in place of what was said before; for the driver that has the topic's lock."""
+        self._set(f"announce topic {record.name!r}", _key(record.name, "record"), record.to_json())
+
+    def withdraw(self, name: str) -> None:
+        """The topic has ended."""
+        self._connection.call(f"withdraw topic {name!r}", lambda: self._connection.client.delete(_key(name, "record")))
+
+    def find(self, name: str) -> TopicRecord | None:
+        """What a topic is; None when no driver runs one of that name."""
+        return self._get(f"look up topic {name!r}", _key(checked_name(name), "record"), TopicRecord.from_json)
+
+    def names(self) -> list[str]:
+        """The topics that run now, sorted."""
+        pattern = _key("*", "record")
+        found = self._connection.call(
+            "list the topics",
+            lambda: list(self._connection.client.scan_iter(match=pattern, count=_SCAN_COUNT)),
+        )
+        front, end = pattern.split("*")
+        return sorted({str(key).removeprefix(front).removesuffix(end) for key in found})
+
+    def report(self, name: str, partition: int, standing: PublisherProgress) -> None:
+        """Say how far a partition's publisher is."""
+        self._set(f"report on topic {name!r}", _key(name, f"standing:{partition}"), json.dumps(vars(standing)))
+
+    def served(self, name: str) -> dict[int, ServedPartition]:
+        """Where the partitions of a topic are served now, by partition; those that nobody serves are left out."""
+        if name not in self._leases:
+            self._leases[name] = leases_of(self._url, name, self._lease_seconds, self._attempts)
+        leases = {part: lease for part, lease in self._leases[name].leases().items() if lease.connect}
+        return {
+            part: ServedPartition(part, lease.connect, lease.generation, lease.holder, self._standing(name, part))
+            for part, lease in leases.items()
+        }
+
+    def _standing(self, name: str, partition: int) -> PublisherProgress | None:
+        return self._get(f"look up topic {name!r}", _key(name, f"standing:{partition}"), PublisherProgress.from_json)
+
+    def _set(self, what: str, key: str, text: str) -> None:
+        self._connection.call(what, lambda: self._connection.client.set(key, text, px=self._milliseconds))
+
+    def _get(self, what: str, key: str, reader: Callable[[str], T]) -> T | None:
+        text: Any = self._connection.call(what, lambda: self._connection.client.get(key))
+        if text is None:
+            return None
+        try:
+            return reader(str(text))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RegistryError(
+                f"Redis at {self._connection.endpoint} answered something unusable when asked to {what}: {error!r}; "
+                f"check that nothing else writes the key {key}",
+                endpoint=self._connection.endpoint,
+            ) from error
+
+
+def _key(name: str, what: str) -> str:
+    return f"wallaroo:{{topic:{name}}}:{what}"

@@ -1,0 +1,1 @@
+"""Files that this package keeps beside a checkpoint, under ``_wallaroo``, and the one durable writer for them."""

@@ -1,0 +1,416 @@
+"""Rows to connector sinks: programs that speak v3 with the roles reversed, and vote.
+
+Each partition is a worker of its own, ``<name>-<partition>``, whose rows are appended to an output of its own at the
+sink; with several addresses, partition p goes to address p modulo their number. What is prepared is told only to the
+worker that prepared it, so the driver asks and decides as that worker, and a task aborts what an earlier one has left
+before it sends. Where an output ends is what the log of decisions has, not what the sink says.
+Source: ``docs/protocol.md#sinks``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
+
+from wallaroo_spark.errors import ConfigurationError, LocalProtocolError, SinkError, TransportError
+from wallaroo_spark.sinks.interface import Memory, Prepared, Transaction, checked_name
+from wallaroo_spark.sinks.remote.sink_client import ConnectionSettings, SinkClient, shown
+from wallaroo_spark.sinks.stores.byte_columns import as_bytes
+from wallaroo_spark.sinks.writer import BatchWriter, transactional
+from wallaroo_spark.steps import SinkStep, passed
+from wallaroo_spark.transport import parse_addresses
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ENCODINGS = ("value", "json")
+STARTS = ("log", "sink")
+COLUMN = "value"
+AT_ONCE = 16
+"""Connections that the driver has at a time."""
+ROWS_AT_ONCE = 1000
+_RETRY_FIRST, _RETRY_MOST = 0.05, 2.0
+
+Result = TypeVar("Result")
+Address = tuple[str, int]
+
+
+def connector(
+    address: str,
+    *,
+    checkpoint: str,
+    name: str,
+    encode: str = "value",
+    delimiter: bytes = b"\n",
+    give_up_after: float = 30.0,
+    start: str = "log",
+    **reach: Any,
+) -> BatchWriter:
+    """A ``foreachBatch`` writer to one or more connector sinks, at ``host:port`` or a comma-separated list of these.
+
+    ``name`` is what the sink knows this query by: it must be no other query's there, and does not end in a dash and a
+    number. With ``encode="value"`` the column ``value``, a string or binary, is a row's bytes; with ``"json"`` all
+    columns are, as Spark's ``to_json`` writes them. ``delimiter`` ends each row. A sink that cannot be reached is tried
+    for ``give_up_after`` seconds. An output that this checkpoint's log of decisions does not know begins at 0, so a
+    sink that has rows of another query under the name refuses; with ``start="sink"`` it begins where the sink says that
+    it ends. ``reach`` is as in :class:`~wallaroo_spark.sinks.remote.sink_client.Reach`: ``cookie`` (or
+    ``env:NAME``, ``file:PATH``), ``version``, ``tls``, ``ca``, ``certificate``, ``key``, ``connect_timeout``,
+    ``answer_timeout``, ``max_frame_bytes``. Raises :class:`ConfigurationError` for what cannot be.
+    """
+    if encode not in ENCODINGS:
+        raise ConfigurationError(f"encode is {encode!r}; it is one of {', '.join(ENCODINGS)}", encode=encode)
+    if start not in STARTS:
+        raise ConfigurationError(f"start is {start!r}; it is one of {', '.join(STARTS)}", start=start)
+    known = [one.name for one in fields(ConnectionSettings)]
+    for setting in reach:
+        if setting not in known:
+            raise ConfigurationError(f"sinks.connector has no {setting}; it has {', '.join(known)}", setting=setting)
+    sink = ConnectorSink(
+        name, tuple(parse_addresses(address)), delimiter, give_up_after, ConnectionSettings(**reach), start
+    )
+    return transactional(sink, checkpoint=checkpoint, shape=_as_json if encode == "json" else None)
+
+
+def _as_json(df: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    return df.select(f.to_json(f.struct("*")).alias(COLUMN))
+
+
+@dataclass
+class Known:
+    """What the driver knows when it sends the sink to the tasks."""
+
+    ends: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By partition and address: how much of its output is committed."""
+    whole: bool = False
+    """Whether an output that is not there has nothing committed; else only its sink can tell."""
+    slot: int | None = None
+    """The try at the batch that is run."""
+    alone: bool = True
+    """Whether a task runs only once at a time."""
+
+
+@dataclass(frozen=True)
+class ConnectorSink:
+    """The :class:`~wallaroo_spark.sinks.interface.Sink` behind :func:`connector`; it is ``Remembering`` too."""
+
+    name: str
+    addresses: tuple[Address, ...]
+    delimiter: bytes = b"\n"
+    give_up_after: float = 30.0
+    reach: ConnectionSettings = field(default_factory=ConnectionSettings)
+    start: str = "log"
+    known: Known = field(default_factory=Known, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        checked_name(self.name)
+        if re.search(r"-\d+$", self.name):
+            raise ConfigurationError(
+                f"a connector sink is named {self.name!r}, as a partition of another would be; let it not end in a "
+                "dash and a number",
+                name=self.name,
+            )
+
+    def remember(self, memory: Memory) -> None:
+        """Where the outputs end."""
+        self.known.ends = {partition: dict(ends) for partition, ends in memory["ends"].items()}
+        self.known.whole = bool(memory["whole"])
+
+    def recollect(self, history: Sequence[Prepared], *, whole: bool) -> Memory:
+        """The same from what was prepared and committed."""
+        return {"ends": _ended({}, history), "whole": whole}
+
+    def after(self, prepared: Sequence[Prepared]) -> Memory:
+        """Where they end once these are committed."""
+        here = {shown(address) for address in self.addresses}
+        gone = {str(one.transaction.partition) for one in prepared if one.detail}
+        # An address that is no longer one of ours was renamed, and its output is the one that has grown.
+        kept = {
+            partition: {at: end for at, end in ends.items() if at in here or partition not in gone}
+            for partition, ends in self.known.ends.items()
+        }
+        return {"ends": _ended(kept, prepared), "whole": self.known.whole}
+
+    def begin(self, batch: int, slot: int, *, alone: bool) -> None:
+        """Transactions of this try say so in their ids: an older one may be aborted by whoever finds it."""
+        self.known.slot, self.known.alone = slot, alone
+
+    def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
+        """Send the partition's rows and have them voted on; a partition without rows asks nobody."""
+        lots = (lot for piece in rows for lot in self._encoded(piece))
+        first = next(lots, None)
+        if first is None:
+            return Prepared(transaction, 0)
+        try:
+            return _run(self._prepare(transaction, first, lots))
+        except LocalProtocolError as error:
+            raise SinkError(f"a row cannot be sent: {error.message}") from error
+
+    def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
+        """Tell each partition's sink, and see that its output has the rows."""
+        _run(self._each(self._commit, [one for one in prepared if one.detail]))
+
+    def abort(self, transactions: Sequence[Transaction]) -> None:
+        """Tell the sink of each, as the worker that prepared it."""
+        unwanted: dict[int, set[str]] = {}
+        for one in transactions:
+            unwanted.setdefault(one.partition, set()).add(one.id)
+        _run(self._each(self._abort, list(unwanted.items())))
+
+    def recover(self) -> Sequence[Transaction]:
+        """Ask as every worker whose output the log knows; what others have left, the tasks of theirs find."""
+        answers = _run(self._each(self._uncommitted, [int(partition) for partition in self.known.ends]))
+        found = (Transaction.parse(name) for names in answers for name in names)
+        return [one for one in found if one is not None and one.sink == self.name]
+
+    def worker(self, partition: int) -> str:
+        """What a partition is called at its sink."""
+        return f"{self.name}-{partition}"
+
+    def address(self, partition: int) -> Address:
+        """The sink of a partition."""
+        return self.addresses[partition % len(self.addresses)]
+
+    def _encoded(self, piece: pa.RecordBatch) -> Iterator[list[bytes]]:
+        """The rows of a piece as bytes, some at a time."""
+        if COLUMN not in piece.schema.names:
+            raise SinkError(
+                f"sink {self.name}: column {COLUMN} is missing, and the rows have {', '.join(piece.schema.names)}; "
+                f'name the column to send {COLUMN}, or use encode="json"',
+            )
+        column = as_bytes(piece.column(COLUMN), COLUMN, f"sink {self.name}")
+        if column.null_count:
+            raise SinkError(f"sink {self.name}: column {COLUMN} has nulls, which have no bytes; filter them out first")
+        if self.delimiter:
+            column = pc.binary_join_element_wise(column, b"", self.delimiter)
+        for at in range(0, len(column), ROWS_AT_ONCE):
+            yield column.slice(at, ROWS_AT_ONCE).to_pylist()
+
+    async def _prepare(self, transaction: Transaction, first: list[bytes], lots: Iterable[list[bytes]]) -> Prepared:
+        transaction = self._named(transaction)
+        address, worker = self.address(transaction.partition), self.worker(transaction.partition)
+        start = self._start(transaction.partition)
+        async with await self._reached(lambda: SinkClient.open(address, worker, self.reach, start or 0)) as client:
+            await self._clear(client, transaction)
+            if start is None:
+                if client.prepared:
+                    # Of its output what is aborted now may have been counted.
+                    await client.notify()
+                start = client.reference
+            client.begin(start)
+            try:
+                await client.send(first)
+                count = len(first)
+                for lot in lots:
+                    await client.send(lot)
+                    count += len(lot)
+                commit, sent = await client.vote(transaction.id)
+                if not commit:
+                    client.decide(transaction.id, False)
+                    await client.uncommitted()
+                    raise SinkError(f"sink {shown(address)} votes to abort; its log says why", peer=shown(address))
+            except (SinkError, TransportError) as error:
+                raise _explained(error, worker, start, client.reference) from error
+        where = {"address": shown(address), "worker": worker, "start": sent.start, "end": sent.end}
+        return Prepared(transaction, count, where)
+
+    def _named(self, transaction: Transaction) -> Transaction:
+        """The transaction with the try that it is of in its id."""
+        slot = self.known.slot
+        return transaction if slot is None else replace(transaction, attempt=_attempt(slot, transaction.attempt))
+
+    def _start(self, partition: int) -> int | None:
+        """Where the partition's output ends; None where only the sink can tell."""
+        ends = self.known.ends.get(str(partition), {})
+        here = {shown(address) for address in self.addresses}
+        address = shown(self.address(partition))
+        if address in ends:
+            return ends[address]
+        renamed = [end for at, end in ends.items() if at not in here]
+        if renamed:
+            return max(renamed)
+        return 0 if self.known.whole and self.start == "log" else None
+
+    async def _clear(self, client: SinkClient, transaction: Transaction) -> None:
+        """Abort what earlier attempts have left. Many a sink holds one transaction of a worker, and no more."""
+        if not client.prepared:
+            return
+        for name in client.prepared:
+            other = Transaction.parse(name)
+            if other is None or other.sink != self.name:
+                raise client.refused(f"it has {name[:200]!r} prepared, which is not of this sink; use another name=")
+            if _age(other) > _age(transaction):
+                raise client.refused(f"it has {name} prepared, of a later try; run one query per checkpoint")
+            if _age(other) == _age(transaction) and not self.known.alone:
+                raise TransportError(
+                    f"{name} is prepared by another run of this task, which may be the one that counts: Spark runs "
+                    "slow tasks twice here (spark.speculation)"
+                )
+        for name in client.prepared:
+            client.decide(name, False)
+        left = set(client.prepared).intersection(await client.uncommitted())
+        if left:
+            raise client.refused(f"it does not abort {', '.join(sorted(left)[:3])}")
+
+    async def _commit(self, one: Prepared) -> None:
+        known = {shown(address): address for address in self.addresses}
+        address = known.get(one.detail["address"]) or self.address(one.transaction.partition)
+        worker, start, name = one.detail["worker"], one.detail["start"], one.transaction.id
+
+        async def tell() -> None:
+            async with await SinkClient.open(address, worker, self.reach, start) as client:
+                if name not in client.prepared:
+                    await self._see_committed(client, one)
+                    return
+                client.decide(name, True)
+                if name in await client.uncommitted():
+                    raise client.refused(f"it does not commit {name}")
+
+        await self._reached(tell)
+        passed(SinkStep.HALF_COMMITTED)
+
+    async def _see_committed(self, client: SinkClient, one: Prepared) -> None:
+        """See that a transaction that the sink no longer lists was committed, and not lost.
+
+        A sink that was started again may say that its output has nothing. Then it votes on nothing at all, to stand
+        behind the transaction's end: that is a yes where the output ends there.
+        """
+        end = one.detail["end"]
+        if client.reference >= end:
+            return
+        if client.reference == 0:
+            await self._clear(client, one.transaction)
+            client.begin(end)
+            question = replace(one.transaction, attempt=_attempt(_age(one.transaction)[1], uuid.uuid4().hex))
+            is_there, _ = await client.vote(question.id)
+            client.decide(question.id, False)
+            await client.uncommitted()
+            if is_there:
+                return
+        raise client.refused(
+            f"it was told to commit {one.transaction.id}, up to {end} of {one.detail['worker']}, and has "
+            f"{client.reference}: it does not know the transaction any more; restore what it had"
+        )
+
+    async def _abort(self, unwanted: tuple[int, set[str]]) -> None:
+        partition, names = unwanted
+
+        async def tell() -> None:
+            async with await self._as_worker(partition) as client:
+                for name in names.intersection(client.prepared):
+                    client.decide(name, False)
+                left = names.intersection(await client.uncommitted())
+                if left:
+                    raise client.refused(f"it does not abort {', '.join(sorted(left)[:3])}")
+
+        await self._reached(tell)
+
+    async def _uncommitted(self, partition: int) -> tuple[str, ...]:
+        async def ask() -> tuple[str, ...]:
+            async with await self._as_worker(partition) as client:
+                return client.prepared
+
+        return await self._reached(ask)
+
+    async def _as_worker(self, partition: int) -> SinkClient:
+        start = self._start(partition) or 0
+        return await SinkClient.open(self.address(partition), self.worker(partition), self.reach, start)
+
+    async def _reached(self, act: Callable[[], Awaitable[Result]]) -> Result:
+        """What ``act`` gives, tried again while the sink cannot be reached. Raises :class:`SinkError` at the end."""
+        try:
+            async for attempt in AsyncRetrying(
+                retry=retry_if_exception_type(TransportError),
+                stop=stop_after_delay(self.give_up_after),
+                wait=wait_exponential(_RETRY_FIRST, _RETRY_MOST) + wait_random(0, _RETRY_FIRST),
+                reraise=True,
+            ):
+                with attempt:
+                    result = await act()
+        except TransportError as error:
+            raise SinkError(
+                f"sink {self.name} could not be reached for {self.give_up_after:g} s: {error.message}", **error.fields
+            ) from error
+        return result
+
+    async def _each(self, act: Callable[[Any], Awaitable[Result]], things: Sequence[Any]) -> list[Result]:
+        """``act`` on each, some at once; the first error when all are through."""
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def one(thing: Any) -> Result:
+            async with limit:
+                return await act(thing)
+
+        results = await asyncio.gather(*(one(thing) for thing in things), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return [result for result in results if not isinstance(result, BaseException)]
+
+
+def _ended(ends: dict[str, dict[str, int]], prepared: Iterable[Prepared]) -> dict[str, dict[str, int]]:
+    """Where outputs end once these are committed; it is in ``ends`` for all others."""
+    for one in prepared:
+        if one.detail:
+            ends.setdefault(str(one.transaction.partition), {})[one.detail["address"]] = one.detail["end"]
+    return ends
+
+
+_SLOT = re.compile(r"(0|[1-9][0-9]*)x")
+
+
+def _attempt(slot: int, text: str) -> str:
+    return f"{max(slot, 0)}x{text}"[:32]
+
+
+def _age(transaction: Transaction) -> tuple[int, int]:
+    """The batch and the try of a transaction; an older version of this writer did not say of which try it was."""
+    slot = _SLOT.match(transaction.attempt)
+    return transaction.batch, int(slot[1]) if slot else -1
+
+
+def _explained(
+    error: SinkError | TransportError, worker: str, start: int, reference: int
+) -> SinkError | TransportError:
+    """The error, with what the log and the sink say of the output where they differ."""
+    if reference in (0, start):
+        return error
+    return type(error)(
+        f"{error.message}; this checkpoint's log has {start} bytes of {worker} as committed, and the sink says "
+        f"{reference}: where another query or an older checkpoint has written as {worker}, use another name=, or "
+        'start="sink" to go on behind what is there',
+        **error.fields,
+    )
+
+
+def _run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end, also where an event loop runs already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    results: list[Result] = []
+    failures: list[BaseException] = []
+
+    def there() -> None:
+        try:
+            results.append(asyncio.run(work))
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=there, name="wallaroo-sink")
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+    return results[0]

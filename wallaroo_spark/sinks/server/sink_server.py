@@ -1,0 +1,240 @@
+"""The connector sink: an asyncio server whose workers' rows end in files, a transaction at a time.
+
+The thin layer between the transport, :class:`~wallaroo_spark.protocol.sinks.sessions.SinkServerSession` and the disk.
+Source: ``docs/protocol.md#sinks``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+from wallaroo_spark.errors import ConfigurationError, ProtocolError, SinkError, TransportError, one_line
+from wallaroo_spark.protocol import Error, Frame, Hello, Notify, SessionState
+from wallaroo_spark.protocol.sinks.messages import (
+    DATA_STREAM,
+    ListUncommitted,
+    Phase1,
+    Phase2,
+    Range,
+    Reply,
+    ReplyUncommitted,
+    SinkMessage,
+    WorkersLeft,
+)
+from wallaroo_spark.protocol.sinks.sessions import SUPERSEDED, RowsReceived, SinkServerSession
+from wallaroo_spark.sinks.server.output_directory import OutputDirectory, UnvotedPart, checked_worker
+from wallaroo_spark.steps import SinkStep, passed
+from wallaroo_spark.transport import ByteStream
+
+log = one_line(logging.getLogger("wallaroo_spark.sinks"))
+
+
+@dataclass(frozen=True)
+class SinkServerSettings:
+    """What a sink server accepts. Sizes are in bytes, times in seconds; the cookie is never shown."""
+
+    version: str = "0.0.1"
+    cookie: str = field(default="", repr=False)
+    max_frame_bytes: int = 4 << 20
+    max_sessions: int = 1024
+    handshake_timeout: float = 10.0
+    write_timeout: float = 60.0
+    """How long a peer may leave unread what it is told, and how long a session that is superseded may take to end."""
+
+
+class SinkServer:
+    """Serves accepted streams: pass it to :func:`wallaroo_spark.transport.serve`. Nothing a peer sends ends it.
+
+    A worker has one session; a new one supersedes it, and what it had not prepared is thrown away.
+    """
+
+    def __init__(self, store: OutputDirectory, settings: SinkServerSettings | None = None) -> None:
+        self._store = store
+        self._settings = settings or SinkServerSettings()
+        self._sessions = 0
+        self._of_worker: dict[str, _Served] = {}
+
+    async def __call__(self, stream: ByteStream) -> None:
+        """Serve one connection to its end."""
+        served = _Served(self._store, stream, self._settings)
+        if self._sessions >= self._settings.max_sessions:
+            log.warning("< %s: refused, %d sessions are open", stream.peer, self._sessions)
+            stream.abort()
+            return
+        self._sessions += 1
+        try:
+            await self._serve(served)
+        finally:
+            self._sessions -= 1
+            if served.part is not None:
+                await asyncio.to_thread(served.part.discard)
+            if self._of_worker.get(served.worker) is served:
+                del self._of_worker[served.worker]
+            served.ended.set()
+
+    async def _serve(self, served: _Served) -> None:
+        try:
+            async with asyncio.timeout(self._settings.handshake_timeout):
+                await served.greeted()
+            await self._supersede(served)
+            served.welcome()
+            await served.run()
+        except TimeoutError:
+            await served.refuse(f"no HELLO came within {self._settings.handshake_timeout:g} s")
+        except (ProtocolError, SinkError, ConfigurationError) as error:
+            await served.refuse(error.message)
+        except TransportError as error:
+            log.info("< %s: %s", served.shown, error.message)
+
+    async def _supersede(self, served: _Served) -> None:
+        """One session a worker: end the other, and wait until what it was about is on the disk, or is not."""
+        while (other := self._of_worker.get(served.worker)) is not None:
+            log.warning("< %s: a new session supersedes that of %s", served.shown, other.peer)
+            other.supersede()
+            try:
+                async with asyncio.timeout(self._settings.write_timeout):
+                    await other.ended.wait()
+            except TimeoutError:
+                raise SinkError(
+                    f"the session that {served.worker} had before does not end, after {self._settings.write_timeout:g} "
+                    "s: the sink's disk may not answer; try again later"
+                ) from None
+        self._of_worker[served.worker] = served
+
+
+class _Served:
+    """One session, and the connection that it is carried over."""
+
+    def __init__(self, store: OutputDirectory, stream: ByteStream, settings: SinkServerSettings) -> None:
+        self.worker = ""
+        self.peer = stream.peer
+        self.part: UnvotedPart | None = None
+        self.ended = asyncio.Event()
+        self._store = store
+        self._stream = stream
+        self._write_timeout = settings.write_timeout
+        self._superseded = False
+        self._session = SinkServerSession(
+            settings.max_frame_bytes, version=settings.version, cookie=settings.cookie.encode()
+        )
+
+    @property
+    def shown(self) -> str:
+        """The session as log lines name it."""
+        return f"{self.worker or '?'} ({self.peer})"
+
+    async def greeted(self) -> None:
+        """Wait for HELLO. Raises what ends the session."""
+        while (event := self._session.next_event()) is None:
+            await self._read()
+        assert isinstance(event, Hello)
+        self.worker = checked_worker(event.instance)
+        log.info("< %s: HELLO from %s", self.shown, event.program)
+
+    def welcome(self) -> None:
+        """Answer it."""
+        self._stream.write(self._session.ok())
+
+    async def run(self) -> None:
+        """Everything behind HELLO, until the peer closes."""
+        while True:
+            while (event := self._session.next_event()) is not None:
+                await self._on(event)
+                if self._session.state is SessionState.ERROR:
+                    return
+            await self._drain()
+            if not await self._read():
+                return
+
+    def supersede(self) -> None:
+        """End the session, because the worker has another; what is half done on the disk is finished."""
+        if not self._superseded:
+            self._superseded = True
+            self._stream.write(self._session.fail(SUPERSEDED))
+            self._stream.abort()
+
+    async def refuse(self, reason: str) -> None:
+        """End the session with ERROR, and close."""
+        if self._superseded:
+            return
+        log.warning("< %s: the session ends: %s", self.shown, reason)
+        self._stream.write(self._session.fail(reason))
+        await self._stream.close()
+
+    async def _drain(self) -> None:
+        try:
+            async with asyncio.timeout(self._write_timeout):
+                await self._stream.drain()
+        except TimeoutError:
+            self._stream.abort()
+            raise TransportError(
+                f"{self.shown} reads nothing of what it is told, for {self._write_timeout:g} s", peer=self.peer
+            ) from None
+
+    async def _read(self) -> bool:
+        data = await self._stream.read()
+        if not data and not self.worker:
+            raise TransportError("closed before HELLO", peer=self.peer)
+        self._session.receive(data)
+        return bool(data)
+
+    async def _on(self, event: Frame | RowsReceived | SinkMessage) -> None:
+        match event:
+            case RowsReceived():
+                if self.part is None:
+                    self.part = self._store.begin(self.worker)
+                self.part.write(event.rows)
+                passed(SinkStep.SERVER_ROWS_TAKEN)
+            case Notify():
+                await self._on_notify(event)
+            case ListUncommitted():
+                found = tuple(self._store.uncommitted(self.worker))
+                self._stream.write(self._session.control(ReplyUncommitted(event.request, found)))
+            case Phase1():
+                await self._on_phase1(event)
+            case Phase2():
+                log.info("< %s: PHASE2 %s %s", self.shown, event.transaction, "commit" if event.commit else "abort")
+                await asyncio.to_thread(self._store.decide, self.worker, event.transaction, event.commit)
+                await self._follow()
+            case WorkersLeft():
+                log.info("< %s: WORKERS_LEFT %s", self.shown, ", ".join(event.workers))
+            case Error():
+                log.warning("< %s: ERROR: %s", self.shown, event.reason)
+
+    async def _on_notify(self, notify: Notify) -> None:
+        await self._drop_part()
+        committed = await asyncio.to_thread(self._store.settle, self.worker)
+        if notify.ref != committed:
+            log.info("< %s: begins at %d, and has %d committed", self.shown, notify.ref, committed)
+        self._stream.write(self._session.notify_ack(committed))
+
+    async def _follow(self) -> None:
+        """Have the session begin where the output ends, after a decision about what another session had prepared."""
+        committed = self._store.offset(self.worker)
+        if committed != self._session.committed:
+            await self._drop_part()
+            self._session.decided(committed)
+
+    async def _on_phase1(self, phase1: Phase1) -> None:
+        start, end, gap = self._session.committed, self._session.offset, self._session.gap()
+        part, self.part = self.part or self._store.begin(self.worker), None
+        if gap or phase1.ranges not in ((Range(DATA_STREAM, start, end),), () if start == end else None):
+            shown = ", ".join(f"{one.start} to {one.end} of stream {one.stream_id}" for one in phase1.ranges[:4])
+            reason = gap or f"it is about {shown or 'nothing'}, and {start} to {end} of stream {DATA_STREAM} came"
+            await asyncio.to_thread(part.discard)
+        else:
+            reason = await asyncio.to_thread(self._store.prepare, part, phase1.transaction, start, end)
+        if reason:
+            log.error("< %s: PHASE1 %s: voted abort: %s", self.shown, phase1.transaction, reason)
+        else:
+            log.info("< %s: PHASE1 %s: voted commit, %d bytes", self.shown, phase1.transaction, end - start)
+        if not self._superseded:
+            self._stream.write(self._session.control(Reply(phase1.transaction, not reason)))
+
+    async def _drop_part(self) -> None:
+        """Rows that are not voted on end with the announcement that they came under."""
+        if self.part is not None:
+            part, self.part = self.part, None
+            await asyncio.to_thread(part.discard)

@@ -1,0 +1,154 @@
+"""What a sink server knows of its workers' transactions: a value that is what its log says, record by record.
+
+Pure: no file, socket or clock. The states are ``TRANSACTION`` in ``states.py``.
+Source: ``docs/protocol.md#sinks``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from wallaroo_spark.errors import SinkError
+from wallaroo_spark.sinks.two_phase.states import TRANSACTION, TransactionEvent, TransactionState
+
+LONGEST_ID = 1024
+"""Bytes of a transaction's id; ``short_bytes`` would let a peer make us keep 64 KiB for each."""
+
+LogRecord = Mapping[str, Any]
+_EVENTS = {"commit": TransactionEvent.COMMIT, "abort": TransactionEvent.ABORT, "append": TransactionEvent.APPENDED}
+
+
+@dataclass(frozen=True)
+class OutputPart:
+    """What a transaction adds to a worker's output: the bytes of ``file``, to stand at ``start`` and end at ``end``."""
+
+    transaction: str
+    worker: str
+    start: int
+    end: int
+    file: str
+
+
+class ServerTransactions:
+    """Every worker's output, and the transactions that are not at their end. Changed by :meth:`apply` alone."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, int] = {}
+        self._parts: dict[str, OutputPart] = {}
+        self._states: dict[str, TransactionState] = {}
+
+    def offset(self, worker: str) -> int:
+        """Bytes of the worker's output that readers see: its point of reference."""
+        return self._offsets.get(worker, 0)
+
+    def outputs(self) -> Mapping[str, int]:
+        """Every worker's offset."""
+        return self._offsets
+
+    def parts(self) -> Iterator[OutputPart]:
+        """Everything prepared or committed whose rows are not yet in the output."""
+        return iter(list(self._parts.values()))
+
+    def state(self, transaction: str) -> TransactionState:
+        """Where a transaction stands; UNKNOWN also when it is at its end."""
+        return self._states.get(transaction, TransactionState.UNKNOWN)
+
+    def part(self, transaction: str) -> OutputPart | None:
+        """What a transaction adds, unless it is unknown."""
+        return self._parts.get(transaction)
+
+    def uncommitted(self, worker: str) -> list[str]:
+        """The worker's transactions that are prepared and not decided: one, or several in a log of an older version."""
+        return [
+            name
+            for name, state in self._states.items()
+            if state is TransactionState.PREPARED and self._parts[name].worker == worker
+        ]
+
+    def waiting(self, worker: str) -> OutputPart | None:
+        """What is committed and not in the worker's output yet; there is one at most."""
+        for name, state in self._states.items():
+            if state is TransactionState.COMMITTED and self._parts[name].worker == worker:
+                return self._parts[name]
+        return None
+
+    def objection(self, part: OutputPart) -> str:
+        """Why a part cannot be prepared, empty when it can."""
+        size = len(part.transaction.encode())
+        if not 0 < size <= LONGEST_ID:
+            return f"its id has {size} bytes; it has 1 to {LONGEST_ID}"
+        if part.transaction in self._states:
+            return f"it is {self._states[part.transaction]} already"
+        if self.waiting(part.worker) is not None:
+            return f"an earlier transaction of {part.worker} is committed and not in its output yet"
+        if part.start != self.offset(part.worker) or part.end < part.start:
+            return (
+                f"its rows are {part.start} to {part.end}, and the output of {part.worker} ends at "
+                f"{self.offset(part.worker)}"
+            )
+        waiting = self.uncommitted(part.worker)
+        if waiting:
+            return f"{waiting[0]} of {part.worker} waits for a decision; a worker has one transaction at a time"
+        return ""
+
+    def apply(self, record: LogRecord) -> None:
+        """Take in a record of the log: ``prepare``, ``commit``, ``append``, ``abort`` or ``offset``.
+
+        Raises :class:`SinkError` for one that cannot follow what came before.
+        """
+        do = record["do"]
+        if do == "offset":
+            self._offsets[record["worker"]] = record["offset"]
+        elif do == "prepare":
+            part = OutputPart(**{name: value for name, value in record.items() if name != "do"})
+            self._turn(part.transaction, TransactionEvent.PHASE1)
+            self._parts[part.transaction] = part
+        else:
+            self._decide(record["transaction"], _EVENTS[do])
+
+    def _decide(self, transaction: str, event: TransactionEvent) -> None:
+        part = self._parts.get(transaction)
+        state = self._turn(transaction, event)
+        if part is None or state in (TransactionState.PREPARED, TransactionState.COMMITTED):
+            return
+        if state is TransactionState.APPLIED:
+            self._offsets[part.worker] = part.end
+        del self._parts[transaction], self._states[transaction]
+
+    def _turn(self, transaction: str, event: TransactionEvent) -> TransactionState:
+        state = self.state(transaction)
+        after = TRANSACTION[state].get(event)
+        if after is None:
+            raise SinkError(
+                f"transaction {transaction!r} is {state}, and '{event}' cannot follow; the log is not whole",
+                transaction=transaction,
+            )
+        if after is not TransactionState.UNKNOWN or state is not TransactionState.UNKNOWN:
+            self._states[transaction] = after
+        return after
+
+    def records(self) -> list[LogRecord]:
+        """The shortest log that says the same."""
+        found: list[LogRecord] = [
+            {"do": "offset", "worker": worker, "offset": offset} for worker, offset in self._offsets.items()
+        ]
+        for name, part in self._parts.items():
+            found.append(prepare_record(part))
+            if self._states[name] is TransactionState.COMMITTED:
+                found.append({"do": "commit", "transaction": name})
+        return found
+
+    def validate(self) -> None:
+        """What always holds; tests end with it."""
+        assert set(self._parts) == set(self._states)
+        committed = [self._parts[name] for name, s in self._states.items() if s is TransactionState.COMMITTED]
+        assert len({part.worker for part in committed}) == len(committed)
+        assert all(part.start == self.offset(part.worker) for part in committed)
+        assert all(0 <= part.start <= part.end for part in self._parts.values())
+
+
+def prepare_record(part: OutputPart) -> LogRecord:
+    """The record that a part is prepared."""
+    return {"do": "prepare", **asdict(part)}

@@ -1,0 +1,253 @@
+"""Rows into files: a batch is a folder, written out of sight and put in its place by one rename.
+
+    <path>/.staging/<name>/…                              what is prepared
+    <path>/batch=000000017/part-00000.parquet             what readers see
+    <path>/batch=000000017/_wallaroo.json                 whose batch it is; readers pass such names over
+
+A rename that takes a whole folder, or nothing, is what this rests on. Local file systems and HDFS have it; object
+stores copy file by file, so they are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from wallaroo_spark.errors import ConfigurationError, SinkError
+from wallaroo_spark.sidecar.folder import sync
+from wallaroo_spark.sinks.interface import Prepared, Transaction, checked_name
+from wallaroo_spark.sinks.stores.file_formats import FORMATS
+from wallaroo_spark.sinks.stores.staged_rows import StagedRows, file_of, transaction_of
+from wallaroo_spark.sinks.writer import BatchWriter, transactional
+from wallaroo_spark.steps import SinkStep, passed
+from wallaroo_spark.storage.locations import Location, for_tasks, open_location, session
+
+STAGING = ".staging"
+OWNER = "_wallaroo.json"
+_SCHEMES = ("file", "hdfs", "viewfs")
+_OBJECT_STORES = ("/dbfs", "/Volumes")
+
+
+def files(path: str, *, checkpoint: str, name: str, format: str = "parquet") -> BatchWriter:
+    """A ``foreachBatch`` writer to folders of files; the settings are those of :class:`FilesSink`."""
+    return transactional(FilesSink(path, checkpoint=checkpoint, name=name, format=format), checkpoint=checkpoint)
+
+
+class FilesSink:
+    """Writes each batch to a folder ``batch=<nine digits>`` of ``path``, a file for each partition that has rows.
+
+    ``format`` is ``parquet``, ``json`` (a line for each row) or ``arrow`` (the IPC file format). ``path`` is local, or
+    a URI of ``file``, ``hdfs`` or ``viewfs``, and every executor reaches it. A batch without rows has no folder. One
+    query writes there: batches of another are refused. Raises :class:`ConfigurationError` for a place without atomic
+    renames; methods raise :class:`SinkError`.
+    """
+
+    def __init__(self, path: str, *, checkpoint: str, name: str, format: str = "parquet") -> None:
+        self.name = checked_name(name)
+        if format not in FORMATS:
+            raise ConfigurationError(
+                f"sink {name}: format {format!r} is not one of {', '.join(FORMATS)}", format=format
+            )
+        _check_place(name, path)
+        self._path: Location = path
+        self._format = format
+        self._stage = StagedRows(checkpoint, name)
+        self.in_tasks = (checkpoint, path)
+
+    def __repr__(self) -> str:
+        return f"FilesSink({str(self._path)!r}, name={self.name!r}, format={self._format!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {key: value for key, value in self.__dict__.items() if key not in ("_opened", "in_tasks")}
+        return {**kept, "_path": for_tasks(self._path, session())}
+
+    def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
+        """Write the rows to a file out of sight, onto the disk."""
+        pieces = (piece for piece in rows if piece.num_rows)
+        first = next(pieces, None)
+        with self._explained(f"write {transaction.id}"):
+            if self._is_there(transaction.batch):
+                raise self._taken(transaction.batch, "has been committed already")
+            if first is None:
+                return Prepared(transaction, 0)
+            counted = _Counted(chain([first], pieces))
+            path = f"{self._staging}/{self._file(transaction)}"
+            self._make(self._staging)
+            with self._opened[0].open_output_stream(path) as stream:
+                FORMATS[self._format](stream, first.schema, counted)
+            self._sync(path, self._staging)
+        return Prepared(transaction, counted.rows)
+
+    def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
+        """Gather the batch's files in one folder, and rename that into its place."""
+        given = [one for one in prepared if one.rows]
+        with self._explained(f"commit batch {batch}"):
+            if given and not self._is_there(batch):
+                self._publish(batch, given)
+            self._clear(batch)
+
+    def abort(self, transactions: Sequence[Transaction]) -> None:
+        """Remove the files of these."""
+        with self._explained("abort"):
+            for transaction in transactions:
+                self._delete(f"{self._staging}/{self._file(transaction)}")
+
+    def recover(self) -> Sequence[Transaction]:
+        """Whose files are out of sight, whole or not."""
+        with self._explained("recover"):
+            found = self._opened[0].get_file_info(fs.FileSelector(self._staging, allow_not_found=True))
+        names = (info.base_name.removesuffix(f".{self._format}") + ".arrow" for info in found)
+        return [one for one in (transaction_of(self.name, name) for name in names) if one is not None]
+
+    def _publish(self, batch: int, given: Sequence[Prepared]) -> None:
+        filesystem, root = self._opened
+        target, ready = f"{root}/{_folder(batch)}", f"{self._staging}/{_folder(batch)}"
+        self._make(ready)
+        for one in given:
+            part = f"{ready}/part-{one.transaction.partition:05d}.{self._format}"
+            staged = f"{self._staging}/{self._file(one.transaction)}"
+            if self._kind(staged) == fs.FileType.File:
+                filesystem.move(staged, part)
+            elif self._kind(part) != fs.FileType.File and not self._is_there(batch):
+                raise SinkError(
+                    f"sink {self.name}: the {one.rows} rows of {one.transaction.id} are to be committed, and {staged} "
+                    "is gone; restore it, or deliver the batch again from an older checkpoint",
+                    transaction=one.transaction.id,
+                )
+            passed(SinkStep.HALF_COMMITTED)
+        with filesystem.open_output_stream(f"{ready}/{OWNER}") as stream:
+            stream.write(json.dumps({"sink": self.name, "owner": self._stage.identity(), "batch": batch}).encode())
+        self._sync(f"{ready}/{OWNER}", ready)
+        try:
+            # Hadoop would move the folder into one that is there.
+            if not self._is_there(batch):
+                filesystem.move(ready, target)
+        except OSError:
+            # Another driver of this query may have been told the same, and been faster.
+            if not self._is_there(batch):
+                raise
+        self._sync(root)
+
+    def _is_there(self, batch: int) -> bool:
+        """Whether readers see the batch. Raises :class:`SinkError` when it is somebody else's."""
+        filesystem, root = self._opened
+        folder = f"{root}/{_folder(batch)}"
+        try:
+            with filesystem.open_input_stream(f"{folder}/{OWNER}") as stream:
+                owner = json.loads(stream.read())
+        except FileNotFoundError:
+            if self._kind(folder) != fs.FileType.NotFound:
+                raise self._taken(batch, "is there, and not by a sink") from None
+            return False
+        except ValueError as error:
+            raise self._taken(batch, f"has an {OWNER} that cannot be read: {error}") from error
+        if (owner.get("sink"), owner.get("owner")) != (self.name, self._stage.identity()):
+            raise self._taken(batch, f"is of the sink {owner.get('sink')} of another query or an older checkpoint")
+        return True
+
+    def _clear(self, batch: int) -> None:
+        """Remove what is left of this batch and those before it, the attempts that nobody waited for among it."""
+        self.abort([one for one in self.recover() if one.batch <= batch])
+        filesystem, _ = self._opened
+        left = f"{self._staging}/{_folder(batch)}"
+        if self._kind(left) == fs.FileType.Directory:
+            filesystem.delete_dir(left)
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        opened = open_location(self._path, session())
+        if opened.objects:
+            raise _no_renames(self.name, opened.identity)
+        return opened.filesystem, opened.root
+
+    @property
+    def _staging(self) -> str:
+        return f"{self._opened[1]}/{STAGING}/{self.name}"
+
+    def _file(self, transaction: Transaction) -> str:
+        return file_of(transaction).removesuffix("arrow") + self._format
+
+    def _kind(self, path: str) -> Any:
+        return self._opened[0].get_file_info(path).type
+
+    def _delete(self, path: str) -> None:
+        try:
+            self._opened[0].delete_file(path)
+        except OSError:
+            if self._kind(path) != fs.FileType.NotFound:
+                raise
+
+    def _make(self, folder: str) -> None:
+        """Make a folder and those above it, durably."""
+        made = []
+        while folder and self._kind(folder) == fs.FileType.NotFound:
+            made.append(folder)
+            folder = folder.rpartition("/")[0]
+        for path in reversed(made):
+            self._opened[0].create_dir(path, recursive=True)
+            self._sync(path.rpartition("/")[0] or "/")
+
+    def _sync(self, *paths: str) -> None:
+        if isinstance(self._opened[0], fs.LocalFileSystem):
+            for path in paths:
+                sync(path)
+
+    def _taken(self, batch: int, why: str) -> SinkError:
+        return SinkError(
+            f"sink {self.name}: {self._path}/{_folder(batch)} {why}; give the query a path of its own, or move that "
+            "folder away",
+            path=self._path,
+            batch=batch,
+        )
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise SinkError(
+                f"sink {self.name}: could not {what} in {self._path}: {error}; check that there is room and that "
+                "driver and executors may write there",
+                path=self._path,
+            ) from error
+
+
+class _Counted(Iterator[pa.RecordBatch]):
+    """Pieces that pass through, and their rows."""
+
+    def __init__(self, pieces: Iterable[pa.RecordBatch]) -> None:
+        self._pieces = iter(pieces)
+        self.rows = 0
+
+    def __next__(self) -> pa.RecordBatch:
+        piece = next(self._pieces)
+        self.rows += piece.num_rows
+        return piece
+
+
+def _folder(batch: int) -> str:
+    return f"batch={batch:09d}"
+
+
+def _check_place(name: str, path: str) -> None:
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", path)
+    known = scheme is None or scheme[1].lower() in _SCHEMES
+    mounted = any(path.startswith((f"{mount}/", f"file:{mount}/", f"file://{mount}/")) for mount in _OBJECT_STORES)
+    if not known or mounted or not path.strip():
+        raise _no_renames(name, path)
+
+
+def _no_renames(name: str, path: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"sink {name}: {path!r} is no place where a folder is renamed at once (object stores copy file by file); "
+        f"use a local path or a URI of {', '.join(_SCHEMES)}, or Spark's own sinks for that store",
+        path=path,
+    )

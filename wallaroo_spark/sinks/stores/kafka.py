@@ -1,0 +1,205 @@
+"""Rows into a Kafka topic, a batch in one transaction.
+
+A transaction of Kafka ends with its producer, so nobody could commit what a task that is gone has prepared. Partitions
+are therefore prepared beside the checkpoint, and commit produces all of them, with a mark of the batch, in one
+transaction of the driver's. Consumers with ``isolation.level=read_committed`` see a whole batch, or nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import KafkaException
+
+from wallaroo_spark.errors import ConfigurationError, SinkError
+from wallaroo_spark.options import resolve_secret
+from wallaroo_spark.sinks.interface import Prepared, Transaction, checked_name
+from wallaroo_spark.sinks.stores.byte_columns import as_bytes, checked_columns
+from wallaroo_spark.sinks.stores.kafka_producer import BatchProducer, KafkaRecord, KafkaTopic, Mark, log
+from wallaroo_spark.sinks.stores.staged_rows import StagedRows
+from wallaroo_spark.sinks.writer import BatchWriter, transactional
+
+COLUMNS = ("key", "value", "headers", "partition")
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_OURS = ("transactional.id", "transaction.timeout.ms", "isolation.level", "enable.idempotence", "group.id")
+
+
+def kafka(
+    bootstrap: str,
+    *,
+    topic: str,
+    checkpoint: str,
+    name: str,
+    options: Mapping[str, str] | None = None,
+    timeout: float = 60.0,
+    transaction_timeout: float = 300.0,
+) -> BatchWriter:
+    """A ``foreachBatch`` writer to a Kafka topic; the settings are those of :class:`KafkaSink`."""
+    sink = KafkaSink(
+        bootstrap,
+        topic=topic,
+        checkpoint=checkpoint,
+        name=name,
+        options=options,
+        timeout=timeout,
+        transaction_timeout=transaction_timeout,
+    )
+    return transactional(sink, checkpoint=checkpoint)
+
+
+class KafkaSink:
+    """Produces each row to ``topic``. Columns as Spark's Kafka sink has them: ``value`` (string or binary; null is a
+    tombstone), and if wanted ``key`` (the same), ``headers`` (an array of structs of ``key`` and ``value``) and
+    ``partition`` (int; null leaves it to the key).
+
+    ``bootstrap`` names brokers, ``options`` are settings of librdkafka (security and the like), whose values may be
+    ``env:NAME`` or ``file:PATH``. ``name`` is this sink's alone in that Kafka: it is the transactional id
+    ``wallaroo-<name>``, which fences off a driver that was taken for dead, and the topic ``wallaroo-commits-<name>``,
+    which is compacted and made when it is missing. ``transaction_timeout`` (seconds) is how long a batch may take to be
+    produced; the broker's ``transaction.max.timeout.ms`` bounds it. Raises :class:`ConfigurationError` for settings
+    that cannot be; methods raise :class:`SinkError`.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        topic: str,
+        checkpoint: str,
+        name: str,
+        options: Mapping[str, str] | None = None,
+        timeout: float = 60.0,
+        transaction_timeout: float = 300.0,
+    ) -> None:
+        self.name = checked_name(name)
+        for option in options or {}:
+            if option in _OURS:
+                raise ConfigurationError(
+                    f"sink {name}: option {option} is set by the sink; leave it out", option=option
+                )
+        self._bootstrap, self._options = bootstrap, dict(options or {})
+        self._topic, self._timeout, self._transaction_timeout = topic, timeout, transaction_timeout
+        self._stage = StagedRows(checkpoint, name)
+        self.in_tasks = (checkpoint,)
+        self._session: BatchProducer | None = None
+
+    def __repr__(self) -> str:
+        return f"KafkaSink({self._bootstrap!r}, topic={self._topic!r}, name={self.name!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_session": None}
+
+    def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
+        """Write the rows down beside the checkpoint, if the topic would take them."""
+        with self._explained(f"be asked about topic {self._topic}"):
+            place = self._place()
+            partitions, longest = place.partitions(), place.longest()
+        return self._stage.write(transaction, (self._encode(piece, partitions, longest) for piece in rows))
+
+    def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
+        """Produce the batch in one transaction, unless its mark is there."""
+        if any(one.rows for one in prepared):
+            mark = Mark(self._stage.identity(), batch)
+            try:
+                with self._explained(f"take batch {batch}"):
+                    self._append(mark, prepared)
+            except BaseException:
+                self._session = None
+                raise
+        self._stage.clear(batch)
+
+    def abort(self, transactions: Sequence[Transaction]) -> None:
+        """Remove what is written down."""
+        self._stage.drop(transactions)
+
+    def recover(self) -> Sequence[Transaction]:
+        """What is written down."""
+        return self._stage.found()
+
+    def _append(self, mark: Mark, prepared: Sequence[Prepared]) -> None:
+        if self._session is None:
+            marks = f"wallaroo-commits-{self.name}"
+            self._session = BatchProducer(self._place(), self.name, marks, self._transaction_timeout)
+        known = self._session.mark
+        if known is None or known.identity != mark.identity or known.batch < mark.batch:
+            self._session.append(mark, self._records(prepared))
+
+    def _records(self, prepared: Sequence[Prepared]) -> Iterator[KafkaRecord]:
+        for piece in self._stage.read(prepared):
+            for key, value, headers, partition in zip(*(column.to_pylist() for column in piece.columns), strict=True):
+                pairs = None if headers is None else [(header["key"], header["value"]) for header in headers]
+                yield KafkaRecord(key, value, pairs, -1 if partition is None else partition)
+
+    def _encode(self, rows: pa.RecordBatch, partitions: int, longest: int) -> pa.RecordBatch:
+        """Rows in all four columns, each as it is produced."""
+        where = f"sink {self.name}"
+        checked_columns(rows.schema.names, COLUMNS, ["value"], where)
+        given = dict(zip(rows.schema.names, rows.columns, strict=True))
+        nothing = pa.nulls(rows.num_rows)
+        key, value = (as_bytes(given.get(name, nothing), name, where) for name in ("key", "value"))
+        try:
+            headers = given.get("headers", nothing).cast(_HEADERS)
+            partition = given.get("partition", nothing).cast(pa.int32())
+        except pa.ArrowException as error:
+            raise SinkError(
+                f"{where}: column headers or partition is of another type: {error}; headers is an array of structs of "
+                "key (string) and value (binary), partition an int"
+            ) from error
+        self._check(key, value, headers, partition, partitions, longest)
+        return pa.record_batch([key, value, headers, partition], names=list(COLUMNS))
+
+    def _check(
+        self, key: pa.Array, value: pa.Array, headers: pa.Array, partition: pa.Array, partitions: int, longest: int
+    ) -> None:
+        """Find here what the brokers would refuse after the decision."""
+        out = pc.or_(pc.less(partition, 0), pc.greater_equal(partition, partitions))
+        if pc.any(out).as_py():
+            found = partition.filter(out)[0].as_py()
+            raise SinkError(
+                f"sink {self.name}: a row is for partition {found}, and topic {self._topic} has {partitions} from 0",
+                partition=found,
+            )
+        sizes = pc.add(pc.fill_null(pc.binary_length(key), 0), pc.fill_null(pc.binary_length(value), 0))
+        size = (pc.max(sizes).as_py() or 0) + _longest_headers(headers)
+        if size > longest:
+            raise SinkError(
+                f"sink {self.name}: a record has up to {size} bytes, and topic {self._topic} takes {longest}; raise "
+                "its max.message.bytes, or make records shorter",
+                size=size,
+                limit=longest,
+            )
+        if headers.flatten().field("key").null_count:
+            raise SinkError(f"sink {self.name}: a header has no key; leave such headers out")
+
+    def _place(self) -> KafkaTopic:
+        options = {key: resolve_secret(value) for key, value in self._options.items()}
+        settings = {"log_level": 3, **options, "bootstrap.servers": self._bootstrap, "logger": log}
+        return KafkaTopic(settings, self._topic, self._timeout)
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            reason = error.args[0]
+            raise SinkError(
+                f"sink {self.name}: Kafka at {self._bootstrap} could not {what}: {reason.str()} ({reason.name()}); "
+                "check the brokers, what this user may do there, and that no other query has a sink of this name",
+                topic=self._topic,
+                code=reason.name(),
+            ) from error
+
+
+def _longest_headers(headers: pa.Array) -> int:
+    """Bytes of the longest headers of a row."""
+    if headers.null_count == len(headers):
+        return 0
+    lengths = (
+        sum(len(one["key"] or "") * 4 + len(one["value"] or b"") + 8 for one in row or ())
+        for row in headers.to_pylist()
+    )
+    return max(lengths, default=0)

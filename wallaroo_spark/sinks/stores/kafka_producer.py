@@ -1,0 +1,225 @@
+"""A driver's hold on Kafka: one transactional producer, and the mark that says which batch it put there last.
+
+The mark is the last record of a compacted topic of the sink's own, written in the same transaction as a batch. It is
+read when the session starts, behind ``init_transactions``: from then on nobody else has a transaction open under this
+name, so what is read is all there is, and what this session commits is what it knows.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from wallaroo_spark.errors import SinkError, one_line
+from wallaroo_spark.steps import SinkStep, passed
+
+log = one_line(logging.getLogger("wallaroo_spark.sinks"))
+
+_TAIL = 1_000
+"""Offsets from the end of the marks' topic that are read first; nearly always the mark is among them."""
+_TRIES = 5
+_POLL_EVERY = 1_000
+_USUAL_BYTES = 1_000_000
+_OVERHEAD = 512
+"""Bytes of a batch with one record beside the record's key, value and headers, and some to spare."""
+
+
+class KafkaRecord(NamedTuple):
+    """A record as it is produced. ``partition`` -1 leaves the choice to the key."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] | None
+    partition: int
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Which batch was put there last, by the sink of which checkpoint."""
+
+    identity: str
+    batch: int
+
+
+@dataclass(frozen=True)
+class KafkaTopic:
+    """A topic in a Kafka: ``settings`` are librdkafka's for any client, ``timeout`` (seconds) bounds each wait."""
+
+    settings: Mapping[str, Any]
+    topic: str
+    timeout: float
+
+    def partitions(self) -> int:
+        """How many partitions the topic has. Raises :class:`SinkError` when there is no such topic."""
+        topics = AdminClient(dict(self.settings)).list_topics(self.topic, timeout=self.timeout).topics
+        found = topics.get(self.topic)
+        if found is None or found.error is not None or not found.partitions:
+            why = found.error if found is not None and found.error is not None else "it is not there"
+            raise SinkError(f"topic {self.topic}: {why}; create it, or name another", topic=self.topic)
+        return len(found.partitions)
+
+    def longest(self) -> int:
+        """Bytes of the largest record that the topic takes, or what is usual where that may not be asked."""
+        resource = ConfigResource(ResourceType.TOPIC, self.topic)
+        # What is asked ends with the client that asks.
+        admin = AdminClient(dict(self.settings))
+        asked = admin.describe_configs([resource], request_timeout=self.timeout)
+        try:
+            return int(asked[resource].result(self.timeout)["max.message.bytes"].value) - _OVERHEAD
+        except (KafkaException, KeyError, TypeError, ValueError) as error:
+            log.info("topic %s: its max.message.bytes is not known: %s", self.topic, error)
+            return _USUAL_BYTES - _OVERHEAD
+
+
+class BatchProducer:
+    """Holds the transactional id ``wallaroo-<name>``; whoever held it before is fenced off.
+
+    Raises :class:`SinkError` and KafkaException, as do its methods; after either it is of no more use.
+    """
+
+    def __init__(self, place: KafkaTopic, name: str, marks: str, transaction_seconds: float) -> None:
+        self._place, self._name, self._marks = place, name, marks
+        _make_topic(place, marks)
+        self._producer = Producer(
+            {
+                **place.settings,
+                "transactional.id": f"wallaroo-{name}",
+                "transaction.timeout.ms": int(transaction_seconds * 1000),
+                "message.max.bytes": place.longest() + _OVERHEAD,
+                # The key's partition is the one that Spark's own sink, and every Java producer, would choose.
+                "partitioner": "murmur2_random",
+                "linger.ms": 20,
+                "compression.type": "lz4",
+            }
+        )
+        _retrying(lambda: self._producer.init_transactions(place.timeout))
+        self.mark = read_mark(place, marks, name)
+
+    def append(self, mark: Mark, records: Iterable[KafkaRecord]) -> None:
+        """Produce records and the mark in one transaction."""
+        self._producer.begin_transaction()
+        try:
+            for number, record in enumerate(records):
+                self._produce(record)
+                if number % _POLL_EVERY == 0:
+                    self._producer.poll(0)
+            self._producer.flush(self._place.timeout)
+            passed(SinkStep.HALF_COMMITTED)
+            self._producer.produce(self._marks, key=self._name, value=json.dumps(asdict(mark)))
+            _retrying(lambda: self._producer.commit_transaction(self._place.timeout))
+        except BaseException:
+            self._give_up()
+            raise
+        self.mark = mark
+
+    def _produce(self, record: KafkaRecord) -> None:
+        more: dict[str, Any] = {"headers": record.headers} if record.headers else {}
+        deadline = time.monotonic() + self._place.timeout
+        while True:
+            try:
+                self._producer.produce(
+                    self._place.topic, key=record.key, value=record.value, partition=record.partition, **more
+                )
+                return
+            except BufferError:
+                # The queue to the brokers is full: waiting for what they take is the pause between two tries.
+                if time.monotonic() > deadline:
+                    raise SinkError(
+                        f"topic {self._place.topic}: the brokers took nothing for {self._place.timeout} s; check them"
+                    ) from None
+                self._producer.poll(0.1)
+
+    def _give_up(self) -> None:
+        try:
+            self._producer.abort_transaction(self._place.timeout)
+        except KafkaException as error:
+            log.info("sink %s: the transaction is left to the next session: %s", self._name, error)
+
+
+def read_mark(place: KafkaTopic, marks: str, name: str) -> Mark | None:
+    """The last mark that is committed under a name, or None. Raises SinkError when it cannot be read in time."""
+    consumer = Consumer(
+        {
+            **place.settings,
+            "group.id": f"wallaroo-{name}",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            # The end is known once a fetch comes back empty.
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(marks, 0), place.timeout)
+        tail = max(low, high - _TAIL)
+        mark = _last(consumer, place, marks, name, tail)
+        return mark if mark is not None or tail == low else _last(consumer, place, marks, name, low)
+    finally:
+        consumer.close()
+
+
+def _last(consumer: Consumer, place: KafkaTopic, marks: str, name: str, start: int) -> Mark | None:
+    consumer.assign([TopicPartition(marks, 0, start)])
+    deadline = time.monotonic() + place.timeout
+    mark: Mark | None = None
+    while time.monotonic() < deadline:
+        message = consumer.poll(1.0)
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            key, value = message.key(), message.value()
+            if key == name.encode() and value is not None:
+                mark = Mark(**json.loads(value))
+                deadline = time.monotonic() + place.timeout
+        elif error.code() == KafkaError._PARTITION_EOF:
+            return mark
+        elif not error.retriable():
+            raise KafkaException(error)
+    raise SinkError(f"topic {marks}: its end was not reached within {place.timeout} s; check the brokers", topic=marks)
+
+
+def _make_topic(place: KafkaTopic, marks: str) -> None:
+    """Create the topic of marks unless it is there, and wait until the brokers know it."""
+    admin = AdminClient(dict(place.settings))
+    deadline = time.monotonic() + place.timeout
+    asked = False
+    while True:
+        found = admin.list_topics(marks, timeout=place.timeout).topics.get(marks)
+        if found is not None and found.error is None and 0 in found.partitions and found.partitions[0].leader >= 0:
+            return
+        if not asked and (found is None or found.error is not None):
+            new = NewTopic(marks, num_partitions=1, replication_factor=-1, config={"cleanup.policy": "compact"})
+            try:
+                admin.create_topics([new], request_timeout=place.timeout)[marks].result(place.timeout)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise SinkError(
+                        f"topic {marks}, which notes what is committed, cannot be created: {error.args[0].str()}; "
+                        "create it with one partition and cleanup.policy=compact",
+                        topic=marks,
+                    ) from error
+            asked = True
+        elif time.monotonic() > deadline:
+            raise SinkError(f"topic {marks} has no leader after {place.timeout} s; check the brokers", topic=marks)
+        else:
+            time.sleep(0.05)
+
+
+def _retrying(call: Callable[[], Any]) -> None:
+    """Call again after an error that the library says may pass."""
+    for left in reversed(range(_TRIES)):
+        try:
+            call()
+            return
+        except KafkaException as error:
+            if not left or not error.args[0].retriable():
+                raise

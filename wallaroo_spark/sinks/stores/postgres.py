@@ -1,0 +1,330 @@
+"""Rows into a table of PostgreSQL, under its own two-phase commit or moved out of staging tables in one transaction.
+
+A transaction of ours leaves a line in the table ``wallaroo_commits``, in the same transaction of PostgreSQL that shows
+its rows. So a commit that is told twice knows that it was done, and is not mistaken for one that somebody rolled back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, LiteralString
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from wallaroo_spark.errors import ConfigurationError, SinkError
+from wallaroo_spark.options import resolve_secret
+from wallaroo_spark.sinks.interface import Prepared, Transaction, checked_name
+from wallaroo_spark.sinks.stores.postgres_copy import TableColumn, check_columns, csv_of
+from wallaroo_spark.sinks.writer import BatchWriter, transactional
+from wallaroo_spark.steps import SinkStep, passed
+
+AUTO, TWO_PHASE, IDEMPOTENT = MODES = ("auto", "two-phase", "idempotent")
+
+_COMMITS = "wallaroo_commits"
+_STAGING = "wallaroo_stage_"
+_KEEPALIVE = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+"""A server that is gone is noticed after a minute, also while its answer is waited for; a dsn may say otherwise."""
+KEEP = 100
+"""Batches of a sink whose lines in ``wallaroo_commits`` are kept."""
+
+_CREATE = """CREATE TABLE IF NOT EXISTS {} (
+    transaction text PRIMARY KEY, sink text NOT NULL, batch bigint NOT NULL, rows bigint NOT NULL,
+    prepared_at timestamptz NOT NULL DEFAULT now())"""
+_COLUMNS = """
+SELECT attname, format_type(atttypid, NULL), attnotnull AND NOT atthasdef AND attidentity = '',
+       attgenerated = '' AND attidentity <> 'a'
+FROM pg_attribute WHERE attrelid = %s::oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum"""
+_NAMED = """
+SELECT nspname, relname
+FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = %s::oid"""
+_PREPARED = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+_STAGED = """
+SELECT obj_description(oid, 'pg_class') FROM pg_class
+WHERE relnamespace = %s::regnamespace AND relkind = 'r' AND starts_with(relname, %s)"""
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The table as PostgreSQL knows it."""
+
+    oid: int
+    schema: str
+    name: str
+
+    @property
+    def quoted(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, self.name)
+
+    @property
+    def commits(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, _COMMITS)
+
+    def staging(self, transaction: Transaction) -> sql.Identifier:
+        """A transaction's staging table, of a name that is short enough; its comment is the transaction's id."""
+        digest = hashlib.sha256(transaction.id.encode()).hexdigest()[:40]
+        return sql.Identifier(self.schema, _STAGING + digest)
+
+
+def postgres(
+    dsn: str,
+    *,
+    table: str,
+    checkpoint: str,
+    name: str,
+    mode: str = AUTO,
+    lock_timeout: float = 30.0,
+    timeout: float = 10.0,
+) -> BatchWriter:
+    """A ``foreachBatch`` writer to a table of PostgreSQL; the settings are those of :class:`PostgresSink`."""
+    sink = PostgresSink(dsn, table=table, name=name, mode=mode, lock_timeout=lock_timeout, timeout=timeout)
+    return transactional(sink, checkpoint=checkpoint)
+
+
+class PostgresSink:
+    """Inserts rows into ``table`` (``name`` or ``schema.name``, quoted as in SQL where need be), columns by name.
+
+    ``dsn`` is a URL or a connection string of libpq, or ``env:NAME`` or ``file:PATH`` of one. ``mode``: ``"two-phase"``
+    prepares the rows in the table itself, and needs ``max_prepared_transactions`` on the server to be more than the
+    partitions of a batch; readers see the partitions of a batch one after the other, within the moments that telling
+    takes. ``"idempotent"`` copies them to staging tables beside it, and one transaction moves a whole batch.
+    ``"auto"`` takes the first where the server allows it. ``name`` is this sink's alone in that database.
+    ``lock_timeout`` (seconds) bounds the wait for rows that others hold, ``timeout`` (seconds) that for a connection.
+    Raises :class:`ConfigurationError` for settings that cannot be; methods raise :class:`SinkError`.
+    """
+
+    def __init__(
+        self, dsn: str, *, table: str, name: str, mode: str = AUTO, lock_timeout: float = 30.0, timeout: float = 10.0
+    ) -> None:
+        self.name = checked_name(name)
+        if mode not in MODES:
+            raise ConfigurationError(f"sink {name}: mode {mode!r} is not one of {', '.join(MODES)}", mode=mode)
+        self._dsn, self._table, self._mode = dsn, table, mode
+        self._lock_timeout, self._timeout = lock_timeout, timeout
+
+    def __repr__(self) -> str:
+        return f"PostgresSink(table={self._table!r}, name={self.name!r}, mode={self._mode!r})"
+
+    def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
+        """Copy the rows into the table or a staging table, and prepare or commit that."""
+        with self._connected(f"prepare {transaction.id}") as connection:
+            target, mode = self._target(connection), self._mode_of(connection)
+            pieces = (piece for piece in rows if piece.num_rows)
+            first = next(pieces, None)
+            if first is None:
+                return Prepared(transaction, 0)
+            names = list(first.schema.names)
+            check_columns(first.schema, self._table, self._columns(connection, target))
+            if mode == TWO_PHASE:
+                into = target.quoted
+            else:
+                into = target.staging(transaction)
+                self._make_staging(connection, target, into, transaction)
+            copied = _copy(connection, into, names, itertools.chain([first], pieces))
+            if mode == TWO_PHASE:
+                self._note(connection, target, transaction, copied)
+                connection.execute(_sql("PREPARE TRANSACTION {}", sql.Literal(transaction.id)))
+            connection.commit()
+        return Prepared(transaction, copied, {"mode": mode, "columns": names})
+
+    def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
+        """Commit what is prepared, or move what is staged, unless ``wallaroo_commits`` says it was done."""
+        given = [one for one in prepared if one.rows]
+        with self._connected(f"commit batch {batch}") as connection:
+            target = self._target(connection)
+            moved = [one for one in given if one.detail["mode"] == IDEMPOTENT]
+            if moved:
+                self._move(connection, target, moved)
+            connection.autocommit = True
+            for one in given:
+                if one.detail["mode"] == TWO_PHASE:
+                    self._commit_prepared(connection, target, one)
+                    passed(SinkStep.HALF_COMMITTED)
+            done = {one.transaction for one in given}
+            left = [one for one in self._found(connection, target) if one.batch <= batch and one not in done]
+            self._abort(connection, target, left)
+            old = _sql("DELETE FROM {} WHERE sink = %s AND batch < %s", target.commits)
+            connection.execute(old, (self.name, batch - KEEP))
+
+    def abort(self, transactions: Sequence[Transaction]) -> None:
+        """Roll back what is prepared, and drop what is staged."""
+        with self._connected("abort") as connection:
+            target = self._target(connection)
+            connection.autocommit = True
+            self._abort(connection, target, transactions)
+
+    def recover(self) -> Sequence[Transaction]:
+        """This sink's transactions that are prepared, and those that are staged."""
+        with self._connected("recover") as connection:
+            return self._found(connection, self._target(connection))
+
+    def _found(self, connection: _Connection, target: _Target) -> list[Transaction]:
+        texts = [row[0] for row in connection.execute(_PREPARED)]
+        texts += [
+            row[0]
+            for row in connection.execute(_STAGED, (sql.Identifier(target.schema).as_string(connection), _STAGING))
+        ]
+        found = (Transaction.parse(text or "") for text in texts)
+        return [one for one in found if one is not None and one.sink == self.name]
+
+    def _abort(self, connection: _Connection, target: _Target, transactions: Iterable[Transaction]) -> None:
+        for transaction in transactions:
+            try:
+                connection.execute(_sql("ROLLBACK PREPARED {}", sql.Literal(transaction.id)))
+            except psycopg.errors.UndefinedObject:
+                connection.execute(_sql("DROP TABLE IF EXISTS {}", target.staging(transaction)))
+
+    def _commit_prepared(self, connection: _Connection, target: _Target, one: Prepared) -> None:
+        try:
+            connection.execute(_sql("COMMIT PREPARED {}", sql.Literal(one.transaction.id)))
+        except psycopg.errors.UndefinedObject:
+            if one.transaction.id not in _noted(connection, target, [one]):
+                raise self._gone(one) from None
+
+    def _move(self, connection: _Connection, target: _Target, moved: Sequence[Prepared]) -> None:
+        """Move rows out of staging tables, all at once."""
+        connection.execute(_LOCK, (f"wallaroo sink {self.name}",))
+        done = _noted(connection, target, moved)
+        for one in moved:
+            if one.transaction.id in done:
+                continue
+            staging, columns = target.staging(one.transaction), _names(one.detail["columns"])
+            move = _sql("INSERT INTO {} ({}) SELECT {} FROM {}", target.quoted, columns, columns, staging)
+            try:
+                rows = connection.execute(move).rowcount
+            except psycopg.errors.UndefinedTable:
+                raise self._gone(one) from None
+            if rows != one.rows:
+                raise self._gone(one, rows)
+            connection.execute(_sql("DROP TABLE {}", staging))
+            self._note(connection, target, one.transaction, rows)
+            passed(SinkStep.HALF_COMMITTED)
+        connection.commit()
+
+    def _gone(self, one: Prepared, rows: int = 0) -> SinkError:
+        return SinkError(
+            f"{rows} of the {one.rows} rows of {one.transaction.id}, which are to be committed to table {self._table}, "
+            f"are there: somebody rolled it back, dropped its table or restored the database; see {_COMMITS}, and "
+            "deliver the batch again from an older checkpoint",
+            transaction=one.transaction.id,
+        )
+
+    def _note(self, connection: _Connection, target: _Target, transaction: Transaction, rows: int) -> None:
+        note = _sql("INSERT INTO {} (transaction, sink, batch, rows) VALUES (%s, %s, %s, %s)", target.commits)
+        connection.execute(note, (transaction.id, self.name, transaction.batch, rows))
+
+    def _make_staging(
+        self, connection: _Connection, target: _Target, into: sql.Identifier, transaction: Transaction
+    ) -> None:
+        # What would refuse a row later, after the decision, is to refuse it here, as far as one table can tell.
+        like = "INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING IDENTITY INCLUDING GENERATED"
+        connection.execute(_sql("CREATE TABLE {} (LIKE {} " + like + ")", into, target.quoted))
+        connection.execute(_sql("COMMENT ON TABLE {} IS {}", into, sql.Literal(transaction.id)))
+
+    def _columns(self, connection: _Connection, target: _Target) -> list[TableColumn]:
+        return [TableColumn(*row) for row in connection.execute(_COLUMNS, (target.oid,))]
+
+    def _mode_of(self, connection: _Connection) -> str:
+        allowed = int(_one(connection, "SHOW max_prepared_transactions"))
+        if self._mode == TWO_PHASE and not allowed:
+            raise SinkError(
+                f"sink {self.name}: the server's max_prepared_transactions is 0, and mode two-phase needs it to be "
+                "more than the partitions of a batch; set it, or use mode idempotent"
+            )
+        return self._mode if self._mode != AUTO else TWO_PHASE if allowed else IDEMPOTENT
+
+    def _target(self, connection: _Connection) -> _Target:
+        """The table, and beside it the table of commits, made if need be; nothing of it is in a transaction after."""
+        oid = _one(connection, "SELECT to_regclass(%s)::oid", self._table)
+        if oid is None:
+            raise SinkError(
+                f"sink {self.name}: there is no table {self._table} in database {connection.info.dbname}; create it, "
+                'or write table="schema.name" as in SQL',
+                table=self._table,
+            )
+        schema, name = connection.execute(_NAMED, (oid,)).fetchall()[0]
+        target = _Target(oid, schema, name)
+        present = _one(connection, "SELECT to_regclass(%s)", target.commits.as_string(connection))
+        if present is None:
+            # Two that create it at once would be in each other's way.
+            connection.execute(_LOCK, (_COMMITS,))
+            connection.execute(_sql(_CREATE, target.commits))
+        connection.commit()
+        return target
+
+    @contextmanager
+    def _connected(self, what: str) -> Iterator[_Connection]:
+        try:
+            given = psycopg.conninfo.conninfo_to_dict(resolve_secret(self._dsn))
+            dsn = psycopg.conninfo.make_conninfo(
+                "", **{**_KEEPALIVE, **given, "connect_timeout": max(2, int(self._timeout))}
+            )
+        except psycopg.ProgrammingError:
+            # What the parser says may hold the password.
+            raise ConfigurationError(
+                f"sink {self.name}: the dsn cannot be read; expected postgresql://user:password@host:5432/database "
+                "with special characters percent-encoded, or libpq's own form"
+            ) from None
+        try:
+            with psycopg.connect(dsn, client_encoding="UTF8", application_name=f"wallaroo {self.name}") as connection:
+                connection.execute("SET datestyle TO ISO; SET timezone TO 'UTC'")
+                connection.execute(_sql("SET lock_timeout TO {}", sql.Literal(int(self._lock_timeout * 1000))))
+                if _one(connection, "SHOW synchronous_commit") == "off":
+                    connection.execute("SET synchronous_commit TO on")
+                connection.commit()
+                yield connection
+        except psycopg.Error as error:
+            said = error.diag.message_primary or str(error)
+            where = f" ({error.diag.context})" if error.diag.context else ""
+            raise SinkError(
+                f"sink {self.name}: PostgreSQL could not {what} in table {self._table}: {said}{where}{_remedy(error)}",
+                table=self._table,
+                sqlstate=error.sqlstate,
+            ) from error
+
+
+_Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+def _copy(connection: _Connection, into: sql.Identifier, names: Sequence[str], pieces: Iterable[pa.RecordBatch]) -> int:
+    copied = 0
+    with connection.cursor().copy(_sql("COPY {} ({}) FROM STDIN (FORMAT csv)", into, _names(names))) as copy:
+        for piece in pieces:
+            copy.write(csv_of(piece))
+            copied += piece.num_rows
+    return copied
+
+
+def _noted(connection: _Connection, target: _Target, prepared: Sequence[Prepared]) -> set[str]:
+    """The ids of those that are committed."""
+    ask = _sql("SELECT transaction FROM {} WHERE transaction = ANY(%s)", target.commits)
+    return {row[0] for row in connection.execute(ask, ([one.transaction.id for one in prepared],))}
+
+
+def _one(connection: _Connection, query: LiteralString, *values: object) -> Any:
+    row = connection.execute(query, values or None).fetchone()
+    return row[0] if row else None
+
+
+def _names(names: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def _sql(text: LiteralString, *parts: sql.Composable) -> sql.Composed:
+    return sql.SQL(text).format(*parts)
+
+
+def _remedy(error: psycopg.Error) -> str:
+    if isinstance(error, psycopg.errors.OutOfMemory) and "prepared" in str(error):
+        return "; raise max_prepared_transactions, give batches fewer partitions, or use mode idempotent"
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return "; somebody holds a lock there: see pg_locks and pg_prepared_xacts, or raise lock_timeout"
+    if isinstance(error, psycopg.OperationalError):
+        return "; check that it runs, where it is, and what its user may do"
+    return ""

@@ -1,0 +1,238 @@
+"""Rows into a Redis stream or list, a batch at once: one script moves all of it into place and notes the batch.
+
+A partition's rows are prepared beside the checkpoint, so what a Redis forgets before a batch is committed is not lost.
+Commit carries them to a key of their own, and then the script, which nothing else in Redis runs beside, checks which
+batch was last, moves the rows and writes down the batch. What Redis loses after that is lost: the promise is as good
+as its persistence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from itertools import islice
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from redis import Redis, RedisError
+from redis.backoff import NoBackoff
+from redis.exceptions import MovedError
+from redis.retry import Retry
+
+from wallaroo_spark.errors import ConfigurationError, SinkError
+from wallaroo_spark.options import resolve_secret
+from wallaroo_spark.sinks.interface import Prepared, Transaction, checked_name
+from wallaroo_spark.sinks.stores.byte_columns import as_bytes, checked_columns
+from wallaroo_spark.sinks.stores.staged_rows import StagedRows
+from wallaroo_spark.sinks.writer import BatchWriter, transactional
+from wallaroo_spark.steps import SinkStep, passed
+
+# KEYS: the stream or list, the mark of the sink, the rows on their way, a list. ARGV: the sink's identity, the batch,
+# "stream" or "list", how many rows. A row of a stream is its names and values, each behind its length. Replies how many
+# rows it moved, or -1 when that batch is there. A script that fails has written what it has written, so all that can
+# fail is looked at first.
+_MOVE = """
+local mark = redis.call('HMGET', KEYS[2], 'identity', 'batch')
+if mark[1] == ARGV[1] and tonumber(mark[2]) >= tonumber(ARGV[2]) then
+  redis.call('DEL', KEYS[3])
+  return -1
+end
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'none' and kind ~= ARGV[3] then
+  return redis.error_reply('WRONGTYPE ' .. KEYS[1] .. ' is a ' .. kind)
+end
+local rows = tonumber(ARGV[4])
+if redis.call('LLEN', KEYS[3]) ~= rows then return redis.error_reply('GONE rows on their way') end
+for first = 0, rows - 1, 1000 do
+  local lot = redis.call('LRANGE', KEYS[3], first, first + 999)
+  if ARGV[3] == 'list' then
+    redis.call('RPUSH', KEYS[1], unpack(lot))
+  else
+    for _, row in ipairs(lot) do
+      local fields, at = {}, 1
+      while at <= #row do fields[#fields + 1], at = struct.unpack('>I4c0', row, at) end
+      redis.call('XADD', KEYS[1], '*', unpack(fields))
+    end
+  end
+end
+redis.call('HSET', KEYS[2], 'identity', ARGV[1], 'batch', ARGV[2])
+redis.call('DEL', KEYS[3])
+return rows
+"""
+
+_LOT = 2_000
+"""Rows that are sent to Redis in one go."""
+_FORGOTTEN_SECONDS = 3600
+"""After so long Redis removes rows on their way whose sender has died."""
+_MOST_COLUMNS = 1_000
+"""Lua hands no more than some thousands of values to one command."""
+
+T = TypeVar("T")
+
+
+def redis(
+    url: str,
+    *,
+    checkpoint: str,
+    name: str,
+    stream: str | None = None,
+    list: str | None = None,
+    timeout: float = 60.0,
+) -> BatchWriter:
+    """A ``foreachBatch`` writer to a Redis stream or list; the settings are those of :class:`RedisSink`."""
+    sink = RedisSink(url, checkpoint=checkpoint, name=name, stream=stream, list=list, timeout=timeout)
+    return transactional(sink, checkpoint=checkpoint)
+
+
+class RedisSink:
+    """Appends each row as an entry to ``stream`` (its columns are the fields, nulls are left out), or each row's column
+    ``value`` to ``list``.
+
+    ``name`` is this sink's alone in that Redis. ``url`` may be ``env:NAME`` or ``file:PATH`` of one; ``timeout``, in
+    seconds, bounds each wait for Redis, the script included. Raises :class:`ConfigurationError` for settings that
+    cannot be; methods raise :class:`SinkError`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        checkpoint: str,
+        name: str,
+        stream: str | None = None,
+        list: str | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        self.name = checked_name(name)
+        target = stream or list
+        if target is None or (stream and list):
+            raise ConfigurationError(f"sink {name}: give either stream= or list=, the key in Redis that takes the rows")
+        self._url, self._timeout = url, timeout
+        self._target: str = target
+        self._kind = "stream" if stream else "list"
+        self._mark = f"{_same_slot(target)}:wallaroo:{name}"
+        self._stage = StagedRows(checkpoint, name)
+        self.in_tasks = (checkpoint,)
+
+    def __repr__(self) -> str:
+        return f"RedisSink({self._kind}={self._target!r}, name={self.name!r})"
+
+    def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
+        """Write the rows down beside the checkpoint, as the bytes that Redis will get, if it would take them."""
+        self._call("be asked what is there", self._check)
+        return self._stage.write(transaction, map(self._encode, rows))
+
+    def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
+        """Append all rows of the batch at once, unless they are there."""
+        rows = sum(one.rows for one in prepared)
+        if rows:
+            self._call(f"take batch {batch}", lambda client: self._append(client, batch, prepared, rows))
+        self._stage.clear(batch)
+
+    def abort(self, transactions: Sequence[Transaction]) -> None:
+        """Remove what is written down."""
+        self._stage.drop(transactions)
+
+    def recover(self) -> Sequence[Transaction]:
+        """What is written down."""
+        return self._stage.found()
+
+    def _check(self, client: Redis) -> None:
+        found = client.type(self._target)
+        found = found.decode() if isinstance(found, bytes) else str(found)
+        if found not in ("none", self._kind):
+            raise SinkError(
+                f"sink {self.name}: the key {self._target} is a {found} and not a {self._kind}; name another key",
+                key=self._target,
+                type=found,
+            )
+
+    def _encode(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        names = rows.schema.names
+        where = f"sink {self.name}"
+        if self._kind == "list":
+            checked_columns(names, ["value"], ["value"], where)
+        elif not 0 < len(names) <= _MOST_COLUMNS or len(set(names)) < len(names):
+            raise SinkError(
+                f"{where}: {len(names)} columns, {len(set(names))} of them by different names; a stream's entry takes "
+                f"1 to {_MOST_COLUMNS} of different names: select some",
+                columns=names,
+            )
+        columns = [as_bytes(column, name, where) for name, column in zip(names, rows.columns, strict=True)]
+        if not pc.all(reduce(pc.or_, (column.is_valid() for column in columns))).as_py():
+            what = "column value is null" if self._kind == "list" else "every column is null"
+            raise SinkError(f"{where}: there is a row of which {what}, and Redis has no null; filter such rows out")
+        return pa.record_batch(columns, names=names)
+
+    def _append(self, client: Redis, batch: int, prepared: Sequence[Prepared], rows: int) -> None:
+        carried = f"{self._mark}:{batch}:{uuid.uuid4().hex}"
+        identity = self._stage.identity()
+        known = client.hmget(self._mark, ["identity", "batch"])
+        # A look that saves carrying the rows; what counts is the look inside the script.
+        if known[0] == identity.encode() and known[1] is not None and int(known[1]) >= batch:
+            return
+        packed = self._packed(prepared)
+        while lot := [*islice(packed, _LOT)]:
+            client.rpush(carried, *lot)
+            client.expire(carried, _FORGOTTEN_SECONDS)
+        passed(SinkStep.HALF_COMMITTED)
+        client.eval(_MOVE, 3, self._target, self._mark, carried, identity, str(batch), self._kind, str(rows))
+
+    def _packed(self, prepared: Sequence[Prepared]) -> Iterator[bytes]:
+        """Each row as the script takes it."""
+        for piece in self._stage.read(prepared):
+            if self._kind == "list":
+                yield from piece.column("value").to_pylist()
+                continue
+            names = [_with_length(name.encode()) for name in piece.schema.names]
+            for row in zip(*(column.to_pylist() for column in piece.columns), strict=True):
+                given = zip(names, row, strict=True)
+                yield b"".join(name + _with_length(value) for name, value in given if value is not None)
+
+    def _call(self, what: str, command: Callable[[Redis], T]) -> T:
+        try:
+            settings: dict[str, Any] = {"socket_timeout": self._timeout, "retry": Retry(NoBackoff(), 0), "protocol": 2}
+            url = resolve_secret(self._url)
+            if url.startswith("rediss:"):
+                settings["ssl_check_hostname"] = True
+            client = Redis.from_url(url, **settings)
+        except ValueError:
+            # What the parser says may hold the password.
+            raise ConfigurationError(
+                f"sink {self.name}: the URL cannot be read; expected redis://[[user]:password@]host:port/0, or "
+                "rediss:// for TLS, with special characters of the password percent-encoded"
+            ) from None
+        with contextlib.closing(client):
+            try:
+                return command(client)
+            except MovedError as error:
+                raise SinkError(
+                    f"sink {self.name}: could not {what}: this Redis is a node of a cluster, and this sink writes to a "
+                    "single Redis; name one",
+                    key=self._target,
+                ) from error
+            except RedisError as error:
+                given = client.connection_pool.connection_kwargs
+                said, password = str(error) or type(error).__name__, given.get("password")
+                said = said.replace(password, "***") if password else said
+                endpoint = given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}"
+                # The cause is not chained: a server that does not know AUTH answers with the password.
+                raise SinkError(
+                    f"sink {self.name}: Redis at {endpoint} could not {what}: {said}; check that it runs, is a primary "
+                    "of version 6.2 or newer with room left, and lets this user run scripts",
+                    endpoint=endpoint,
+                ) from None
+
+
+def _same_slot(key: str) -> str:
+    """The part of a key by which a cluster of Redis places it, in braces; what begins with it is placed beside it."""
+    opened = key.find("{")
+    closed = key.find("}", opened + 1)
+    return "{" + (key[opened + 1 : closed] if opened >= 0 and closed > opened + 1 else key) + "}"
+
+
+def _with_length(value: bytes) -> bytes:
+    return len(value).to_bytes(4, "big") + value

@@ -1,0 +1,124 @@
+"""Rows that are prepared beside the checkpoint, for stores whose own transactions end with their connection.
+
+A partition's rows are an Arrow stream in a file of their own, complete and on the disk before its transaction counts as
+prepared; commit reads what the decision names and nothing else, so a file that a dead task left behind harms nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+
+import pyarrow as pa
+
+from wallaroo_spark.errors import SinkError
+from wallaroo_spark.sidecar.folder import SidecarFolder, sync
+from wallaroo_spark.sinks.interface import Prepared, Transaction
+from wallaroo_spark.storage.locations import Location, for_tasks, session
+
+FOLDER = "stages"
+_FILE = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.([0-9a-z]{1,32})\.arrow")
+
+
+def file_of(transaction: Transaction) -> str:
+    """The name of a transaction's file in its sink's folder."""
+    return f"{transaction.batch}.{transaction.partition}.{transaction.attempt}.arrow"
+
+
+def transaction_of(sink: str, name: str) -> Transaction | None:
+    """The transaction that a file's name tells of, or None for any other file."""
+    found = _FILE.fullmatch(name)
+    return Transaction(sink, int(found[1]), int(found[2]), found[3]) if found else None
+
+
+class StagedRows:
+    """The folder ``<checkpoint>/_wallaroo/stages/<sink>``. Picklable: tasks write to it, the driver reads it.
+
+    Methods raise :class:`SinkError` for rows that are gone, :class:`CheckpointError` when the folder cannot be used.
+    """
+
+    def __init__(self, checkpoint: Location, sink: str) -> None:
+        self.checkpoint = checkpoint
+        self._sink = sink
+
+    def __reduce__(self) -> tuple[type[StagedRows], tuple[Location, str]]:
+        return StagedRows, (for_tasks(self.checkpoint, session()), self._sink)
+
+    @cached_property
+    def _beside(self) -> SidecarFolder:
+        return SidecarFolder(self.checkpoint, FOLDER, self._sink, spark=session())
+
+    def identity(self) -> str:
+        """What tells this sink of this checkpoint from one of the same name: made once, and gone with the checkpoint.
+
+        A store that notes how far it is notes this with it: batches of a new checkpoint count from 0 again.
+        """
+        return self._beside.mark()
+
+    def write(self, transaction: Transaction, rows: Iterable[pa.RecordBatch]) -> Prepared:
+        """Write rows down, of one schema, whatever it is; when this returns they are on the disk."""
+        filesystem, folder = self._beside.filesystem, self._beside.folder()
+        path = f"{folder}/{file_of(transaction)}"
+        written = 0
+        writer: pa.RecordBatchStreamWriter | None = None
+        try:
+            with filesystem.open_output_stream(path) as stream:
+                for piece in rows:
+                    if writer is None:
+                        options = pa.ipc.IpcWriteOptions(compression="lz4")
+                        writer = pa.ipc.new_stream(stream, piece.schema, options=options)
+                    writer.write_batch(piece)
+                    written += piece.num_rows
+                if writer is not None:
+                    writer.close()
+            if self._beside.local:
+                sync(path)
+                sync(folder)
+        except OSError as error:
+            raise SinkError(
+                f"{self._beside.identity}: rows of {transaction.id} not written: {error}; see that there is room "
+                "and that executors may write beside the checkpoint",
+                transaction=transaction.id,
+            ) from error
+        return Prepared(transaction, written)
+
+    def read(self, prepared: Sequence[Prepared]) -> Iterator[pa.RecordBatch]:
+        """The rows of several partitions, in the order of these. Raises :class:`SinkError` for rows that are gone."""
+        for one in prepared:
+            if not one.rows:
+                continue
+            path = f"{self._beside.path}/{file_of(one.transaction)}"
+            found = 0
+            try:
+                with self._beside.filesystem.open_input_stream(path) as stream:
+                    for piece in pa.ipc.open_stream(stream):
+                        found += piece.num_rows
+                        yield piece
+            except (OSError, pa.ArrowInvalid) as error:
+                raise self._gone(one, found, str(error)) from error
+            if found != one.rows:
+                raise self._gone(one, found, "the file ends too early")
+
+    def found(self) -> list[Transaction]:
+        """The transactions that have a file here, whole or not."""
+        found = (transaction_of(self._sink, name) for name in self._beside.names())
+        return [transaction for transaction in found if transaction is not None]
+
+    def drop(self, transactions: Iterable[Transaction]) -> None:
+        """Remove the rows of transactions; nothing for those that have none here."""
+        for transaction in transactions:
+            self._beside.delete(file_of(transaction))
+
+    def clear(self, batch: int) -> None:
+        """Remove the rows of a batch and of all before it: that of tasks nobody waited for, too."""
+        self.drop(transaction for transaction in self.found() if transaction.batch <= batch)
+
+    def _gone(self, prepared: Prepared, found: int, why: str) -> SinkError:
+        return SinkError(
+            f"sink {self._sink}: {found} of {prepared.rows} rows of {prepared.transaction.id} can be read in "
+            f"{self._beside.identity}: {why}; restore that folder together with the checkpoint",
+            transaction=prepared.transaction.id,
+            rows=prepared.rows,
+            found=found,
+        )

@@ -1,0 +1,1 @@
+"""Two-phase commit of a query's batches, in the driver: votes, the decision log, and the coordinator."""

@@ -1,0 +1,1 @@
+"""Where a location is, as Spark takes it, and the file system that it is on."""
