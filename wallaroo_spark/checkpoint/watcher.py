@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from wallaroo_spark.checkpoint.files import CheckpointFiles
+from wallaroo_spark.checkpoint.glance import GLANCE_SECONDS, Glance
 from wallaroo_spark.checkpoint.model import QueryProgress
 from wallaroo_spark.errors import one_line
 from wallaroo_spark.steps import Step, passed
@@ -18,9 +19,6 @@ from wallaroo_spark.steps import Step, passed
 _log = one_line(logging.getLogger(__name__))
 
 POLL_SECONDS = 1.0
-GLANCE_SECONDS = 0.02
-"""How often to see whether the commit log has changed, where that is cheap."""
-_COARSE_NS = 50_000_000
 STOP_SECONDS = 5.0
 
 
@@ -51,7 +49,7 @@ class CheckpointWatcher:
         self._stopping = threading.Event()
         self._logged: set[type[Exception]] = set()
         self._query_id: str | None = None
-        self._stamp = 0
+        self._glance = Glance(files)
         self.last: QueryProgress | None = None
         """What was reported last; None before the first report."""
         self.error: str | None = None
@@ -98,12 +96,8 @@ class CheckpointWatcher:
         """Until there may be something to see."""
         until = time.monotonic() + self._poll_seconds
         while (left := until - time.monotonic()) > 0:
-            stamp = self._files.stamp()
-            if self._woken.wait(left if stamp is None else min(GLANCE_SECONDS, left)):
-                return
-            # The clock of a file system is coarse: what follows a change at once may not show.
-            if stamp is not None and (stamp != self._stamp or time.time_ns() - stamp < _COARSE_NS):
-                self._stamp = stamp
+            pause = min(GLANCE_SECONDS, left) if self._glance.cheap() else left
+            if self._woken.wait(pause) or self._glance.changed():
                 return
 
     def _look(self) -> None:

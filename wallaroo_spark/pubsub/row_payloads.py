@@ -12,6 +12,7 @@ import msgpack
 import pyarrow as pa
 
 from wallaroo_spark.protocol.faults import Fault, broken
+from wallaroo_spark.sidecar.arrow_ipc import as_arrow_stream
 
 # First byte of a MessagePack binary → bytes of the length behind it.
 _BINARIES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
@@ -19,17 +20,8 @@ _BINARIES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 
 def pack_rows(rows: pa.RecordBatch) -> bytes:
     """A batch of rows as the payload of a data message."""
-    packed: bytes = msgpack.packb(stream_of(rows))
+    packed: bytes = msgpack.packb(as_arrow_stream(rows))
     return packed
-
-
-def stream_of(rows: pa.RecordBatch) -> bytes:
-    """A batch of rows as an Arrow IPC stream, its schema included."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
 
 
 def unpack_rows(payload: bytes | memoryview) -> pa.RecordBatch:

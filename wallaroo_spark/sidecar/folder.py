@@ -1,10 +1,8 @@
-"""Files of our own beside Spark's in a checkpoint, under ``<checkpoint>/_wallaroo``, which Spark passes over."""
+"""One folder of this package's own files beside Spark's: ``<checkpoint>/_wallaroo/…``, which Spark ignores."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -12,13 +10,11 @@ from typing import Any
 from pyarrow import fs
 
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
-from wallaroo_spark.storage.hadoop import HadoopHandler
+from wallaroo_spark.sidecar import durable
 from wallaroo_spark.storage.locations import Location, open_location
 
 FOLDER = "_wallaroo"
 _TEMPORARY = ".tmp"
-# What a file system without hard links answers: mounted object stores, some shares.
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class SidecarFolder:
@@ -49,14 +45,9 @@ class SidecarFolder:
         with self._explained("written", name):
             target = self._file(_checked(name))
             if self._objects:
-                self._put(target, data)
-                return
-            temporary = self._temporary(name, data)
-            if not self.local:
-                replace(self.filesystem, temporary, target)
-                return
-            os.replace(temporary, target)
-            sync(self.path)
+                durable.write_file(self.filesystem, target, data)
+            else:
+                durable.replace(self.filesystem, self._temporary(name, data), target)
 
     def create(self, name: str, data: bytes) -> bool:
         """Put a file there unless one of that name is; whether it is ours.
@@ -70,21 +61,18 @@ class SidecarFolder:
             if self.filesystem.get_file_info(target).type != fs.FileType.NotFound:
                 return False
             if self._objects:
-                self._put(target, data)
+                durable.write_file(self.filesystem, target, data)
                 return True
             temporary = self._temporary(name, data)
             try:
-                if not self.local:
-                    self.filesystem.move(temporary, target)
-                    return True
-                _link(temporary, target)
+                durable.rename_to_new(self.filesystem, temporary, target)
             except OSError:
                 if self.filesystem.get_file_info(target).type == fs.FileType.NotFound:
                     raise
                 return False
             finally:
-                self._drop(temporary)
-            sync(self.path)
+                durable.delete_file(self.filesystem, temporary)
+            durable.sync_names(self.filesystem, self.path)
             return True
 
     def read(self, name: str) -> bytes | None:
@@ -112,7 +100,7 @@ class SidecarFolder:
     def delete(self, name: str) -> None:
         """Remove a file; nothing when there is none."""
         with self._explained("deleted", name):
-            self._drop(self._file(_checked(name)))
+            durable.delete_file(self.filesystem, self._file(_checked(name)))
 
     def delete_folder(self, name: str) -> None:
         """Remove a folder with all that is in it; nothing when there is none."""
@@ -128,44 +116,31 @@ class SidecarFolder:
             self._make()
         return self.path
 
+    @contextlib.contextmanager
+    def new_file(self, name: str) -> Iterator[Any]:
+        """A binary stream to a new file; when the block ends without an error, the file is durable. Raises OSError."""
+        self._make()
+        with durable.new_file(self.filesystem, self._file(_checked(name))) as stream:
+            yield stream
+
+    def file(self, name: str) -> str:
+        """The path of a file on :attr:`filesystem`."""
+        return self._file(_checked(name))
+
     def _temporary(self, name: str, data: bytes) -> str:
-        """A file of another name with that content, on the disk."""
+        """A new file of another name with that content, on the disk."""
         self._make()
         temporary = self._file(f".{name}.{uuid.uuid4().hex}{_TEMPORARY}")
         try:
-            self._put(temporary, data)
+            durable.write_file(self.filesystem, temporary, data, sync_name=False)
         except OSError:
-            self._drop(temporary)
+            durable.delete_file(self.filesystem, temporary)
             raise
         return temporary
 
-    def _put(self, path: str, data: bytes) -> None:
-        with self.filesystem.open_output_stream(path) as stream:
-            stream.write(data)
-        if self.local:
-            sync(path)
-
     def _make(self) -> None:
-        if self._objects:
-            return
-        if not self.local:
-            self.filesystem.create_dir(self.path, recursive=True)
-            return
-        missing = []
-        path = self.path
-        while not os.path.isdir(path):
-            missing.append(path)
-            path = os.path.dirname(path)
-        os.makedirs(self.path, exist_ok=True)
-        for made in missing:
-            sync(os.path.dirname(made))
-
-    def _drop(self, path: str) -> None:
-        try:
-            self.filesystem.delete_file(path)
-        except OSError:
-            if self.filesystem.get_file_info(path).type != fs.FileType.NotFound:
-                raise
+        if not self._objects:
+            durable.make_folder(self.filesystem, self.path)
 
     def _file(self, name: str) -> str:
         return f"{self.path}/{name}"
@@ -190,37 +165,3 @@ def _checked(name: str) -> str:
             name=name,
         )
     return name
-
-
-def replace(filesystem: Any, temporary: str, target: str) -> None:
-    """Rename a file in place of another, on a file system that renames nothing over what is there. Raises OSError."""
-    handler = getattr(filesystem, "handler", None)
-    if isinstance(handler, HadoopHandler):
-        handler.replace(temporary, target)
-        return
-    with contextlib.suppress(OSError):
-        filesystem.delete_file(target)
-    filesystem.move(temporary, target)
-
-
-def _link(temporary: str, target: str) -> None:
-    """Give a file its name; raises FileExistsError when one has it."""
-    try:
-        os.link(temporary, target)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        os.rename(temporary, target)
-
-
-def sync(path: str) -> None:
-    """Have the disk hold a local file, or a folder's list of names, before this returns. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Mounted object stores have nothing to sync.
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(descriptor)

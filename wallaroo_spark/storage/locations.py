@@ -54,12 +54,17 @@ class Opened(NamedTuple):
     @property
     def local(self) -> bool:
         """Whether it is this machine's own, or looks like that."""
-        return isinstance(self.filesystem, fs.LocalFileSystem)
+        return is_local(self.filesystem)
 
     @property
     def objects(self) -> bool:
         """Whether files are objects: there once they are whole, replaced at once, and renamed by copying them."""
         return _OBJECTS.fullmatch(self.filesystem.type_name) is not None
+
+
+def is_local(filesystem: Any) -> bool:
+    """Whether a file system of ``pyarrow.fs`` is this machine's own, or a mount that looks like it."""
+    return isinstance(filesystem, fs.LocalFileSystem)
 
 
 class JvmSession:

@@ -310,8 +310,12 @@ def test_a_copy_of_the_same_submission_waits_and_takes_over_from_the_dead(stage:
     holder = stage.leases.acquire(0, setup.submission, "killed", "127.0.0.1:1", "")
     assert holder is not None
 
+    def taken_over() -> bool:
+        lease = stage.leases.leases().get(0)
+        return lease is not None and lease.holder != "killed" and lease.connect != ""
+
     with stage.thread(setup):
-        eventually(lambda: stage.leases.leases()[0].holder != "killed" and stage.address(setup))
+        eventually(taken_over)
 
 
 def test_a_checkpoint_that_is_made_anew_ends_the_publisher(stage: Stage) -> None:

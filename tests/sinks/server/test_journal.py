@@ -46,7 +46,7 @@ def test_what_is_appended_is_there_for_the_next_and_a_torn_end_is_dropped(tmp_pa
     journal = Journal(path)
     assert journal.read() == []
     journal.append({"n": 1})
-    journal.append({"n": 2}, sync=False)
+    journal.append({"n": 2}, synced=False)
     journal.close()
     with path.open("ab") as file:
         file.write(encode_record({"n": 3})[:-4])

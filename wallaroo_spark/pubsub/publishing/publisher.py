@@ -22,6 +22,7 @@ import pandas as pd
 
 from wallaroo_spark import transport
 from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.checkpoint.glance import GLANCE_SECONDS, Glance
 from wallaroo_spark.errors import LeaseLostError, ProtocolError, PubSubError, TransportError, WallarooError, one_line
 from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, Hello, Why, encode, encode_parts
 from wallaroo_spark.pubsub.publishing.leasing import Tenancy
@@ -37,11 +38,8 @@ from wallaroo_spark.transport.base import HIGH_WATER
 
 log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
-GLANCE_SECONDS = 0.02
-"""How often to see whether the commit log has changed, where that is cheap."""
 POLL_SECONDS = 0.5
 """How often to look at it where it is not."""
-COARSE_NS = 50_000_000
 RENEW_SECONDS = 1.0
 STOP_SECONDS = 8.0
 """How long subscribers may take over what is left for them when the publisher ends."""
@@ -107,7 +105,7 @@ class PublisherService:
         self._next_session = 0
         self._alone = asyncio.Event()
         self._readings = Readings()
-        self._stamp = 0
+        self._glance = Glance(self._files)
 
     async def run(self) -> None:
         """Serve until :meth:`stop_from_outside`, or until the lease is another's or the topic has ended."""
@@ -211,13 +209,10 @@ class PublisherService:
         """Until there may be something to see."""
         until = time.monotonic() + POLL_SECONDS
         while time.monotonic() < until:
-            stamp = self._files.stamp()
-            # The clock of a file system is coarse: what follows a change at once may not show.
-            if stamp is not None and (stamp != self._stamp or time.time_ns() - stamp < COARSE_NS):
-                self._stamp = stamp
+            if self._glance.changed():
                 await asyncio.sleep(GLANCE_SECONDS / 4)
                 return
-            await asyncio.sleep(POLL_SECONDS if stamp is None else GLANCE_SECONDS)
+            await asyncio.sleep(GLANCE_SECONDS if self._glance.cheap() else POLL_SECONDS)
 
     async def _look(self) -> None:
         """Say what is committed since the last look."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ import pyarrow.compute as pc
 from wallaroo_spark.errors import CheckpointError, PubSubError
 from wallaroo_spark.pubsub.messages import MAX_MESSAGE_BYTES
 from wallaroo_spark.pubsub.times import Time, pack, parse
+from wallaroo_spark.sidecar.arrow_ipc import write_arrow
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.storage.locations import Location
 
@@ -142,34 +142,30 @@ class TopicLog:
         A ``column`` makes the times pairs of the batch and its values; raises :class:`PubSubError` for values that are
         not integers from 0. No two calls write the same file.
         """
+        pieces = _pieces(batch, rows, column)
+        first = next(pieces, None)
+        if first is None:
+            return None
         name = f"{partition}-{attempt}-{uuid.uuid4().hex[:8]}.arrow"
         parts: list[tuple[Time, int]] = []
-        writer = sink = None
-        path = ""
-        try:
-            for time, piece in _pieces(batch, rows, column):
-                if writer is None:
-                    folder = SidecarFolder(self.checkpoint, FOLDER, self.topic, str(batch))
-                    path = f"{folder.folder()}/{name}"
-                    sink = folder.filesystem.open_output_stream(path)
-                    writer = pa.ipc.new_stream(sink, piece.schema)
-                writer.write_batch(piece)
+
+        def noted() -> Iterator[pa.RecordBatch]:
+            for time, piece in itertools.chain([first], pieces):
                 parts.append((time, piece.num_rows))
-            if writer is None or sink is None:
-                return None
-            writer.close()
-            size = sink.tell()
+                yield piece
+
+        folder = SidecarFolder(self.checkpoint, FOLDER, self.topic, str(batch))
+        try:
+            with folder.new_file(name) as stream:
+                count = write_arrow(stream, noted())
+                size = stream.tell()
         except OSError as error:
             raise CheckpointError(
-                f"{self._folder.identity}/{batch}/{name} cannot be written: {error}; check that executors may write to "
+                f"{folder.identity}/{name} cannot be written: {error}; check that executors may write to "
                 "the checkpoint's file system, and that there is room",
                 batch=batch,
             ) from error
-        finally:
-            if sink is not None:
-                sink.close()
-        self._to_disk(path)
-        return StagedFile(partition, name, sum(count for _, count in parts), size, tuple(parts))
+        return StagedFile(partition, name, count, size, tuple(parts))
 
     def seal(self, manifest: Manifest) -> None:
         """Say which files a batch consists of, in place of what was said before."""
@@ -218,14 +214,6 @@ class TopicLog:
         for number in gone:
             self._folder.delete(f"{number}.json")
             self._folder.delete_folder(str(number))
-
-    def _to_disk(self, path: str) -> None:
-        if self._folder.local:
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
 
     def _parsed(self, name: str, read: Callable[[], T]) -> T:
         try:

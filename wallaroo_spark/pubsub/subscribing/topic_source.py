@@ -18,10 +18,10 @@ from typing import Any
 from wallaroo_spark.errors import ConfigurationError, PubSubError, ReplayError, one_line
 from wallaroo_spark.pubsub.items import Epoch, Position
 from wallaroo_spark.pubsub.messages import Why
-from wallaroo_spark.pubsub.row_payloads import stream_of
 from wallaroo_spark.pubsub.subscribing.settings import Catalog
 from wallaroo_spark.pubsub.subscribing.subscription import look_up, subscribe
 from wallaroo_spark.pubsub.times import batch_of, start_of
+from wallaroo_spark.sidecar.arrow_ipc import as_arrow_stream
 
 INDEX_BITS = 32
 """A reference is the batch, and so many bits for the place within it."""
@@ -140,7 +140,7 @@ class TopicSource:
     def _payloads(self, rows: Any) -> Iterator[bytes]:
         if self._value == "json":
             return map(row_as_json, rows.to_pylist())
-        return iter([stream_of(rows)])
+        return iter([as_arrow_stream(rows)])
 
 
 class ReferenceCounter:

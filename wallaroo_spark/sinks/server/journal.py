@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wallaroo_spark.errors import SinkError, one_line
+from wallaroo_spark.sidecar.durable import sync, sync_open_file
 from wallaroo_spark.steps import SinkStep, passed
 
 log = one_line(logging.getLogger("wallaroo_spark.sinks"))
@@ -68,7 +69,7 @@ class Journal:
         new = not path.exists()
         self._file = path.open("ab", buffering=0)
         if new:
-            sync_folder(path.parent)
+            sync(path.parent)
         self._end = 0
         self.lines = 0
 
@@ -79,19 +80,19 @@ class Journal:
         if self._end < len(data):
             log.warning("%s: %d bytes at its end are not whole, and are dropped", self._path, len(data) - self._end)
             os.ftruncate(self._file.fileno(), self._end)
-            os.fsync(self._file.fileno())
+            sync_open_file(self._file.fileno())
         self.lines = len(records)
         return records
 
-    def append(self, record: Mapping[str, Any], *, sync: bool = True) -> None:
-        """Write a record; with ``sync`` it is on the disk afterwards. After an OSError it is not in the log."""
+    def append(self, record: Mapping[str, Any], *, synced: bool = True) -> None:
+        """Write a record; with ``synced`` it is on the disk afterwards. After an OSError it is not in the log."""
         line = encode_record(record)
         try:
             written = self._file.write(line)
             if written != len(line):
                 raise OSError(f"{written} of {len(line)} bytes were written")
-            if sync:
-                os.fsync(self._file.fileno())
+            if synced:
+                sync_open_file(self._file.fileno())
         except OSError:
             os.ftruncate(self._file.fileno(), self._end)
             raise
@@ -105,13 +106,13 @@ class Journal:
         file = shorter.open("wb", buffering=0)
         try:
             file.write(b"".join(lines))
-            os.fsync(file.fileno())
+            sync_open_file(file.fileno())
             passed(SinkStep.SERVER_LOG_REWRITTEN)
             os.replace(shorter, self._path)
         except OSError:
             file.close()
             raise
-        sync_folder(self._path.parent)
+        sync(self._path.parent)
         file.close()
         self._file.close()
         self._file = self._path.open("ab", buffering=0)
@@ -120,12 +121,3 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def sync_folder(path: Path) -> None:
-    """Have a folder's names on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
-import os
 import re
 import threading
 import uuid
@@ -23,7 +22,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from wallaroo_spark.errors import ConfigurationError, SinkError, one_line
-from wallaroo_spark.sinks.server.journal import Journal, sync_folder
+from wallaroo_spark.sidecar.durable import sync, sync_open_file
+from wallaroo_spark.sinks.server.journal import Journal
 from wallaroo_spark.sinks.server.transactions import LogRecord, OutputPart, ServerTransactions, prepare_record
 from wallaroo_spark.sinks.two_phase.states import TransactionState
 from wallaroo_spark.steps import SinkStep, passed
@@ -70,9 +70,9 @@ class UnvotedPart:
             if self._file is None:
                 self._file = self.path.open("xb", buffering=0)
             self._file.flush()
-            os.fsync(self._file.fileno())
+            sync_open_file(self._file.fileno())
             self._file.close()
-            sync_folder(self.path.parent)
+            sync(self.path.parent)
         except OSError as error:
             self._fail(error)
 
@@ -104,8 +104,8 @@ class OutputDirectory:
         try:
             if not self._hidden.is_dir():
                 self._hidden.mkdir(parents=True, exist_ok=True)
-                sync_folder(self.folder)
-                sync_folder(self.folder.absolute().parent)
+                sync(self.folder)
+                sync(self.folder.absolute().parent)
             self._lock = (self._hidden / "lock").open("a")
             self._take()
             self._journal = Journal(self._hidden / "log")
@@ -251,7 +251,7 @@ class OutputDirectory:
                 raise FileNotFoundError(2, "its rows are gone", str(source))
             passed(SinkStep.SERVER_APPENDED)
             # Were this record lost, the part would be appended again, at the same place.
-            self._log({"do": "append", "transaction": part.transaction}, sync=False)
+            self._log({"do": "append", "transaction": part.transaction}, synced=False)
         except OSError as error:
             log.error("transaction %s is committed, and cannot be appended to %s: %s", part.transaction, output, error)
             raise SinkError(
@@ -270,9 +270,9 @@ class OutputDirectory:
             for piece in iter(lambda: rows.read(min(_PIECE, max(1, size // 2))), b""):
                 _write_all(into, piece)
                 passed(SinkStep.SERVER_HALF_APPENDED)
-            os.fsync(into.fileno())
+            sync_open_file(into.fileno())
         if new:
-            sync_folder(self.folder)
+            sync(self.folder)
 
     def _remove(self, part: OutputPart) -> None:
         with contextlib.suppress(OSError):
@@ -291,9 +291,9 @@ class OutputDirectory:
         if problem:
             raise SinkError(f"transaction {record['transaction']}: {problem}; make room, and decide it again")
 
-    def _log(self, record: LogRecord, *, sync: bool = True) -> None:
+    def _log(self, record: LogRecord, *, synced: bool = True) -> None:
         with self._mutex:
-            self._journal.append(record, sync=sync)
+            self._journal.append(record, synced=synced)
             self.ledger.apply(record)
             if self._journal.lines > self._log_lines:
                 try:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from wallaroo_spark.errors import SinkError
+from wallaroo_spark.sidecar.arrow_ipc import write_arrow
 
 _GATHERED_BYTES = 64 << 20
 """A piece of a file that its readers read at once, of about so many bytes in memory."""
@@ -26,10 +27,7 @@ def _parquet(stream: Any, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> 
 
 
 def _arrow(stream: Any, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> None:
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.ipc.new_file(stream, schema, options=options) as writer:
-        for piece in rows:
-            writer.write_batch(piece)
+    write_arrow(stream, rows, schema=schema, compression="lz4", random_access=True)
 
 
 def _json(stream: Any, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> None:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from wallaroo_spark.errors import ConfigurationError, SinkError
-from wallaroo_spark.sidecar.folder import sync
+from wallaroo_spark.sidecar import durable
 from wallaroo_spark.sinks.interface import Prepared, Transaction, checked_name
 from wallaroo_spark.sinks.stores.file_formats import FORMATS
 from wallaroo_spark.sinks.stores.staged_rows import StagedRows, file_of, transaction_of
@@ -80,10 +80,9 @@ class FilesSink:
                 return Prepared(transaction, 0)
             counted = _Counted(chain([first], pieces))
             path = f"{self._staging}/{self._file(transaction)}"
-            self._make(self._staging)
-            with self._opened[0].open_output_stream(path) as stream:
+            durable.make_folder(self._opened[0], self._staging)
+            with durable.new_file(self._opened[0], path) as stream:
                 FORMATS[self._format](stream, first.schema, counted)
-            self._sync(path, self._staging)
         return Prepared(transaction, counted.rows)
 
     def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
@@ -98,7 +97,7 @@ class FilesSink:
         """Remove the files of these."""
         with self._explained("abort"):
             for transaction in transactions:
-                self._delete(f"{self._staging}/{self._file(transaction)}")
+                durable.delete_file(self._opened[0], f"{self._staging}/{self._file(transaction)}")
 
     def recover(self) -> Sequence[Transaction]:
         """Whose files are out of sight, whole or not."""
@@ -110,7 +109,7 @@ class FilesSink:
     def _publish(self, batch: int, given: Sequence[Prepared]) -> None:
         filesystem, root = self._opened
         target, ready = f"{root}/{_folder(batch)}", f"{self._staging}/{_folder(batch)}"
-        self._make(ready)
+        durable.make_folder(filesystem, ready)
         for one in given:
             part = f"{ready}/part-{one.transaction.partition:05d}.{self._format}"
             staged = f"{self._staging}/{self._file(one.transaction)}"
@@ -123,9 +122,8 @@ class FilesSink:
                     transaction=one.transaction.id,
                 )
             passed(SinkStep.HALF_COMMITTED)
-        with filesystem.open_output_stream(f"{ready}/{OWNER}") as stream:
-            stream.write(json.dumps({"sink": self.name, "owner": self._stage.identity(), "batch": batch}).encode())
-        self._sync(f"{ready}/{OWNER}", ready)
+        owner = json.dumps({"sink": self.name, "owner": self._stage.identity(), "batch": batch}).encode()
+        durable.write_file(filesystem, f"{ready}/{OWNER}", owner)
         try:
             # Hadoop would move the folder into one that is there.
             if not self._is_there(batch):
@@ -134,7 +132,7 @@ class FilesSink:
             # Another driver of this query may have been told the same, and been faster.
             if not self._is_there(batch):
                 raise
-        self._sync(root)
+        durable.sync_names(filesystem, root)
 
     def _is_there(self, batch: int) -> bool:
         """Whether readers see the batch. Raises :class:`SinkError` when it is somebody else's."""
@@ -177,28 +175,6 @@ class FilesSink:
 
     def _kind(self, path: str) -> Any:
         return self._opened[0].get_file_info(path).type
-
-    def _delete(self, path: str) -> None:
-        try:
-            self._opened[0].delete_file(path)
-        except OSError:
-            if self._kind(path) != fs.FileType.NotFound:
-                raise
-
-    def _make(self, folder: str) -> None:
-        """Make a folder and those above it, durably."""
-        made = []
-        while folder and self._kind(folder) == fs.FileType.NotFound:
-            made.append(folder)
-            folder = folder.rpartition("/")[0]
-        for path in reversed(made):
-            self._opened[0].create_dir(path, recursive=True)
-            self._sync(path.rpartition("/")[0] or "/")
-
-    def _sync(self, *paths: str) -> None:
-        if isinstance(self._opened[0], fs.LocalFileSystem):
-            for path in paths:
-                sync(path)
 
     def _taken(self, batch: int, why: str) -> SinkError:
         return SinkError(

@@ -13,7 +13,8 @@ from functools import cached_property
 import pyarrow as pa
 
 from wallaroo_spark.errors import SinkError
-from wallaroo_spark.sidecar.folder import SidecarFolder, sync
+from wallaroo_spark.sidecar.arrow_ipc import write_arrow
+from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.sinks.interface import Prepared, Transaction
 from wallaroo_spark.storage.locations import Location, for_tasks, session
 
@@ -46,7 +47,7 @@ class StagedRows:
         return StagedRows, (for_tasks(self.checkpoint, session()), self._sink)
 
     @cached_property
-    def _beside(self) -> SidecarFolder:
+    def _folder(self) -> SidecarFolder:
         return SidecarFolder(self.checkpoint, FOLDER, self._sink, spark=session())
 
     def identity(self) -> str:
@@ -54,30 +55,16 @@ class StagedRows:
 
         A store that notes how far it is notes this with it: batches of a new checkpoint count from 0 again.
         """
-        return self._beside.mark()
+        return self._folder.mark()
 
     def write(self, transaction: Transaction, rows: Iterable[pa.RecordBatch]) -> Prepared:
-        """Write rows down, of one schema, whatever it is; when this returns they are on the disk."""
-        filesystem, folder = self._beside.filesystem, self._beside.folder()
-        path = f"{folder}/{file_of(transaction)}"
-        written = 0
-        writer: pa.RecordBatchStreamWriter | None = None
+        """Write rows of one schema to a file; when this returns they are on the disk."""
         try:
-            with filesystem.open_output_stream(path) as stream:
-                for piece in rows:
-                    if writer is None:
-                        options = pa.ipc.IpcWriteOptions(compression="lz4")
-                        writer = pa.ipc.new_stream(stream, piece.schema, options=options)
-                    writer.write_batch(piece)
-                    written += piece.num_rows
-                if writer is not None:
-                    writer.close()
-            if self._beside.local:
-                sync(path)
-                sync(folder)
+            with self._folder.new_file(file_of(transaction)) as stream:
+                written = write_arrow(stream, rows, compression="lz4")
         except OSError as error:
             raise SinkError(
-                f"{self._beside.identity}: rows of {transaction.id} not written: {error}; see that there is room "
+                f"{self._folder.identity}: rows of {transaction.id} not written: {error}; see that there is room "
                 "and that executors may write beside the checkpoint",
                 transaction=transaction.id,
             ) from error
@@ -88,10 +75,10 @@ class StagedRows:
         for one in prepared:
             if not one.rows:
                 continue
-            path = f"{self._beside.path}/{file_of(one.transaction)}"
+            path = self._folder.file(file_of(one.transaction))
             found = 0
             try:
-                with self._beside.filesystem.open_input_stream(path) as stream:
+                with self._folder.filesystem.open_input_stream(path) as stream:
                     for piece in pa.ipc.open_stream(stream):
                         found += piece.num_rows
                         yield piece
@@ -102,13 +89,13 @@ class StagedRows:
 
     def found(self) -> list[Transaction]:
         """The transactions that have a file here, whole or not."""
-        found = (transaction_of(self._sink, name) for name in self._beside.names())
+        found = (transaction_of(self._sink, name) for name in self._folder.names())
         return [transaction for transaction in found if transaction is not None]
 
     def drop(self, transactions: Iterable[Transaction]) -> None:
         """Remove the rows of transactions; nothing for those that have none here."""
         for transaction in transactions:
-            self._beside.delete(file_of(transaction))
+            self._folder.delete(file_of(transaction))
 
     def clear(self, batch: int) -> None:
         """Remove the rows of a batch and of all before it: that of tasks nobody waited for, too."""
@@ -117,7 +104,7 @@ class StagedRows:
     def _gone(self, prepared: Prepared, found: int, why: str) -> SinkError:
         return SinkError(
             f"sink {self._sink}: {found} of {prepared.rows} rows of {prepared.transaction.id} can be read in "
-            f"{self._beside.identity}: {why}; restore that folder together with the checkpoint",
+            f"{self._folder.identity}: {why}; restore that folder together with the checkpoint",
             transaction=prepared.transaction.id,
             rows=prepared.rows,
             found=found,
