@@ -18,7 +18,7 @@ from tests.sinks.two_phase.memory import pieces
 from wallaroo_spark.cli import main as program
 from wallaroo_spark.sinks import Prepared, Transaction
 from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
-from wallaroo_spark.sinks.remote.sink_client import ConnectionSettings
+from wallaroo_spark.sinks.settings import ConnectionSettings
 from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
 from wallaroo_spark.transport import parse_address
 

@@ -27,8 +27,9 @@ from wallaroo_spark.protocol.sinks.messages import (
 )
 from wallaroo_spark.sinks import Prepared, Transaction, connector
 from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
-from wallaroo_spark.sinks.remote.sink_client import ConnectionSettings, SinkClient
+from wallaroo_spark.sinks.remote.sink_client import SinkClient
 from wallaroo_spark.sinks.server.output_directory import HIDDEN
+from wallaroo_spark.sinks.settings import ConnectionSettings
 from wallaroo_spark.sinks.two_phase.coordinator import Coordinator
 from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
 from wallaroo_spark.sinks.two_phase.vote import Vote, vote
@@ -542,10 +543,6 @@ def test_a_writer_is_made_of_settings_alone(tmp_path: Path) -> None:
         (lambda path: connector("a:1", checkpoint=path, name="a/b"), "a sink is named 'a/b'"),
         (lambda path: connector("a:1", checkpoint=path, name="orders-7"), "as a partition of another would be"),
         (lambda path: connector("a", checkpoint=path, name="orders"), "has no port"),
-        (
-            lambda path: connector("a:1", checkpoint=path, name="orders", cooky="x"),
-            "has no cooky; it has cookie, version",
-        ),
         (lambda path: connector("a:1", checkpoint=path, name="orders", encode="xml"), "one of value, json"),
         (lambda path: connector("a:1", checkpoint=path, name="orders", start="now"), "one of log, sink"),
         (lambda path: connector("a:1", checkpoint="", name="orders"), "has no location"),

@@ -20,7 +20,8 @@ from tests.sinks.two_phase.memory import partition_rows, pieces
 from wallaroo_spark.errors import SinkError
 from wallaroo_spark.sinks import Transaction
 from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
-from wallaroo_spark.sinks.remote.sink_client import ConnectionSettings, SinkClient
+from wallaroo_spark.sinks.remote.sink_client import SinkClient
+from wallaroo_spark.sinks.settings import ConnectionSettings
 from wallaroo_spark.sinks.two_phase.coordinator import Coordinator
 from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
 from wallaroo_spark.sinks.two_phase.vote import Vote, vote

@@ -179,5 +179,5 @@ def test_a_uri_of_a_local_path_is_one(make: Callable[..., FilesSink], place: Pat
 
 
 def test_a_format_that_is_not_known_is_refused(make: Callable[..., FilesSink]) -> None:
-    with pytest.raises(ConfigurationError, match="format 'orc' is not one of parquet, json, arrow"):
+    with pytest.raises(ConfigurationError, match="format: 'orc' is not one of parquet, json, arrow"):
         make(format="orc")

@@ -298,7 +298,7 @@ def test_a_server_that_allows_them_is_used_with_two_phases(make: Make) -> None:
 
 
 def test_settings_that_cannot_be_are_refused_without_telling_secrets(make: Make) -> None:
-    with pytest.raises(ConfigurationError, match="mode 'both' is not one of auto, two-phase, idempotent"):
+    with pytest.raises(ConfigurationError, match=r"sink .*: mode: 'both' is not one of auto, two-phase, idempotent"):
         make(mode="both")
     sink = PostgresSink("host=h password=secret oops", table="t", name="n")
     with pytest.raises(ConfigurationError, match="the dsn cannot be read") as refused:

@@ -14,7 +14,7 @@ import re
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -22,8 +22,10 @@ import pyarrow.compute as pc
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential, wait_random
 
 from wallaroo_spark.errors import ConfigurationError, LocalProtocolError, SinkError, TransportError
+from wallaroo_spark.settings import function_takes_settings, rows
 from wallaroo_spark.sinks.interface import Memory, Prepared, Transaction, checked_name
-from wallaroo_spark.sinks.remote.sink_client import ConnectionSettings, SinkClient, shown
+from wallaroo_spark.sinks.remote.sink_client import SinkClient, shown
+from wallaroo_spark.sinks.settings import ConnectionSettings, ConnectorSinkSettings
 from wallaroo_spark.sinks.stores.byte_columns import as_bytes
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
@@ -32,8 +34,6 @@ from wallaroo_spark.transport import parse_addresses
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ENCODINGS = ("value", "json")
-STARTS = ("log", "sink")
 COLUMN = "value"
 AT_ONCE = 16
 """Connections that the driver has at a time."""
@@ -44,40 +44,18 @@ Result = TypeVar("Result")
 Address = tuple[str, int]
 
 
-def connector(
-    address: str,
-    *,
-    checkpoint: str,
-    name: str,
-    encode: str = "value",
-    delimiter: bytes = b"\n",
-    give_up_after: float = 30.0,
-    start: str = "log",
-    **reach: Any,
-) -> BatchWriter:
-    """A ``foreachBatch`` writer to one or more connector sinks, at ``host:port`` or a comma-separated list of these.
+@function_takes_settings(ConnectorSinkSettings)
+def connector(settings: ConnectorSinkSettings) -> BatchWriter:
+    """A ``foreachBatch`` writer to one or more connector sinks: programs that take rows over protocol v3.
 
-    ``name`` is what the sink knows this query by: it must be no other query's there, and does not end in a dash and a
-    number. With ``encode="value"`` the column ``value``, a string or binary, is a row's bytes; with ``"json"`` all
-    columns are, as Spark's ``to_json`` writes them. ``delimiter`` ends each row. A sink that cannot be reached is tried
-    for ``give_up_after`` seconds. An output that this checkpoint's log of decisions does not know begins at 0, so a
-    sink that has rows of another query under the name refuses; with ``start="sink"`` it begins where the sink says that
-    it ends. ``reach`` is as in :class:`~wallaroo_spark.sinks.remote.sink_client.Reach`: ``cookie`` (or
-    ``env:NAME``, ``file:PATH``), ``version``, ``tls``, ``ca``, ``certificate``, ``key``, ``connect_timeout``,
-    ``answer_timeout``, ``max_frame_bytes``. Raises :class:`ConfigurationError` for what cannot be.
+    Raises :class:`ConfigurationError` for settings that cannot work.
     """
-    if encode not in ENCODINGS:
-        raise ConfigurationError(f"encode is {encode!r}; it is one of {', '.join(ENCODINGS)}", encode=encode)
-    if start not in STARTS:
-        raise ConfigurationError(f"start is {start!r}; it is one of {', '.join(STARTS)}", start=start)
-    known = [one.name for one in fields(ConnectionSettings)]
-    for setting in reach:
-        if setting not in known:
-            raise ConfigurationError(f"sinks.connector has no {setting}; it has {', '.join(known)}", setting=setting)
+    connection = ConnectionSettings(**{one.name: getattr(settings, one.name) for one in rows(ConnectionSettings)})
+    addresses = tuple(parse_addresses(settings.address))
     sink = ConnectorSink(
-        name, tuple(parse_addresses(address)), delimiter, give_up_after, ConnectionSettings(**reach), start
+        settings.name, addresses, settings.delimiter, settings.give_up_after, connection, settings.start
     )
-    return transactional(sink, checkpoint=checkpoint, shape=_as_json if encode == "json" else None)
+    return transactional(sink, checkpoint=settings.checkpoint, shape=_as_json if settings.encode == "json" else None)
 
 
 def _as_json(df: DataFrame) -> DataFrame:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 from wallaroo_spark.errors import RemoteProtocolError, SinkError, TransportError, one_line
@@ -24,6 +23,7 @@ from wallaroo_spark.protocol.sinks.messages import (
     ReplyUncommitted,
 )
 from wallaroo_spark.protocol.sinks.sessions import SUPERSEDED, SinkWorkerSession
+from wallaroo_spark.sinks.settings import ConnectionSettings
 from wallaroo_spark.transport import ByteStream, client_context, connect, format_address
 
 log = one_line(logging.getLogger("wallaroo_spark.sinks"))
@@ -37,27 +37,6 @@ FLUSH_BYTES = 64 * 1024
 """How much is encoded before what the sink says is looked at."""
 
 Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True)
-class ConnectionSettings:
-    """How connector sinks are reached: picklable, and without a secret where ``cookie`` is ``env:`` or ``file:``.
-
-    ``version`` and ``cookie`` are the sink's. ``tls`` verifies the sink by ``ca``, else by what the system trusts;
-    files are looked for where a connection is made, in tasks and in the driver. Times are in seconds;
-    ``answer_timeout`` bounds a vote, which takes as long as the sink's disk, and how long the sink may leave unread
-    what is sent.
-    """
-
-    cookie: str = field(default="", repr=False)
-    version: str = "0.0.1"
-    tls: bool = False
-    ca: str = ""
-    certificate: str = ""
-    key: str = ""
-    connect_timeout: float = 10.0
-    answer_timeout: float = 60.0
-    max_frame_bytes: int = 4 << 20
 
 
 class SinkClient:

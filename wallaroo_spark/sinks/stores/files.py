@@ -22,8 +22,10 @@ import pyarrow as pa
 from pyarrow import fs
 
 from wallaroo_spark.errors import ConfigurationError, SinkError
+from wallaroo_spark.settings import function_takes_settings, takes_settings
 from wallaroo_spark.sidecar import durable
-from wallaroo_spark.sinks.interface import Prepared, Transaction, checked_name
+from wallaroo_spark.sinks.interface import Prepared, Transaction
+from wallaroo_spark.sinks.settings import FilesSettings
 from wallaroo_spark.sinks.stores.file_formats import FORMATS
 from wallaroo_spark.sinks.stores.staged_rows import StagedRows, file_of, transaction_of
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
@@ -36,31 +38,27 @@ _SCHEMES = ("file", "hdfs", "viewfs")
 _OBJECT_STORES = ("/dbfs", "/Volumes")
 
 
-def files(path: str, *, checkpoint: str, name: str, format: str = "parquet") -> BatchWriter:
-    """A ``foreachBatch`` writer to folders of files; the settings are those of :class:`FilesSink`."""
-    return transactional(FilesSink(path, checkpoint=checkpoint, name=name, format=format), checkpoint=checkpoint)
+@function_takes_settings(FilesSettings)
+def files(settings: FilesSettings) -> BatchWriter:
+    """A ``foreachBatch`` writer to folders of files, as :class:`FilesSink`."""
+    return transactional(FilesSink(**vars(settings)), checkpoint=settings.checkpoint)
 
 
 class FilesSink:
     """Writes each batch to a folder ``batch=<nine digits>`` of ``path``, a file for each partition that has rows.
 
-    ``format`` is ``parquet``, ``json`` (a line for each row) or ``arrow`` (the IPC file format). ``path`` is local, or
-    a URI of ``file``, ``hdfs`` or ``viewfs``, and every executor reaches it. A batch without rows has no folder. One
-    query writes there: batches of another are refused. Raises :class:`ConfigurationError` for a place without atomic
-    renames; methods raise :class:`SinkError`.
+    A batch without rows has no folder. One query writes there: batches of another are refused. Raises
+    :class:`ConfigurationError` for a place without atomic renames; methods raise :class:`SinkError`.
     """
 
-    def __init__(self, path: str, *, checkpoint: str, name: str, format: str = "parquet") -> None:
-        self.name = checked_name(name)
-        if format not in FORMATS:
-            raise ConfigurationError(
-                f"sink {name}: format {format!r} is not one of {', '.join(FORMATS)}", format=format
-            )
-        _check_place(name, path)
-        self._path: Location = path
-        self._format = format
-        self._stage = StagedRows(checkpoint, name)
-        self.in_tasks = (checkpoint, path)
+    @takes_settings(FilesSettings)
+    def __init__(self, settings: FilesSettings) -> None:
+        self.name = settings.name
+        _check_place(settings.name, settings.path)
+        self._path: Location = settings.path
+        self._format = settings.format
+        self._stage = StagedRows(settings.checkpoint, settings.name)
+        self.in_tasks = (settings.checkpoint, settings.path)
 
     def __repr__(self) -> str:
         return f"FilesSink({str(self._path)!r}, name={self.name!r}, format={self._format!r})"

@@ -7,7 +7,7 @@ transaction of the driver's. Consumers with ``isolation.level=read_committed`` s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,9 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaException
 
-from wallaroo_spark.errors import ConfigurationError, SinkError
+from wallaroo_spark.errors import SinkError
 from wallaroo_spark.options import resolve_secret
-from wallaroo_spark.sinks.interface import Prepared, Transaction, checked_name
+from wallaroo_spark.settings import function_takes_settings, takes_settings
+from wallaroo_spark.sinks.interface import Prepared, Transaction
+from wallaroo_spark.sinks.settings import KafkaSettings
 from wallaroo_spark.sinks.stores.byte_columns import as_bytes, checked_columns
 from wallaroo_spark.sinks.stores.kafka_producer import BatchProducer, KafkaRecord, KafkaTopic, Mark, log
 from wallaroo_spark.sinks.stores.staged_rows import StagedRows
@@ -25,66 +27,32 @@ from wallaroo_spark.sinks.writer import BatchWriter, transactional
 
 COLUMNS = ("key", "value", "headers", "partition")
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-_OURS = ("transactional.id", "transaction.timeout.ms", "isolation.level", "enable.idempotence", "group.id")
 
 
-def kafka(
-    bootstrap: str,
-    *,
-    topic: str,
-    checkpoint: str,
-    name: str,
-    options: Mapping[str, str] | None = None,
-    timeout: float = 60.0,
-    transaction_timeout: float = 300.0,
-) -> BatchWriter:
-    """A ``foreachBatch`` writer to a Kafka topic; the settings are those of :class:`KafkaSink`."""
-    sink = KafkaSink(
-        bootstrap,
-        topic=topic,
-        checkpoint=checkpoint,
-        name=name,
-        options=options,
-        timeout=timeout,
-        transaction_timeout=transaction_timeout,
-    )
-    return transactional(sink, checkpoint=checkpoint)
+@function_takes_settings(KafkaSettings)
+def kafka(settings: KafkaSettings) -> BatchWriter:
+    """A ``foreachBatch`` writer to a Kafka topic, as :class:`KafkaSink`."""
+    return transactional(KafkaSink(**vars(settings)), checkpoint=settings.checkpoint)
 
 
 class KafkaSink:
-    """Produces each row to ``topic``. Columns as Spark's Kafka sink has them: ``value`` (string or binary; null is a
+    """Produces each row to a topic. Columns as Spark's Kafka sink has them: ``value`` (string or binary; null is a
     tombstone), and if wanted ``key`` (the same), ``headers`` (an array of structs of ``key`` and ``value``) and
-    ``partition`` (int; null leaves it to the key).
+    ``partition`` (int; null leaves the choice to the key).
 
-    ``bootstrap`` names brokers, ``options`` are settings of librdkafka (security and the like), whose values may be
-    ``env:NAME`` or ``file:PATH``. ``name`` is this sink's alone in that Kafka: it is the transactional id
-    ``wallaroo-<name>``, which fences off a driver that was taken for dead, and the topic ``wallaroo-commits-<name>``,
-    which is compacted and made when it is missing. ``transaction_timeout`` (seconds) is how long a batch may take to be
-    produced; the broker's ``transaction.max.timeout.ms`` bounds it. Raises :class:`ConfigurationError` for settings
-    that cannot be; methods raise :class:`SinkError`.
+    The sink's name is also the transactional id ``wallaroo-<name>``, which fences off a driver that was taken for dead,
+    and the topic ``wallaroo-commits-<name>``, which is compacted and is created if it is missing. Raises
+    :class:`ConfigurationError` for settings that cannot work; methods raise :class:`SinkError`.
     """
 
-    def __init__(
-        self,
-        bootstrap: str,
-        *,
-        topic: str,
-        checkpoint: str,
-        name: str,
-        options: Mapping[str, str] | None = None,
-        timeout: float = 60.0,
-        transaction_timeout: float = 300.0,
-    ) -> None:
-        self.name = checked_name(name)
-        for option in options or {}:
-            if option in _OURS:
-                raise ConfigurationError(
-                    f"sink {name}: option {option} is set by the sink; leave it out", option=option
-                )
-        self._bootstrap, self._options = bootstrap, dict(options or {})
-        self._topic, self._timeout, self._transaction_timeout = topic, timeout, transaction_timeout
-        self._stage = StagedRows(checkpoint, name)
-        self.in_tasks = (checkpoint,)
+    @takes_settings(KafkaSettings)
+    def __init__(self, settings: KafkaSettings) -> None:
+        self.name = settings.name
+        self._bootstrap, self._options = settings.bootstrap, dict(settings.options or {})
+        self._topic, self._timeout = settings.topic, settings.timeout
+        self._transaction_timeout = settings.transaction_timeout
+        self._stage = StagedRows(settings.checkpoint, settings.name)
+        self.in_tasks = (settings.checkpoint,)
         self._session: BatchProducer | None = None
 
     def __repr__(self) -> str:

@@ -19,12 +19,12 @@ from psycopg import sql
 
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.options import resolve_secret
-from wallaroo_spark.sinks.interface import Prepared, Transaction, checked_name
+from wallaroo_spark.settings import function_takes_settings, rows, takes_settings
+from wallaroo_spark.sinks.interface import Prepared, Transaction
+from wallaroo_spark.sinks.settings import AUTO, IDEMPOTENT, TWO_PHASE, PostgresSettings, PostgresWriterSettings
 from wallaroo_spark.sinks.stores.postgres_copy import TableColumn, check_columns, csv_of
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
-
-AUTO, TWO_PHASE, IDEMPOTENT = MODES = ("auto", "two-phase", "idempotent")
 
 _COMMITS = "wallaroo_commits"
 _STAGING = "wallaroo_stage_"
@@ -72,41 +72,24 @@ class _Target:
         return sql.Identifier(self.schema, _STAGING + digest)
 
 
-def postgres(
-    dsn: str,
-    *,
-    table: str,
-    checkpoint: str,
-    name: str,
-    mode: str = AUTO,
-    lock_timeout: float = 30.0,
-    timeout: float = 10.0,
-) -> BatchWriter:
-    """A ``foreachBatch`` writer to a table of PostgreSQL; the settings are those of :class:`PostgresSink`."""
-    sink = PostgresSink(dsn, table=table, name=name, mode=mode, lock_timeout=lock_timeout, timeout=timeout)
-    return transactional(sink, checkpoint=checkpoint)
+@function_takes_settings(PostgresWriterSettings)
+def postgres(settings: PostgresWriterSettings) -> BatchWriter:
+    """A ``foreachBatch`` writer to a table of PostgreSQL, as :class:`PostgresSink`."""
+    own = {one.name: getattr(settings, one.name) for one in rows(PostgresSettings)}
+    return transactional(PostgresSink(**own), checkpoint=settings.checkpoint)
 
 
 class PostgresSink:
-    """Inserts rows into ``table`` (``name`` or ``schema.name``, quoted as in SQL where need be), columns by name.
+    """Inserts rows into a table, columns by name.
 
-    ``dsn`` is a URL or a connection string of libpq, or ``env:NAME`` or ``file:PATH`` of one. ``mode``: ``"two-phase"``
-    prepares the rows in the table itself, and needs ``max_prepared_transactions`` on the server to be more than the
-    partitions of a batch; readers see the partitions of a batch one after the other, within the moments that telling
-    takes. ``"idempotent"`` copies them to staging tables beside it, and one transaction moves a whole batch.
-    ``"auto"`` takes the first where the server allows it. ``name`` is this sink's alone in that database.
-    ``lock_timeout`` (seconds) bounds the wait for rows that others hold, ``timeout`` (seconds) that for a connection.
-    Raises :class:`ConfigurationError` for settings that cannot be; methods raise :class:`SinkError`.
+    Raises :class:`ConfigurationError` for settings that cannot work; methods raise :class:`SinkError`.
     """
 
-    def __init__(
-        self, dsn: str, *, table: str, name: str, mode: str = AUTO, lock_timeout: float = 30.0, timeout: float = 10.0
-    ) -> None:
-        self.name = checked_name(name)
-        if mode not in MODES:
-            raise ConfigurationError(f"sink {name}: mode {mode!r} is not one of {', '.join(MODES)}", mode=mode)
-        self._dsn, self._table, self._mode = dsn, table, mode
-        self._lock_timeout, self._timeout = lock_timeout, timeout
+    @takes_settings(PostgresSettings)
+    def __init__(self, settings: PostgresSettings) -> None:
+        self.name = settings.name
+        self._dsn, self._table, self._mode = settings.dsn, settings.table, settings.mode
+        self._lock_timeout, self._timeout = settings.lock_timeout, settings.timeout
 
     def __repr__(self) -> str:
         return f"PostgresSink(table={self._table!r}, name={self.name!r}, mode={self._mode!r})"

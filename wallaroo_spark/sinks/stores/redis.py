@@ -24,7 +24,9 @@ from redis.retry import Retry
 
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.options import resolve_secret
-from wallaroo_spark.sinks.interface import Prepared, Transaction, checked_name
+from wallaroo_spark.settings import function_takes_settings, takes_settings
+from wallaroo_spark.sinks.interface import Prepared, Transaction
+from wallaroo_spark.sinks.settings import RedisSettings
 from wallaroo_spark.sinks.stores.byte_columns import as_bytes, checked_columns
 from wallaroo_spark.sinks.stores.staged_rows import StagedRows
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
@@ -73,49 +75,28 @@ _MOST_COLUMNS = 1_000
 T = TypeVar("T")
 
 
-def redis(
-    url: str,
-    *,
-    checkpoint: str,
-    name: str,
-    stream: str | None = None,
-    list: str | None = None,
-    timeout: float = 60.0,
-) -> BatchWriter:
-    """A ``foreachBatch`` writer to a Redis stream or list; the settings are those of :class:`RedisSink`."""
-    sink = RedisSink(url, checkpoint=checkpoint, name=name, stream=stream, list=list, timeout=timeout)
-    return transactional(sink, checkpoint=checkpoint)
+@function_takes_settings(RedisSettings)
+def redis(settings: RedisSettings) -> BatchWriter:
+    """A ``foreachBatch`` writer to a Redis stream or list, as :class:`RedisSink`."""
+    return transactional(RedisSink(**vars(settings)), checkpoint=settings.checkpoint)
 
 
 class RedisSink:
-    """Appends each row as an entry to ``stream`` (its columns are the fields, nulls are left out), or each row's column
-    ``value`` to ``list``.
+    """Appends each row as an entry to a stream (its columns are the fields, nulls are left out), or each row's column
+    ``value`` to a list.
 
-    ``name`` is this sink's alone in that Redis. ``url`` may be ``env:NAME`` or ``file:PATH`` of one; ``timeout``, in
-    seconds, bounds each wait for Redis, the script included. Raises :class:`ConfigurationError` for settings that
-    cannot be; methods raise :class:`SinkError`.
+    Raises :class:`ConfigurationError` for settings that cannot work; methods raise :class:`SinkError`.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        checkpoint: str,
-        name: str,
-        stream: str | None = None,
-        list: str | None = None,
-        timeout: float = 60.0,
-    ) -> None:
-        self.name = checked_name(name)
-        target = stream or list
-        if target is None or (stream and list):
-            raise ConfigurationError(f"sink {name}: give either stream= or list=, the key in Redis that takes the rows")
-        self._url, self._timeout = url, timeout
-        self._target: str = target
-        self._kind = "stream" if stream else "list"
-        self._mark = f"{_same_slot(target)}:wallaroo:{name}"
-        self._stage = StagedRows(checkpoint, name)
-        self.in_tasks = (checkpoint,)
+    @takes_settings(RedisSettings)
+    def __init__(self, settings: RedisSettings) -> None:
+        self.name = settings.name
+        self._url, self._timeout = settings.url, settings.timeout
+        self._target: str = settings.stream or settings.list or ""
+        self._kind = "stream" if settings.stream else "list"
+        self._mark = f"{_same_slot(self._target)}:wallaroo:{settings.name}"
+        self._stage = StagedRows(settings.checkpoint, settings.name)
+        self.in_tasks = (settings.checkpoint,)
 
     def __repr__(self) -> str:
         return f"RedisSink({self._kind}={self._target!r}, name={self.name!r})"

@@ -1,0 +1,219 @@
+"""The settings of the sinks, a table for each.
+
+Parameters, docstrings, checks and the tables in ``docs/sinks.md`` come from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.settings import Kind, check_all, row, setting
+from wallaroo_spark.sinks.interface import checked_name
+
+FORMATS = ("parquet", "json", "arrow")
+"""What ``sinks.files`` writes; also how its files end."""
+AUTO, TWO_PHASE, IDEMPOTENT = MODES = ("auto", "two-phase", "idempotent")
+"""How ``sinks.postgres`` prepares rows."""
+ENCODINGS = ("value", "json")
+"""What the bytes of a row are, for ``sinks.connector``."""
+STARTS = ("log", "sink")
+"""Where an unknown output of ``sinks.connector`` begins."""
+KAFKA_OPTIONS_OF_OURS = (
+    "transactional.id",
+    "transaction.timeout.ms",
+    "isolation.level",
+    "enable.idempotence",
+    "group.id",
+)
+"""Settings of librdkafka that ``sinks.kafka`` sets itself."""
+
+_CHECKPOINT = "The query's own checkpoint location; the decision log is kept beside it."
+_NAME = "Name of this sink. No other query may use it at the same far end."
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkSettings:
+    """What every sink has."""
+
+    name: str = field(metadata=row(Kind.TEXT, _NAME))
+
+    def __post_init__(self) -> None:
+        checked_name(self.name)
+        check_all(self, f"sink {self.name}: ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesSettings(SinkSettings):
+    """The settings of ``sinks.files``."""
+
+    path: str = field(
+        kw_only=False,
+        metadata=row(
+            Kind.TEXT,
+            "Folder of the batches' folders: local, or a URI of file, hdfs or viewfs. Every executor must reach it.",
+        ),
+    )
+    checkpoint: str = field(metadata=row(Kind.TEXT, _CHECKPOINT))
+    format: str = setting(
+        "parquet",
+        Kind.TEXT,
+        "Format of the files; json has a line for each row, arrow is Arrow's IPC file format.",
+        choices=FORMATS,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresSettings(SinkSettings):
+    """The settings of :class:`~wallaroo_spark.sinks.stores.postgres.PostgresSink`."""
+
+    dsn: str = field(
+        kw_only=False,
+        repr=False,
+        metadata=row(Kind.TEXT, "URL or connection string of libpq, or `env:NAME` or `file:PATH` of one.", secret=True),
+    )
+    table: str = field(
+        metadata=row(Kind.TEXT, "Table to insert into: `name` or `schema.name`, quoted as in SQL where necessary.")
+    )
+    mode: str = setting(
+        AUTO,
+        Kind.TEXT,
+        "two-phase prepares the rows in the table itself, and needs `max_prepared_transactions` of the server to be "
+        "above the number of partitions of a batch; readers may see one partition of a batch before another. "
+        "idempotent copies the rows to staging tables, and one transaction moves a whole batch. auto is two-phase "
+        "where the server allows it, otherwise idempotent.",
+        choices=MODES,
+    )
+    lock_timeout: float = setting(30.0, Kind.SECONDS, "Longest wait for rows that others have locked.", minimum=0)
+    timeout: float = setting(10.0, Kind.SECONDS, "Longest wait for a connection.", minimum=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresWriterSettings(PostgresSettings):
+    """The settings of ``sinks.postgres``."""
+
+    checkpoint: str = field(metadata=row(Kind.TEXT, _CHECKPOINT))
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaSettings(SinkSettings):
+    """The settings of ``sinks.kafka``."""
+
+    bootstrap: str = field(
+        kw_only=False, metadata=row(Kind.TEXT, "Addresses of brokers, host:port, separated by commas.")
+    )
+    topic: str = field(metadata=row(Kind.TEXT, "Topic to produce to."))
+    checkpoint: str = field(metadata=row(Kind.TEXT, _CHECKPOINT))
+    options: Mapping[str, str] | None = setting(
+        None,
+        Kind.OBJECT,
+        "Settings of librdkafka, such as `security.protocol`; a value may be `env:NAME` or `file:PATH`.",
+        secret=True,
+    )
+    timeout: float = setting(60.0, Kind.SECONDS, "Longest wait for an answer of the brokers.", minimum=0)
+    transaction_timeout: float = setting(
+        300.0,
+        Kind.SECONDS,
+        "Longest time to produce a batch; the broker's `transaction.max.timeout.ms` limits it.",
+        minimum=0,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option in self.options or {}:
+            if option in KAFKA_OPTIONS_OF_OURS:
+                raise ConfigurationError(
+                    f"sink {self.name}: option {option} is set by the sink; leave it out", option=option
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisSettings(SinkSettings):
+    """The settings of ``sinks.redis``."""
+
+    url: str = field(
+        kw_only=False,
+        repr=False,
+        metadata=row(Kind.TEXT, "Redis URL, or `env:NAME` or `file:PATH` of one.", secret=True),
+    )
+    checkpoint: str = field(metadata=row(Kind.TEXT, _CHECKPOINT))
+    stream: str | None = setting(
+        None, Kind.TEXT, "Key of the stream to append to: an entry for each row. Give this or `list`."
+    )
+    list: str | None = setting(
+        None, Kind.TEXT, "Key of the list to append to: the column `value` of each row. Give this or `stream`."
+    )
+    timeout: float = setting(
+        60.0, Kind.SECONDS, "Longest wait for an answer of Redis, also for the script that moves a batch.", minimum=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.stream) == bool(self.list):
+            raise ConfigurationError(
+                f"sink {self.name}: give either stream= or list=, the key in Redis that takes the rows"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionSettings:
+    """How connector sinks are reached. Picklable, and without a secret where ``cookie`` is ``env:`` or ``file:``."""
+
+    cookie: str = setting("", Kind.TEXT, "The sink's cookie; also `env:NAME` or `file:PATH`.", secret=True)
+    version: str = setting("0.0.1", Kind.TEXT, "The sink's protocol version.")
+    tls: bool = setting(False, Kind.FLAG, "Whether to use TLS.")
+    ca: str = setting(
+        "",
+        Kind.TEXT,
+        "PEM file of the authority of the sink's certificate, for tasks and driver; turns TLS on. Empty: the "
+        "authorities that the system trusts.",
+    )
+    certificate: str = setting("", Kind.TEXT, "PEM file of the certificate to present.")
+    key: str = setting("", Kind.TEXT, "PEM file with the key of `certificate`.")
+    connect_timeout: float = setting(10.0, Kind.SECONDS, "Longest time to connect.", minimum=0)
+    answer_timeout: float = setting(
+        60.0,
+        Kind.SECONDS,
+        "Longest wait for an answer, a vote included, and for the sink to read what it is sent.",
+        minimum=0,
+    )
+    max_frame_bytes: int = setting(4 << 20, Kind.BYTES, "Longest frame sent or accepted.", minimum=1 << 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectorSinkSettings(ConnectionSettings):
+    """The settings of ``sinks.connector``."""
+
+    address: str = field(
+        kw_only=False,
+        metadata=row(
+            Kind.TEXT,
+            "Address of the sink, host:port, or several separated by commas; partition p uses number p modulo their "
+            "number.",
+        ),
+    )
+    checkpoint: str = field(metadata=row(Kind.TEXT, _CHECKPOINT))
+    name: str = field(metadata=row(Kind.TEXT, f"{_NAME} It must not end in a dash and a number."))
+    encode: str = setting(
+        "value",
+        Kind.TEXT,
+        "What the bytes of a row are: its column `value`, a string or binary; or json, all columns as Spark's "
+        "`to_json` writes them.",
+        choices=ENCODINGS,
+    )
+    delimiter: bytes = setting(b"\n", Kind.OBJECT, "Bytes at the end of each row.")
+    give_up_after: float = setting(
+        30.0, Kind.SECONDS, "How long a sink that cannot be reached is tried again.", minimum=0
+    )
+    start: str = setting(
+        "log",
+        Kind.TEXT,
+        "Where an output begins that the decision log does not know: at 0, and a sink that has rows under the name "
+        "refuses; or sink, where the sink says that it ends.",
+        choices=STARTS,
+    )
+
+    def __post_init__(self) -> None:
+        checked_name(self.name)
+        check_all(self, f"sink {self.name}: ")
