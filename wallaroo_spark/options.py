@@ -31,7 +31,7 @@ class Options:
     :func:`resolve_secret` where they are used and never appear in ``repr``.
     """
 
-    receiver: str = setting("", Kind.TEXT, "Name of the receiver; what its keys in the registry are called after.")
+    receiver: str = setting("", Kind.TEXT, "Name of the receiver; its keys in the registry contain it.")
     registry: str = setting(
         "embedded",
         Kind.TEXT,
@@ -49,8 +49,8 @@ class Options:
     advertise: str = setting(
         "",
         Kind.TEXT,
-        "Host name or address that connectors are told, also with a port; {slot} and {port} are filled in: "
-        "worker-{slot}.example.com:{port}. Empty: found out by the worker.",
+        "Host name or address that connectors are told, with or without a port; {slot} and {port} are "
+        "replaced: worker-{slot}.example.com:{port}. Empty: the worker finds it out.",
     )
     inner_host: str = setting(
         "", Kind.TEXT, "Address that the workers bind for their inner port, which driver and tasks call. Empty: host's."
@@ -65,11 +65,12 @@ class Options:
     inner_advertise: str = setting(
         "",
         Kind.TEXT,
-        "Where driver and tasks reach the inner port, written as advertise is. Empty: found out by the worker; with "
-        "TLS, the host of advertise where that is given, for the certificate names it.",
+        "Address at which driver and tasks reach the inner port, written like advertise. Empty: the "
+        "worker finds it out; with TLS and advertise, the host of advertise, because the certificate "
+        "names it.",
     )
     cookie: str = setting("", Kind.TEXT, "Shared cookie; a connector must present the same.", secret=True)
-    version: str = setting("0.0.1", Kind.TEXT, "Protocol version; compared whole with what HELLO says.")
+    version: str = setting("0.0.1", Kind.TEXT, "Protocol version; HELLO must carry exactly this text.")
     programs: tuple[str, ...] = setting(
         (), Kind.NAMES, "Program names that HELLO may carry; a connector of another is refused. Empty: any."
     )
@@ -80,20 +81,20 @@ class Options:
     handshake_timeout: float = setting(
         10.0,
         Kind.SECONDS,
-        "Time a peer has to send a whole HELLO, and the rest of a frame while the worker is full.",
+        "Time limit for a peer to send a whole HELLO and, while the worker is full, the rest of a frame.",
         minimum=0.01,
     )
     memory_budget: int = setting(
         256 << 20,
         Kind.BYTES,
-        "What a worker may buffer of messages that are not committed, frames under way included.",
+        "Memory in which a worker may buffer uncommitted messages, including unfinished frames.",
         minimum=1 << 20,
     )
     credits: str = setting(
         "adaptive",
         Kind.TEXT,
-        "How much connectors may send ahead: what the next batch needs, by how fast and in what batches the query "
-        "takes it (adaptive), or as much as memoryBudget has room for (fixed).",
+        "How much connectors may send ahead: as much as the next batch needs, estimated from the query's "
+        "rate and batch lengths (adaptive), or as much as memoryBudget has room for (fixed).",
         choices=("adaptive", "fixed"),
     )
     replay_timeout: float = setting(
@@ -118,7 +119,9 @@ class Options:
     )
     tls_key: str = setting("", Kind.TEXT, "PEM file with the key of tls.certificate.")
     tls_ca: str = setting(
-        "", Kind.TEXT, "PEM file of the authority that connectors' certificates must come from; asks for one each."
+        "",
+        Kind.TEXT,
+        "PEM file of the authority of the connectors' certificates; with it every connector must show one.",
     )
     tls_workers_ca: str = setting(
         "",
@@ -132,7 +135,7 @@ class Options:
     idle_timeout: float = setting(
         0.0,
         Kind.SECONDS,
-        "End a session that has sent nothing for so long and waits for nothing; it may come back. 0: never.",
+        "Time after which a session is ended that has sent nothing and waits for no ACK; it may come back. 0: never.",
         minimum=0,
     )
     v3_leave: str = setting(
@@ -149,7 +152,10 @@ class Options:
         (), Kind.NAMES, "Connector instances that an AvailableNow run waits for, connected or not."
     )
     quiet_seconds: float = setting(
-        2.0, Kind.SECONDS, "AvailableNow: a connector that sent nothing for so long has nothing to send.", minimum=0
+        2.0,
+        Kind.SECONDS,
+        "AvailableNow: a connector that has sent nothing for this long is taken to have nothing to send.",
+        minimum=0,
     )
     available_now_timeout: float = setting(
         60.0, Kind.SECONDS, "AvailableNow: longest wait for connectors to fall quiet.", minimum=0
@@ -160,10 +166,10 @@ class Options:
         'References to start from without a checkpoint, by instance and stream id: {"shop-1": {"7": 1200}}.',
     )
     max_offsets_per_trigger: int | None = setting(
-        None, Kind.COUNT, "Most messages in a batch, shared out over the streams.", minimum=1
+        None, Kind.COUNT, "Most messages in a batch, divided among the streams.", minimum=1
     )
     min_offsets_per_trigger: int | None = setting(
-        None, Kind.COUNT, "Fewest messages worth a batch; see maxTriggerDelay.", minimum=1
+        None, Kind.COUNT, "Fewest messages for which a batch is planned; see maxTriggerDelay.", minimum=1
     )
     max_trigger_delay: float = setting(
         900.0, Kind.SECONDS, "Longest wait for minOffsetsPerTrigger messages.", minimum=0
@@ -172,13 +178,15 @@ class Options:
         None, Kind.BYTES, "Most payload bytes in a batch; a stream's first message always fits.", minimum=1
     )
     fail_on_data_loss: bool = setting(
-        True, Kind.FLAG, "Fail the query when a planned range cannot be had again; false logs it and goes on."
+        True,
+        Kind.FLAG,
+        "Fail the query when connectors cannot send a planned range again; false logs the loss and goes on.",
     )
     token: str = setting(
         "",
         Kind.TEXT,
-        "Secret of the fleet's inner port, known to the driver and to what Spark ships: who has it can have messages "
-        "acknowledged. Empty: made by the receiver.",
+        "Secret of the fleet's inner port, known only to the driver and Spark's tasks: a program that has"
+        " it can have messages acknowledged. Empty: the receiver makes one.",
         secret=True,
     )
 

@@ -1,7 +1,7 @@
 """Runs of MESSAGE frames as columns, many runs in one pass.
 
-What is done for a pass costs more than what is done for a message, so that what has come in from many connections at
-about the same time is decoded together.
+A pass has a fixed price that is higher than the price of a message. So bytes that arrived from many connections at
+about the same time are decoded together.
 
 Source: ``docs/decisions/blocks-of-exact-size.md``; ``docs/protocol.md#frame-bodies``; ``docs/decisions/runs.md``.
 """
@@ -27,10 +27,10 @@ ROW_OVERHEAD = 64
 """Bytes counted for each message beside its key and value: fixed columns, offsets, and the arrays kept with them."""
 
 TOGETHER = 4 << 20
-"""Bytes of runs that are decoded in one pass at most; a run that is longer by itself is decoded alone."""
+"""Most bytes of runs in one pass; a longer run is decoded alone."""
 
 LARGE = 64 << 10
-"""Bytes of a column from which on it matters how much memory it takes."""
+"""A column of at least this many bytes is copied into a block of its exact size."""
 
 _OFFSET_MAX = 2**31 - 1
 _MICROSECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
@@ -40,11 +40,11 @@ _EARLIEST, _LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """The sound messages of some runs, in the order in which they were sent; run r has rows ``edges[r]`` to the next.
+    """The valid messages of some runs, in the order of sending; run r has rows ``edges[r]`` to the next edge.
 
-    ``error`` is what is wrong with the message behind the last one, None when all is sound; where there is an error
-    there is one run. ``event_time_unit`` is ns, us, ms or s. It keeps the runs' buffers alive; what :meth:`columns`
-    gives does not.
+    ``error`` says what is wrong with the message behind the last valid one, None when all are valid; with an error
+    there is only one run. ``event_time_unit`` is ns, us, ms or s. The object keeps the runs' buffers alive; the result
+    of :meth:`columns` does not.
     """
 
     fields: Fields
@@ -74,7 +74,7 @@ class Decoded:
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
-        """What each message costs in memory, in bytes."""
+        """The memory that each message costs, in bytes."""
         # A key of a message without one has no bytes, so what lies between its start and the end is all there is.
         return self.fields.ends - self.fields.key_starts + ROW_OVERHEAD
 
@@ -101,7 +101,7 @@ class Decoded:
 
 
 def decode_run(run: MessageRun, *, event_time_unit: str) -> Decoded:
-    """Decode a run up to its first unsound message; ``event_time_unit`` is ns, us, ms or s."""
+    """Decode a run up to its first invalid message; ``event_time_unit`` is ns, us, ms or s."""
     sound, error = run, None
     while True:
         try:
@@ -113,7 +113,7 @@ def decode_run(run: MessageRun, *, event_time_unit: str) -> Decoded:
 
 
 def decode_runs(runs: Sequence[MessageRun], *, event_time_unit: str) -> Iterator[tuple[list[int], Decoded]]:
-    """:func:`decode_run` for many, together where that can be: which runs, by index, and what is in them."""
+    """:func:`decode_run` for many runs, together where possible; yields the indexes of runs and their messages."""
     for chosen in _together(runs):
         if len(chosen) > 1:
             try:
@@ -128,7 +128,7 @@ def decode_runs(runs: Sequence[MessageRun], *, event_time_unit: str) -> Iterator
 
 
 def _together(runs: Sequence[MessageRun]) -> Iterator[list[int]]:
-    """Runs by index that one pass can take: of one revision, and not too long."""
+    """Indexes of runs that fit one pass: of one revision, and together not too long."""
     by_revision: dict[str, list[int]] = {}
     for index, run in enumerate(runs):
         by_revision.setdefault(run.revision.name, []).append(index)
@@ -187,9 +187,8 @@ def _binary(
 ) -> pa.Array:
     """The pieces of ``data`` from ``starts`` to ``ends``, in this order and in memory of their own.
 
-    ``present`` is in the order of the result, which has null where it is false. The memory is as large as the pieces
-    are, to the byte: blocks that take more and give it back leave gaps between those that stay, and made a worker
-    take a sixth more.
+    ``present`` has the order of the result, which is null where ``present`` is false. The memory is exactly as large as
+    the pieces: a block that takes more and gives the rest back leaves a gap.
     """
     count = len(starts)
     if not present.any():
@@ -205,7 +204,7 @@ def _binary(
 
 
 def _evenly_spaced(data: bytes, starts: Positions, ends: Positions) -> NDArray[np.uint8] | None:
-    """A row for each piece of ``data``, not copied, where all are of one size and equally far apart; else None."""
+    """A row for each piece of ``data``, not copied, where all have one size and are equally far apart; else None."""
     size, stride = int(ends[0] - starts[0]), stride_of(starts)
     if stride is None or not (ends - starts == size).all():
         return None
@@ -227,7 +226,7 @@ def _equal_pieces(rows: NDArray[np.uint8], order: NDArray[np.intp] | None) -> pa
 
 
 def _exactly(taken: pa.Array) -> pa.Array:
-    """What Arrow has put together in a block that had to grow, in one that did not."""
+    """The same array in blocks of exact size; Arrow built it in a block that had to grow."""
     present, offsets, data = taken.buffers()
     size = int(np.frombuffer(offsets, np.int32)[len(taken)])
     if size < LARGE:

@@ -1,9 +1,10 @@
-"""Where MESSAGE frames begin, found for many at once: what :class:`~wallaroo_spark.protocol.FrameBuffer` does by steps.
+"""Finds many MESSAGE frames at once, where :class:`~wallaroo_spark.protocol.FrameBuffer` walks step by step.
 
-Frames of one size are found by their headers, one every so many bytes. For others every place that could be a header is
-looked at together: where the tag stands, and the length before it leads to a place that is inside the data. In sound
-data the end of each such frame is the beginning of the next one; where it is not, payloads look like headers, and the
-chain is followed over them. Where frames are long, or payloads look like headers all the time, steps are cheaper.
+Frames of one size are found by their headers, which are equally far apart. For other frames, all places that could be a
+header are checked together: places where the tag occurs and the length in front of it leads to a place inside the data.
+In most data the end of each such frame is the beginning of the next one. Where it is not, a payload looks like a
+header, and the chain of frames is followed past it. Where frames are long, or many payloads look like headers, walking
+is cheaper.
 
 Source: ``docs/protocol.md#framing``; ``docs/decisions/runs.md``.
 """
@@ -20,9 +21,9 @@ from wallaroo_spark.protocol.framing import HEADER_BYTES, LENGTH_BYTES, FrameRul
 Positions = NDArray[np.int64]
 
 LOOK = 24
-"""Frames that are walked to see what the rest may be like."""
+"""How many frames are walked to find out whether the others may have the same size."""
 STRIDE_LIMIT = 600
-"""Bytes a frame from which on a step per frame costs less than a look at each byte."""
+"""From this many bytes a frame on, a step per frame costs less than a look at each byte."""
 WALK = 1024
 
 
@@ -63,7 +64,7 @@ def _alike(data: bytes, at: int, rules: FrameRules, starts: list[int]) -> tuple[
 
 
 def _chained(data: bytes, at: int, rules: FrameRules) -> tuple[Positions, int] | None:
-    """The frames from ``at`` on, of any size; None where too much that is none looks like one."""
+    """The frames from ``at`` on, of any size; None where too many places only look like a frame."""
     size = len(data)
     heads = np.flatnonzero(np.frombuffer(data, dtype=np.uint8)[at + LENGTH_BYTES :] == rules.tag) + at
     every_byte = np.ndarray(size - LENGTH_BYTES + 1, dtype=f"{rules.byte_order}u4", buffer=data, strides=(1,))
@@ -82,7 +83,7 @@ def _chained(data: bytes, at: int, rules: FrameRules) -> tuple[Positions, int] |
 
 
 def _followed(heads: Positions, ends: Positions, breaks: list[int]) -> tuple[Positions, int]:
-    """The chain from the first head on, over heads that it passes by; at ``breaks`` the next head is none of it."""
+    """The chain of frames from the first header on; at ``breaks`` the next candidate is not a header of the chain."""
     pieces, at, count = [], 0, len(heads)
     breaks.append(count - 1)
     while True:

@@ -22,11 +22,11 @@ _SPECIAL = Flags.EOS | Flags.EPHEMERAL | Flags.UNSTABLE_REFERENCE
 
 @dataclass(frozen=True, eq=False)
 class Lot:
-    """The rows of some runs, so that those of one run and stream lie together, in the order in which they were sent.
+    """The rows of some runs, sorted so that the rows of one run and stream lie together, in the order of sending.
 
     ``stored`` has the columns of :data:`~.schema.STORED_SCHEMA`; the arrays beside it are those of
     :class:`~.decode.Decoded`, an entry per row, and keep nothing of the runs alive. ``plain`` is whether no message has
-    a flag that says more of it than what it holds.
+    the flag EOS, EPHEMERAL or UNSTABLE_REFERENCE.
     """
 
     stored: pa.RecordBatch
@@ -38,9 +38,9 @@ class Lot:
 
 @dataclass(slots=True, eq=False)
 class StreamRows:
-    """What one run holds of one stream: rows ``low`` to ``high`` of a lot.
+    """The rows of one stream in one run: rows ``low`` to ``high`` of a lot.
 
-    ``size`` is what they cost in memory, in bytes; ``rising`` is whether each message id is above the one before it.
+    ``size`` is the memory that they cost, in bytes; ``rising`` is whether each message id is above the one before it.
     """
 
     lot: Lot
@@ -75,14 +75,14 @@ class StreamRows:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """What each row costs in memory, in bytes."""
+        """The memory that each row costs, in bytes."""
         return self.lot.sizes[self.low : self.high]
 
 
 @dataclass(slots=True, eq=False)
 class RunRows:
-    """One run by stream, in order of first appearance: ``parts``, and ``spans`` which is what
-    :meth:`~wallaroo_spark.protocol.WorkerSession.admit` asks for. ``count`` is how many messages it has.
+    """One run by stream, in order of first appearance: ``parts``, and ``spans``, the argument of
+    :meth:`~wallaroo_spark.protocol.WorkerSession.admit`. ``count`` is the number of messages.
     """
 
     count: int
@@ -91,7 +91,7 @@ class RunRows:
     _places: _Places
 
     def until(self, end: int) -> list[StreamRows]:
-        """The parts without what was sent at ``end`` or behind."""
+        """The parts, without the messages from index ``end`` of the run on."""
         if end >= self.count:
             return self.parts
         kept = []
@@ -104,7 +104,7 @@ class RunRows:
 
 
 class _Places(NamedTuple):
-    """Where the rows of a run's parts were sent in it; without an order, one behind the other."""
+    """The index in the run of each row of its parts; without an order, they follow each other."""
 
     order: NDArray[np.intp] | None
     base: int
@@ -115,7 +115,7 @@ class _Places(NamedTuple):
 
 
 def by_stream(decoded: Decoded) -> list[RunRows]:
-    """Each run of them by stream."""
+    """The streams of each run."""
     if not decoded.count:
         return [RunRows(0, [], [], _Places(None, 0)) for _ in decoded.edges[1:]]
     numbers = _numbers(decoded)

@@ -1,8 +1,8 @@
 """Where the fields of MESSAGE frames are, without a Python loop over messages or fields.
 
-Each fixed field is one gather from a view of the buffer in which an integer begins at every byte; optional fields shift
-what follows them, so positions are arrays too. Where all messages carry the same flags, whether a field is there is one
-truth value instead of an array of them, and the same expressions do far less.
+Each fixed field is one gather from a view of the buffer in which an integer begins at every byte. Optional fields shift
+the fields behind them, so positions are arrays, too. When all messages carry the same flags, the presence of a field is
+one truth value instead of an array of them, and the same expressions cost far less.
 
 Source: ``docs/protocol.md#frame-bodies``; ``docs/decisions/runs.md``.
 """
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from wallaroo_spark.protocol import Flags, Revision
 
 Present = NDArray[np.bool_] | np.bool_
-"""Whether a field is there: row by row, or for all rows alike."""
+"""Whether a field is present: row by row, or for all rows at once."""
 Positions = NDArray[np.int64]
 
 
 class Unsound(Exception):
-    """The message at ``index`` breaks a rule; those before it keep the rules checked so far."""
+    """The message at ``index`` breaks a rule; the messages before it keep the rules checked so far."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -32,7 +32,7 @@ class Unsound(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Fields:
-    """Where the fields of messages are in ``data``, and those of fixed size already read; an entry per message."""
+    """Positions of the fields of messages in ``data``, and the values of those of fixed size; an entry per message."""
 
     data: bytes
     flags: NDArray[np.uint16]

@@ -18,7 +18,7 @@ ROW_DDL = (
     "instance STRING, stream STRING, stream_id BIGINT, message_id BIGINT, event_time TIMESTAMP, "
     "key BINARY, value BINARY, flags SMALLINT, received_at TIMESTAMP"
 )
-"""The row table in Spark's DDL. Every column is nullable, as Spark makes them when it is not told otherwise."""
+"""The row table in Spark's DDL. Every column is nullable, which is Spark's default."""
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -35,14 +35,14 @@ ROW_SCHEMA = pa.schema(
         ("received_at", _TIME),
     ]
 )
-"""The row table as Arrow: what Spark makes of :data:`ROW_DDL`."""
+"""The row table as an Arrow schema, as Spark derives it from :data:`ROW_DDL`."""
 
 STORED_SCHEMA = pa.schema([ROW_SCHEMA.field(name) for name in ("message_id", "event_time", "key", "value", "flags")])
-"""What a worker keeps of a message; the rest of a row is the same for a whole batch."""
+"""The columns that a worker keeps for each message; the other columns are the same for a whole batch."""
 
 
 class RowsOf(NamedTuple):
-    """Whose the next so many ``rows`` are.
+    """Metadata that the next ``rows`` rows share.
 
     ``stream_id`` is the u64 of the wire, whose bits become the bigint; ``received_at`` is in µs since 1970 UTC.
     """
@@ -55,9 +55,9 @@ class RowsOf(NamedTuple):
 
 
 def to_rows(stored: pa.RecordBatch, of: Sequence[RowsOf], *, include_boundaries: bool) -> pa.RecordBatch:
-    """Rows of :data:`ROW_SCHEMA` from stored messages, in their order; ``of`` says whose all of them are.
+    """Rows of :data:`ROW_SCHEMA` from stored messages, in their order; ``of`` has the metadata of all of them.
 
-    BOUNDARY messages are left out unless ``include_boundaries``. Columns that are taken over whole are not copied.
+    BOUNDARY messages are left out unless ``include_boundaries``. Columns that are used unchanged are not copied.
     """
     stream_ids = np.array([one.stream_id for one in of], dtype=np.uint64).view(np.int64)
     counts = np.array([one.rows for one in of])
@@ -76,7 +76,7 @@ def to_rows(stored: pa.RecordBatch, of: Sequence[RowsOf], *, include_boundaries:
 
 
 def _repeated(values: pa.Array, counts: NDArray[np.int64]) -> pa.Array:
-    """Each value so many times."""
+    """Each value as often as its metadata has rows."""
     if len(values) == 1 or len(values.unique()) == 1:
         return pa.repeat(values[0], int(counts.sum()))
     return values.take(pa.array(np.repeat(np.arange(len(values)), counts)))

@@ -28,7 +28,7 @@ from wallaroo_spark.protocol.wire import Reader, Writer
 
 
 def decode_hello(read: Reader, check: Callable[[str | None, bytes | None], None] | None = None) -> Hello:
-    """HELLO. ``check(version, None)`` then ``check(None, cookie)`` run before what follows is decoded."""
+    """HELLO. ``check(version, None)`` then ``check(None, cookie)`` run before the fields behind them are decoded."""
     version = read.short_text("the version")
     if check:
         check(version, None)
@@ -97,7 +97,7 @@ def decode_error(read: Reader) -> Error:
 
 
 def encode_error(write: Writer, frame: Error) -> None:
-    """ERROR, its reason cut to what fits, between characters."""
+    """ERROR; a reason that is too long is cut between characters."""
     cut = frame.reason.encode("utf-8", errors="replace")[:0xFFFF]
     write.short_text(cut.decode("utf-8", errors="ignore"), "the reason")
 

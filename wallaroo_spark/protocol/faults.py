@@ -1,4 +1,4 @@
-"""The ways in which a peer can break the protocol, by name: what logs say and what metrics count.
+"""The ways in which a peer can break the protocol, by the names that logs and metrics use.
 
 Source: ``docs/protocol.md#framing``, ``docs/protocol.md#frame-bodies``, ``docs/protocol.md#session-states`` and
 ``docs/protocol.md#stream-states``.

@@ -1,4 +1,4 @@
-"""Frames as values: what is said, without how a revision writes it.
+"""Frames as values, independent of how a revision writes them.
 
 Integers are unsigned 64-bit unless said otherwise. Source: ``docs/protocol.md#frame-bodies``.
 """
@@ -64,7 +64,7 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Opens a stream; ``ref`` is the reference it resumes from, 0 when it starts anew."""
+    """Opens a stream; ``ref`` is the reference it resumes from, 0 when it starts at its beginning."""
 
     stream_id: int
     name: str

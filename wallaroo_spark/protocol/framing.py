@@ -76,7 +76,7 @@ class MessageRun:
 
 
 class FrameRules(NamedTuple):
-    """What the header of a MESSAGE frame says; ``byte_order`` is as in ``struct``."""
+    """What is known of the header of a MESSAGE frame; ``byte_order`` is as in ``struct``."""
 
     byte_order: str
     tag: int
@@ -132,12 +132,12 @@ class FrameBuffer:
 
     @property
     def missing(self) -> int:
-        """Bytes that have still to come of the frame that is under way, as far as its header tells; 0 where none is."""
+        """Bytes still missing of the unfinished frame, as far as its header tells; 0 when there is none."""
         held = len(self)
         return max(0, self._wanted - held) if held else 0
 
     def feed(self, data: bytes) -> None:
-        """Add what was received."""
+        """Add received bytes."""
         self._pieces.append(data)
         self._length += len(data)
 
@@ -179,9 +179,9 @@ class FrameBuffer:
         return MessageRun(revision, data, starts, at) if len(starts) else None
 
     def _what_follows(self, revision: Revision, at: int, *, found_some: bool) -> tuple[int, RawFrame | None]:
-        """What stands behind the MESSAGE frames: how many bytes it takes to tell, or a whole frame of another kind.
+        """What follows the MESSAGE frames: the number of bytes needed to tell, or a whole frame of another kind.
 
-        The number is 0 where the bytes that are here tell. Where messages were found, they are handed out first.
+        The number is 0 when no more bytes are needed. When messages were found, they are handed out first.
         """
         data, left = self._data, len(self._data) - at
         if left < LENGTH_BYTES or (left < HEADER_BYTES and found_some):

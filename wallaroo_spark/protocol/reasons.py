@@ -1,7 +1,8 @@
 """ERROR reasons that both sides of this project understand.
 
-The drafts have no frame that sends a connector elsewhere, so the worker says it in the reason of an ERROR; a foreign
-connector shows the sentence to its operator, ours follows it. Source: ``docs/protocol.md#session-states``.
+The drafts have no frame that sends a connector to another worker, so the worker does it by the reason of an ERROR. A
+connector that does not know these reasons shows them to its operator; the SDK acts on them. Source:
+``docs/protocol.md#session-states``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def redirect_address(reason: str) -> str | None:
 
 
 def superseded(instance: str, peer: str) -> str:
-    """The reason that ends a session whose connector instance has a newer one; it must not come back by itself."""
+    """The reason that ends a session when its instance has a newer one; the connector must not come back by itself."""
     return f"a newer session of instance {instance!r}, from {peer}{_SUPERSEDED}"
 
 

@@ -46,7 +46,7 @@ class Codec:
 
 @dataclass(frozen=True)
 class MessageLayout:
-    """What stands in a MESSAGE body, for bulk decoding.
+    """The layout of a MESSAGE body, for bulk decoding.
 
     ``known_flags`` is None where there is no flags field (then event time and key are always there, and 0 and the empty
     key mean none). ``ephemeral_has_id`` says whether an EPHEMERAL message carries its id.
@@ -90,7 +90,7 @@ class Revision:
         return frame in self.by_frame
 
     def encode(self, frame: Frame) -> bytes:
-        """The frame's bytes, length included. Raises :class:`LocalProtocolError` for what cannot be said in it."""
+        """The frame's bytes, length included. Raises :class:`LocalProtocolError` for values that it cannot carry."""
         row = self.by_frame.get(type(frame))
         if row is None:
             raise LocalProtocolError(f"{self.name} has no {frame_name(type(frame))} frame")
@@ -100,7 +100,7 @@ class Revision:
         return structs(self.byte_order).u32.pack(len(body)) + body
 
     def decode(self, tag: int, body: bytes | memoryview) -> Frame:
-        """The frame behind a tag. Raises :class:`RemoteProtocolError` for what the revision does not have."""
+        """The frame with this tag. Raises :class:`RemoteProtocolError` for a tag that the revision does not have."""
         row = self.by_tag.get(tag)
         if row is None:
             raise broken(Fault.UNKNOWN_TAG, f"tag {tag} is not a frame of {self.name}")
@@ -191,9 +191,9 @@ _BY_ORDER_AND_TAG = {(r.byte_order, r.by_frame[Hello].tag): r for r in REVISIONS
 def recognise(start: bytes) -> Revision | None:
     """The revision that a connection's first five bytes belong to; None while there are fewer.
 
-    A HELLO is well under 16 MiB, so normally one byte order alone gives a sane length. Where both do (big-endian 256 is
-    little-endian 65,536) the shorter one is meant. Raises :class:`RemoteProtocolError` for anything else; such a peer
-    is closed without a reply.
+    A HELLO is well under 16 MiB, so normally only one byte order gives a possible length. Where both do (big-endian 256
+    is little-endian 65,536) the shorter length counts. Raises :class:`RemoteProtocolError` for anything else; such a
+    peer is closed without a reply.
     """
     if len(start) < RECOGNITION_BYTES:
         return None

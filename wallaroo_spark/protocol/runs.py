@@ -1,4 +1,4 @@
-"""Many messages of one stream as MESSAGE frames, written in bulk: what a sender has where a receiver has a MessageRun.
+"""Many messages of one stream as MESSAGE frames, written in bulk: the sender's counterpart of a MessageRun.
 
 The bytes are those of the single frames joined. Source: ``docs/protocol.md#frame-bodies``; ``docs/decisions/runs.md``.
 """
@@ -75,7 +75,7 @@ class EncodedRun:
 
 
 class _Head(NamedTuple):
-    """How a frame with certain flags begins: length, ``prefix`` (tag, flags, stream), then what each message has."""
+    """How a frame with certain flags begins: length, ``prefix`` (tag, flags, stream), then each message's fields."""
 
     prefix: Callable[..., bytes]
     pack: Callable[..., bytes]

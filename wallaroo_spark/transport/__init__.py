@@ -1,7 +1,7 @@
 """Bytes between two peers: over TCP, over TLS, and in memory for tests.
 
-Nothing here knows the protocol. A :class:`ByteStream` carries bytes in order with back-pressure both ways; whoever
-holds one reads, writes and closes it without asking what lies beneath.
+Nothing here knows the protocol. A :class:`ByteStream` carries bytes in order, with back-pressure both ways, and is
+used in the same way over TCP, TLS and memory.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ _GREATEST_PORT = 65535
 def parse_address(text: str) -> tuple[str, int]:
     """The host and port of one address; an IPv6 address stands in brackets, which are not part of the host.
 
-    Raises :class:`ConfigurationError` naming the text, what is wrong with it, and how to write it.
+    Raises :class:`ConfigurationError` with the text, its mistake, and how to write it.
     """
     host, colon, port = text.strip().rpartition(":")
     if not colon:

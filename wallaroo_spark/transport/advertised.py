@@ -13,10 +13,10 @@ _FIELDS = ("slot", "port")
 
 
 def advertised(template: str, slot: int, port: int) -> str:
-    """The ``host:port`` that ``template`` comes to for a slot whose listener is at ``port``.
+    """The ``host:port`` for a slot whose listener is at ``port``, made from ``template``.
 
     A template is a host name or address, or one with a port; ``{slot}`` and ``{port}`` in it are filled in. One that
-    names no port gets the listener's. Raises :class:`ConfigurationError` saying what is wrong with the template.
+    names no port gets the listener's. Raises :class:`ConfigurationError` with the template's mistake.
     """
     try:
         unknown = {field for _, field, _, _ in string.Formatter().parse(template) if field is not None} - {*_FIELDS}

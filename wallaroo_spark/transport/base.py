@@ -1,4 +1,4 @@
-"""What every transport offers: a stream of bytes, and a listener that hands out streams."""
+"""The interface of every transport: a stream of bytes, and a listener that accepts streams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ByteStream(Protocol):
     """Bytes to and from one peer, in order, with back-pressure both ways.
 
     One task reads at a time; writing and draining may come from several. After :meth:`close` by this side ``read``
-    returns ``b""``; after :meth:`abort` by either side it raises. In both cases what is written is dropped and
+    returns ``b""``; after :meth:`abort` by either side it raises. In both cases further writes are dropped and
     ``drain`` raises, so a writer that drains cannot miss the end.
     """
 
@@ -32,13 +32,13 @@ class ByteStream(Protocol):
     def queued(self) -> int:
         """Bytes written and not yet taken by the kernel.
 
-        Under TLS this counts what is still to be handed to the socket's own buffer, which holds up to 192 KiB more.
+        Under TLS this counts the bytes not yet passed to the socket's own buffer, which holds up to 192 KiB more.
         """
 
     async def read(self, most: int = READ_AT_MOST) -> bytes:
         """The next 1 to ``most`` bytes, or ``b""`` once the peer has ended its side.
 
-        What arrived before a cut is returned first. Raises :class:`TransportError` when the connection was cut.
+        Bytes that arrived before a cut are returned first. Raises :class:`TransportError` when the connection was cut.
         """
 
     def write(self, data: bytes) -> None:
@@ -51,10 +51,10 @@ class ByteStream(Protocol):
         """
 
     async def close(self) -> None:
-        """Send what is queued, within a bounded time, and close. May be called again; never raises on a cut."""
+        """Send the queued bytes, within a bounded time, and close. May be called again; never raises on a cut."""
 
     def abort(self) -> None:
-        """Close at once: what is queued is lost, and the peer sees a cut rather than an end."""
+        """Close at once: queued bytes are lost, and the peer sees a cut rather than an end."""
 
 
 class Listener(Protocol):

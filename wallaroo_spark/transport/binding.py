@@ -18,7 +18,7 @@ _BIND_TRIES = 10
 async def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Sockets bound to every address of ``host``, all on one port; one dual-stack socket for an empty host.
 
-    Raises :class:`TransportError` naming the address and what is wrong with it.
+    Raises :class:`TransportError` with the address and the cause.
     """
     shown = format_address(host or "*", port)
     try:

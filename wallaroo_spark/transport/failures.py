@@ -1,4 +1,4 @@
-"""What can go wrong with a connection, as sentences that name the peer, what happened and the way out."""
+"""Errors of connections as sentences that name the peer, the cause and the way out."""
 
 from __future__ import annotations
 

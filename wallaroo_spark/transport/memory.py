@@ -1,4 +1,4 @@
-"""A linked pair of streams without a socket: what one writes the other reads. The test double of a connection."""
+"""A linked pair of streams without a socket: each reads what the other writes. The test double of a connection."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Pipe:
         self.settle()
 
     def settle(self) -> None:
-        """Let those go on who wait for what has just come about."""
+        """Wake the tasks that wait for the change."""
         over = self.ended or self.failure is not None
         _turn(self.readable, over or bool(self.data))
         _turn(self.writable, over or len(self.data) < self.high_water)

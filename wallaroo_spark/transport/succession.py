@@ -22,7 +22,7 @@ async def serve_once_free(
 ) -> Listener | None:
     """Listen as :func:`serve` does, waiting for a port that is in use; None when ``stopped`` is set meanwhile.
 
-    Raises :class:`ConfigurationError` when the port does not come free, and at once for whatever else is wrong with it.
+    Raises :class:`ConfigurationError` when the port does not come free, and at once for any other error.
     """
     until = time.monotonic() + FREE_SECONDS
     while not stopped.is_set():

@@ -1,8 +1,8 @@
 """Streams over TCP and TLS, on asyncio.
 
 Both sides set TCP_NODELAY, because frames are small and answered at once, and keepalive, because a connector may be
-silent for hours and a peer that lost its power says nothing: it is noticed after about a minute. While something is
-under way to the peer, a look at what TCP knows notices it as soon.
+silent for hours and a peer that lost its power says nothing: it is noticed after about a minute. While bytes are under
+way to the peer, keepalive does not ask, and :mod:`.vigil` notices it after the same time.
 Source: ``docs/decisions/one-receive-buffer.md``.
 """
 
@@ -59,8 +59,8 @@ async def connect(
 ) -> ByteStream:
     """A stream to ``host:port``; ``timeout`` in seconds covers name resolution, TCP and the TLS handshake.
 
-    With ``tls`` the certificate must be for ``host``. Raises :class:`TransportError` naming the address, what
-    happened and the way out; its ``fields["reason"]`` is ``refused``, ``timeout``, ``unknown host``, ``tls``, ``cut``
+    With ``tls`` the certificate must be for ``host``. Raises :class:`TransportError` with the address, the
+    cause and the way out; its ``fields["reason"]`` is ``refused``, ``timeout``, ``unknown host``, ``tls``, ``cut``
     or ``unreachable``.
     """
     peer = format_address(host, port)
@@ -117,10 +117,10 @@ _of_thread = threading.local()
 
 
 def _received() -> memoryview:
-    """Where the connections of this thread's event loop receive; each takes out what it got before the next receives.
+    """The buffer into which all connections of this thread's event loop receive, one chunk at a time.
 
-    Were each chunk received into bytes of its own, which are cut to what came, the allocator would keep the rest of
-    each: too small for the next chunk, it is not used again, and a worker's heap grew by half a MiB a minute.
+    If each chunk were received into a block of its own, which is then cut to its size, the allocator would keep the
+    rest of each block. The rest is too small for the next chunk, so it would not be used again.
     """
     found: memoryview | None = getattr(_of_thread, "received", None)
     if found is None:
@@ -254,10 +254,10 @@ class _TcpStream(asyncio.BufferedProtocol):
 
     @property
     def talks_to_itself(self) -> bool:
-        """Whether both ends are this one: nobody listens there, and the system connected from that very port.
+        """Whether the connection leads to itself: no program listens at the port, and the system chose it as ours.
 
-        It happens on one machine, with a port of those that it gives to whoever connects, once in some 30,000 attempts.
-        As long as it lasts, nobody else can listen there.
+        This happens on one machine, with an ephemeral port, once in about 30,000 attempts. While the connection lasts,
+        no program can listen at that port.
         """
         return bool(self._transport.get_extra_info("sockname") == self._transport.get_extra_info("peername"))
 
@@ -283,7 +283,7 @@ class _TcpStream(asyncio.BufferedProtocol):
         self.connection_made(upgraded)
 
     def pause(self) -> None:
-        """Leave the socket unread, for :meth:`secure` to find the handshake whole."""
+        """Leave the socket unread, so that :meth:`secure` finds the whole handshake."""
         self._transport.pause_reading()
 
     def _look(self) -> None:
@@ -319,10 +319,11 @@ class _TcpStream(asyncio.BufferedProtocol):
         self._readable.set()
 
     async def _farewell(self) -> bool:
-        """Send what is queued and part so that the peer can read all of it; false when the peer did not take it.
+        """Send the queued bytes and close so that the peer can read all of them; false when the peer did not read them.
 
-        Closing a socket that has unread bytes resets the connection, and the reset can overtake what was sent last:
-        an ERROR frame would never be seen. So this side ends its half, and reads on, into nothing, for a while.
+        Closing a socket that has unread bytes resets the connection, and the reset can overtake the bytes that were
+        sent last: an ERROR frame would never be seen. So this side ends its half, and reads and drops bytes for a
+        while.
         """
         try:
             async with asyncio.timeout(FLUSH_SECONDS):

@@ -100,7 +100,7 @@ def _why(error: Exception) -> str:
 
 
 def said_goodbye(tls: ssl.SSLObject) -> bool:
-    """Whether the peer ended the TLS session, and not merely, or somebody else, the TCP connection below it."""
+    """Whether the peer ended the TLS session; a plain end of the TCP connection below may come from somebody else."""
     try:
         return not tls.read(1)
     except ssl.SSLZeroReturnError:

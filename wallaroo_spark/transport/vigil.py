@@ -1,8 +1,8 @@
 """Whether the host at the other end of a TCP connection still answers what it is sent.
 
-Keepalive asks only while nothing is under way, and TCP goes on sending the same bytes for a quarter of an hour. Linux'
-``TCP_USER_TIMEOUT`` ends that sooner, but also ends a connection whose peer answers well and does not read for so long
-(measured), which a worker does that is short of memory, or a subscriber that is slow. So what TCP knows is looked at.
+Keepalive asks only while no bytes are under way. While some are, TCP repeats them for a quarter of an hour. Linux's
+``TCP_USER_TIMEOUT`` ends that sooner, but it also ends a connection whose peer answers and does not read, as a worker
+does when its buffer is full, or a slow subscriber. So the state of the socket in the kernel is inspected instead.
 Source: ``docs/decisions/tcp-info.md``.
 """
 
@@ -14,7 +14,7 @@ import sys
 from typing import Any, NamedTuple
 
 GONE_SECONDS = 60.0
-"""What is sent may stay unanswered for so long: as long as keepalive takes."""
+"""How long sent bytes may stay unanswered: as long as keepalive takes."""
 LOOK_SECONDS = 5.0
 
 _WORDS = struct.Struct("8B13I")
@@ -24,7 +24,7 @@ is of packets under way, the last one of milliseconds since an answer came.
 
 
 class Sight(NamedTuple):
-    """What is seen of a connection: ``queued`` bytes that the peer has not confirmed, whether something was sent that
+    """One inspection of a connection: ``queued`` bytes that the peer has not confirmed, whether something was sent that
     is ``unanswered``, and how long ago in seconds the last answer came.
     """
 
@@ -34,7 +34,7 @@ class Sight(NamedTuple):
 
 
 class Vigil:
-    """Judges what is seen of one connection over time; pure, with the clock as an argument."""
+    """Judges the inspections of one connection over time; pure, with the clock as an argument."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -51,7 +51,7 @@ class Vigil:
 
 
 def look(connection: Any) -> Sight | None:
-    """What the system knows of a socket; None where it does not tell, as elsewhere than on Linux."""
+    """Inspect a socket; None where the system does not tell, as on systems other than Linux."""
     if sys.platform != "linux":
         return None
     # Elsewhere there may be no such modules.

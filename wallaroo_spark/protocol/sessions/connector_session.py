@@ -32,7 +32,7 @@ _EOS = int(Flags.EOS)
 class ConnectorSession(Session):
     """A session as the connector holds it. Methods that send return the bytes to write.
 
-    They raise :class:`LocalProtocolError` for what the session's or the stream's state does not allow.
+    They raise :class:`LocalProtocolError` when the state of the session or of the stream does not allow the frame.
     """
 
     role = Role.CONNECTOR
@@ -79,7 +79,7 @@ class ConnectorSession(Session):
         return data
 
     def messages(self, run: EncodedRun) -> bytes:
-        """Many MESSAGEs of one stream; takes a credit for each, which must be there. They are all sent, or none is."""
+        """Many MESSAGEs of one stream; takes a credit for each, which must be there. Either all are sent or none."""
         self._move(Message)
         if len(run.data) - LENGTH_BYTES > self._max_frame_bytes:
             for message_id, size in zip(run.ids, run.frame_sizes(), strict=True):

@@ -1,4 +1,4 @@
-"""What both roles of a session share: bytes in, frames out, states by the table.
+"""The common part of both roles of a session: bytes in, frames out, states by the table.
 
 Pure: no socket, thread or clock. The roles are in ``worker_session.py`` and ``connector_session.py``.
 """
@@ -26,8 +26,8 @@ _DEAF = (SessionState.ERROR, SessionState.RESTARTING, SessionState.DISCONNECTED)
 class Session:
     """One side of one connection.
 
-    ``receive`` what arrives, then ask ``next_event`` until it returns None. After a :class:`RemoteProtocolError` the
-    session is in state ERROR: send ``fail(...)`` if it is not None, and close.
+    Pass arriving bytes to ``receive``, then call ``next_event`` until it returns None. After a
+    :class:`RemoteProtocolError` the session is in state ERROR: send ``fail(...)`` if it is not None, and close.
     """
 
     role: Role
@@ -61,7 +61,7 @@ class Session:
         return self._buffer.missing
 
     def receive(self, data: bytes) -> None:
-        """Take in what the transport received; discarded once the session has ended."""
+        """Take bytes from the transport; they are discarded once the session has ended."""
         if self.state not in _DEAF:
             self._buffer.feed(data)
 
@@ -85,7 +85,7 @@ class Session:
         return self._send(Error(reason))
 
     def fail(self, reason: str) -> bytes | None:
-        """What answers a broken rule: the ERROR frame, also when a :class:`RemoteProtocolError` came first."""
+        """The answer to a broken rule: the ERROR frame, also when a :class:`RemoteProtocolError` came first."""
         data = self.revision.encode(Error(reason)) if self.revision and self.state not in _DEAF[1:] else None
         if self.state is not SessionState.DISCONNECTED:
             self.state = SessionState.ERROR
@@ -100,7 +100,7 @@ class Session:
         return data
 
     def _move(self, frame: type[Any]) -> None:
-        """To the state that a frame of ours leads to. Raises :class:`LocalProtocolError` where there is none."""
+        """Change to the state that our frame leads to. Raises :class:`LocalProtocolError` where there is none."""
         state = SESSION[self.role].get(self.state, {}).get(frame)
         if state is None:
             raise LocalProtocolError(f"{frame_name(frame)} cannot be sent by a {self.role} in state {self.state}")

@@ -33,7 +33,7 @@ class Role(StrEnum):
 
 
 class SessionState(StrEnum):
-    """Where a session stands."""
+    """The state of a session."""
 
     CONNECTED = "connected"
     HANDSHAKE = "handshake"
@@ -44,7 +44,7 @@ class SessionState(StrEnum):
 
 
 class StreamState(StrEnum):
-    """Where a stream of a session stands."""
+    """The state of a stream in a session."""
 
     START = "start"
     NOTIFY_SENT = "notify-sent"
@@ -55,7 +55,7 @@ class StreamState(StrEnum):
 
 
 class StreamEvent(StrEnum):
-    """What happens to a stream; EOS is the flag as well as the frame."""
+    """An event that changes a stream's state; EOS stands for the flag and for the frame."""
 
     NOTIFY = "NOTIFY"
     ACCEPTED = "NOTIFY_ACK(1)"

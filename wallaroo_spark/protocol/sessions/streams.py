@@ -26,10 +26,11 @@ class Stream:
 
 
 class StreamSpan(NamedTuple):
-    """What one stream has in a run of messages, by index in the run.
+    """The messages of one stream in a run, by their indexes in the run.
 
-    ``eos`` is the index of its first message with the EOS flag and ``after_eos`` that of the first one behind it;
-    ``first_ephemeral`` and ``first_lasting`` those of its first message with and without EPHEMERAL. None: none is.
+    ``eos`` is the index of its first message with the EOS flag, and ``after_eos`` the index of the first message behind
+    it; ``first_ephemeral`` and ``first_lasting`` are those of its first message with and without EPHEMERAL. None means
+    that there is no such message.
     """
 
     stream_id: int
@@ -41,7 +42,7 @@ class StreamSpan(NamedTuple):
 
 
 class StreamTable:
-    """All streams of a session; raises :class:`RemoteProtocolError` for what their states do not allow."""
+    """All streams of a session; raises :class:`RemoteProtocolError` for events that their states do not allow."""
 
     def __init__(self, revision: Revision, max_streams: int) -> None:
         self._revision = revision
@@ -92,12 +93,12 @@ class StreamTable:
         return stream
 
     def restart(self) -> None:
-        """RESTART: every stream that the table lets go is terminated."""
+        """RESTART: every stream whose state allows it is terminated."""
         for stream in self:
             stream.state = self._revision.streams[stream.state].get(StreamEvent.RESTART, stream.state)
 
     def admit(self, span: StreamSpan) -> Verdict:
-        """What a run has of one stream: whether it is ignored (RESET), and the first message that breaks a rule."""
+        """Judge one stream of a run: whether it is ignored (RESET), and its first message that breaks a rule."""
         stream = self.get(span.stream_id)
         if StreamEvent.MESSAGE not in self._revision.streams[stream.state]:
             return Verdict(span, refused_at=span.first, fault=Fault.STREAM_NOT_OPEN, reason=_not_open(stream))

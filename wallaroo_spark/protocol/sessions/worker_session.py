@@ -59,7 +59,7 @@ class NotifyReceived:
 
 @dataclass(frozen=True, slots=True)
 class MessagesReceived:
-    """Messages, charged but not looked into; pass what they hold to :meth:`WorkerSession.admit` before going on."""
+    """Messages, charged and not decoded; decode them and call :meth:`WorkerSession.admit` before going on."""
 
     run: MessageRun
 
@@ -84,7 +84,7 @@ WorkerEvent = HelloReceived | NotifyReceived | MessagesReceived | EosReceived | 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What of a run may be taken in: its first ``end`` messages, without those of the ``ignored`` streams."""
+    """The part of a run that is accepted: its first ``end`` messages, without those of the ``ignored`` streams."""
 
     end: int
     ignored: frozenset[int] = frozenset()
@@ -92,7 +92,7 @@ class Admission:
 
 
 class WorkerSession(Session):
-    """A session as the worker holds it. ``version`` and ``cookie`` are what HELLO must say; ``find`` finds frames."""
+    """The worker's side of a session. HELLO must carry ``version`` and ``cookie``; ``find`` finds frames."""
 
     role = Role.WORKER
     peer_role = Role.CONNECTOR
@@ -112,7 +112,7 @@ class WorkerSession(Session):
         self.hello: Hello | None = None
 
     def next_event(self) -> WorkerEvent | None:
-        """What happened next; None when more bytes are needed. Raises :class:`RemoteProtocolError`."""
+        """The next event; None when more bytes are needed. Raises :class:`RemoteProtocolError`."""
         try:
             return self._next_event()
         except RemoteProtocolError:
@@ -182,7 +182,7 @@ class WorkerSession(Session):
         raise AssertionError(f"the session table lets {frame!r} through to a worker")
 
     def _check_notify(self, notify: Notify) -> None:
-        """NOTIFY may overdraw, so what it can make a worker remember needs bounds of its own."""
+        """NOTIFY may overdraw, so other limits bound the memory that NOTIFYs can take."""
         size = len(notify.name.encode("utf-8"))
         if size > MAX_NAME_BYTES:
             raise broken(Fault.NAME_TOO_LONG, f"a stream name has {size} bytes; at most {MAX_NAME_BYTES} are accepted")
@@ -203,10 +203,10 @@ class WorkerSession(Session):
             raise broken(Fault.WRONG_COOKIE, "the cookie is not the one that is expected here")
 
     def admit(self, found: Sequence[StreamSpan], count: int, error: RemoteProtocolError | None = None) -> Admission:
-        """Hold a run of ``count`` decoded messages against the streams' states.
+        """Check a run of ``count`` decoded messages against the streams' states.
 
-        ``found`` has one entry per stream; ``error`` is what made decoding stop after ``count`` messages. The first
-        broken rule ends the session: messages before it count, nothing behind it does.
+        ``found`` has one entry per stream; ``error`` is the error that ended decoding after ``count`` messages. The
+        first broken rule ends the session: messages before it count, messages behind it do not.
         """
         verdicts = [self.streams.admit(span) for span in found]
         refused = [v for v in verdicts if v.refused_at is not None and v.refused_at < count]

@@ -1,4 +1,4 @@
-"""What a worker and a connector sink say to each other on stream 0: the payloads of its MESSAGEs.
+"""The messages between a worker and a connector sink on stream 0: the payloads of its MESSAGEs.
 
 Integers are big-endian, as in all of v3. Source: ``docs/protocol.md#sinks``.
 """
@@ -18,7 +18,7 @@ _ORDER = ">"
 
 
 class Range(NamedTuple):
-    """What a transaction has of one stream: the bytes of the sink's output behind ``start``, up to ``end``."""
+    """A transaction's part of one stream: the bytes of the sink's output behind ``start``, up to ``end``."""
 
     stream_id: int
     start: int
@@ -50,7 +50,7 @@ class Phase1:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Sink: its vote. With a yes, what is in the ranges is on its disk, and no reader sees it."""
+    """Sink: its vote. A yes means that the ranges are on its disk, and that no reader sees them."""
 
     transaction: str
     commit: bool
@@ -84,7 +84,7 @@ class _Row(NamedTuple):
 
 
 def encode_control(message: SinkMessage) -> bytes:
-    """The payload. Raises :class:`LocalProtocolError` for what does not fit its field."""
+    """The payload. Raises :class:`LocalProtocolError` for a value that does not fit its field."""
     row = _BY_TYPE[type(message)]
     write = Writer(_ORDER).u8(row.tag)
     row.encode(write, message)
@@ -92,7 +92,7 @@ def encode_control(message: SinkMessage) -> bytes:
 
 
 def decode_control(payload: bytes) -> SinkMessage:
-    """What a payload says. Raises :class:`RemoteProtocolError` for what the table does not have."""
+    """The message in a payload. Raises :class:`RemoteProtocolError` for a tag that the table does not have."""
     if not payload:
         raise broken(Fault.EMPTY_FRAME, "a message of the control stream is empty; it has at least its tag")
     row = _BY_TAG.get(payload[0])

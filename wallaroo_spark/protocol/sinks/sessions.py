@@ -51,9 +51,9 @@ from wallaroo_spark.protocol.sinks.states import PHASES, SINK_SESSION, Phase, Ph
 from wallaroo_spark.protocol.wire import Reader
 
 CREDITS = 2**32 - 1
-"""What OK says, for peers that count them."""
+"""The credits in OK, for peers that count them."""
 SUPERSEDED = "superseded by another session of this worker"
-"""The reason with which a sink ends a session whose worker has come again."""
+"""The reason with which a sink ends a session when its worker has opened another."""
 
 
 _SAYS: Mapping[Side, tuple[type[Any], ...]] = {
@@ -75,7 +75,9 @@ class RowsReceived:
 
 
 class SinkSession:
-    """What both sides share. ``receive`` what arrives, then ask ``next_event`` until it returns None.
+    """The common part of both sides.
+
+    Pass arriving bytes to ``receive``, then call ``next_event`` until it returns None.
 
     After a :class:`RemoteProtocolError` the state is ERROR: send :meth:`fail`, and close.
     """
@@ -96,7 +98,7 @@ class SinkSession:
         self._open = False
 
     def receive(self, data: bytes) -> None:
-        """Take in what the transport received; discarded once the session has ended."""
+        """Take bytes from the transport; they are discarded once the session has ended."""
         if self.state is not SessionState.ERROR:
             self._buffer.feed(data)
 
@@ -161,7 +163,7 @@ class SinkSession:
         return message
 
     def _turn(self, message: SinkMessage, error: type[RemoteProtocolError | LocalProtocolError]) -> None:
-        """What a control message does to the session's own transaction."""
+        """Apply a control message to the session's own transaction."""
         match message:
             case Phase1():
                 self._phase(PhaseEvent.PHASE1, error)
@@ -195,10 +197,10 @@ class SinkWorkerSession(SinkSession):
     def __init__(self, max_frame_bytes: int) -> None:
         super().__init__(max_frame_bytes)
         self.reference = 0
-        """What the sink's NOTIFY_ACK says. It may count what is not committed, and may be 0 after a restart."""
+        """The reference in the sink's NOTIFY_ACK. It may count uncommitted rows, and may be 0 after a restart."""
 
     def hello(self, *, version: str, cookie: bytes, program: str, worker: str) -> bytes:
-        """HELLO, the first frame; ``worker`` is what the sink's output is called after."""
+        """HELLO, the first frame; the sink names its output after ``worker``."""
         return self._send(Hello(version, cookie, program, worker))
 
     def notify(self, name: str, reference: int = 0) -> bytes:
@@ -207,7 +209,7 @@ class SinkWorkerSession(SinkSession):
         return self._send(Notify(DATA_STREAM, name, reference))
 
     def begin(self, offset: int) -> None:
-        """The rows that follow begin here: where the last committed one ended, as the worker's own log has it."""
+        """The next rows begin here: where the last committed row ended, according to the worker's own log."""
         if self.phase is not Phase.WRITING or self.offset != self.committed:
             raise LocalProtocolError("where the rows begin is said before the first of them")
         self.committed = self.offset = offset
@@ -282,7 +284,7 @@ class SinkServerSession(SinkSession):
         return self._send(NotifyAck(True, DATA_STREAM, committed))
 
     def decided(self, committed: int) -> None:
-        """A transaction that another session left was decided on this one: its output ends here now.
+        """A transaction of an earlier session was decided in this one, so the output ends at ``committed`` now.
 
         Rows that came before the decision no longer follow what is committed.
         """
@@ -293,12 +295,12 @@ class SinkServerSession(SinkSession):
         self.committed = self.offset = committed
 
     def gap(self) -> str:
-        """Why what came since the last vote is not all that was sent, empty when it is; asked for at a vote."""
+        """Why rows are missing since the last vote, empty when none are; asked for at a vote."""
         gap, self._gap = self._gap, ""
         return gap
 
     def next_event(self) -> Frame | RowsReceived | SinkMessage | None:
-        """What happened next: HELLO, NOTIFY, EOS_MESSAGE and ERROR as frames, rows, or a control message.
+        """The next event: HELLO, NOTIFY, EOS_MESSAGE and ERROR as frames, rows, or a control message.
 
         None when more bytes are needed. Raises :class:`RemoteProtocolError`.
         """
@@ -358,7 +360,7 @@ class SinkServerSession(SinkSession):
             raise broken(Fault.WRONG_COOKIE, "the cookie is not the one that is expected here")
 
     def _walk(self, run: MessageRun) -> Iterator[RowsReceived | SinkMessage]:
-        """Lots of rows, and the control messages between them; it goes on only when what it gave is dealt with."""
+        """Lots of rows, and the control messages between them; it continues only after the last result was handled."""
         rows: list[bytes] = []
         start, data = self.offset, run.data
         for index, at in enumerate(run.starts):
@@ -387,7 +389,7 @@ class SinkServerSession(SinkSession):
     def _is_next(self, message_id: int, size: int) -> bool:
         """Whether a row follows the last one; one behind a gap is dropped, and the next vote is a no.
 
-        A worker whose connection was cut goes on where it was, and relies on that vote to be told of what is missing.
+        A worker whose connection was cut continues where it was; that vote tells it that rows are missing.
         """
         if self.phase is not Phase.WRITING:
             self._phase(PhaseEvent.ROWS, RemoteProtocolError)

@@ -14,7 +14,7 @@ from wallaroo_spark.protocol.sessions.states import SessionState
 
 
 class Side(StrEnum):
-    """Who speaks."""
+    """The side that sends."""
 
     WORKER = "worker"
     SINK = "sink"
@@ -29,7 +29,7 @@ class Phase(StrEnum):
 
 
 class PhaseEvent(StrEnum):
-    """What happens to it."""
+    """An event that changes the phase."""
 
     ROWS = "rows"
     PHASE1 = "PHASE1"
