@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree.
+"""All errors of this package, as one tree.
 
     WallarooError
     ├── ConfigurationError      an option, an environment or a combination of them that cannot work
@@ -9,7 +9,7 @@
     ├── RegistryError           Redis could not be reached, or answered something unusable
     │   └── LeaseLostError          a slot's lease is held by a newer generation
     ├── CheckpointError         the checkpoint cannot be read, or is used by another query
-    ├── ReplayError             messages are needed again and cannot be had
+    ├── ReplayError             messages are needed again and cannot be sent again
     ├── SinkError               results could not leave Spark
     └── PubSubError             a topic could not be published, found or followed
 
@@ -28,9 +28,9 @@ LONGEST_LINE = 4096
 
 
 def printable(text: str) -> str:
-    """One line of it, harmless to a terminal and to whoever reads a log: peers send what they like.
+    """The text as one line that is safe to show on a terminal and in a log, because peers may send any bytes.
 
-    What is not printable is escaped as in a Python string.
+    Characters that are not printable are escaped as in a Python string.
     """
     if text.isprintable():
         return text
@@ -38,7 +38,7 @@ def printable(text: str) -> str:
 
 
 def one_line(logger: logging.Logger) -> logging.Logger:
-    """The logger, each of whose records is one :func:`printable` line from now on; beside a traceback's lines."""
+    """Make each record of the logger one :func:`printable` line, apart from tracebacks; returns the logger."""
     logger.addFilter(_one_line)
     return logger
 
@@ -61,8 +61,8 @@ def _lines(text: str) -> str:
 class WallarooError(Exception):
     """The root of every error this package raises.
 
-    ``fields`` are the values the message is about, for programs that would rather not parse a sentence. The message may
-    have a peer's words in it, so its lines are :func:`printable`.
+    ``fields`` are the values the message is about, so that programs need not parse a sentence. The message may
+    contain text from a peer, so its lines are :func:`printable`.
     """
 
     retryable: ClassVar[bool] = False
@@ -116,11 +116,11 @@ class LeaseLostError(RegistryError):
 
 
 class CheckpointError(WallarooError):
-    """The checkpoint cannot be read, or does not fit what is asked of it."""
+    """The checkpoint cannot be read, or does not fit the request."""
 
 
 class ReplayError(WallarooError):
-    """Messages are needed again and cannot be had."""
+    """Messages are needed again and cannot be sent again."""
 
 
 class SinkError(WallarooError):

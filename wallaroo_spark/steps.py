@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Step(Enum):
-    """Where a process may be. The value says what has just happened in it."""
+    """Where a process may be. The value says what the process has just done."""
 
     FRAME_RECEIVED = "a worker has read bytes and done nothing with them"
     BUFFERED = "a worker has taken messages in and told nobody"
@@ -53,7 +53,7 @@ _watches: list[Callable[[AnyStep], None]] = []
 
 
 def at_each(watch: Callable[[AnyStep], None]) -> Callable[[], None]:
-    """Have ``watch`` called at each step that this process passes, by the thread that does; what comes back ends it."""
+    """Have ``watch`` called at each step of this process, in the passing thread; calling the result ends that."""
     _watches.append(watch)
     return lambda: _watches.remove(watch)
 
