@@ -40,17 +40,18 @@ _EARLIEST, _LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """The valid messages of some runs, in the order of sending; run r has rows ``edges[r]`` to the next edge.
+    """The valid messages of some runs, in the order of sending.
 
-    ``error`` says what is wrong with the message behind the last valid one, None when all are valid; with an error
-    there is only one run. ``event_time_unit`` is ns, us, ms or s. The object keeps the runs' buffers alive; the result
-    of :meth:`columns` does not.
+    The object keeps the runs' buffers alive; the result of :meth:`columns` does not.
     """
 
     fields: Fields
     edges: NDArray[np.int64]
+    """Run r has the messages from ``edges[r]`` to ``edges[r + 1]``."""
     error: RemoteProtocolError | None
+    """The error of the message behind the last valid one, None when all are valid; with an error there is one run."""
     event_time_unit: str
+    """ns, us, ms or s."""
 
     @property
     def count(self) -> int:

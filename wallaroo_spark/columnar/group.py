@@ -24,31 +24,33 @@ _SPECIAL = Flags.EOS | Flags.EPHEMERAL | Flags.UNSTABLE_REFERENCE
 class Lot:
     """The rows of some runs, sorted so that the rows of one run and stream lie together, in the order of sending.
 
-    ``stored`` has the columns of :data:`~.schema.STORED_SCHEMA`; the arrays beside it are those of
-    :class:`~.decode.Decoded`, an entry per row, and keep nothing of the runs alive. ``plain`` is whether no message has
-    the flag EOS, EPHEMERAL or UNSTABLE_REFERENCE.
+    It keeps nothing of the runs' buffers alive.
     """
 
     stored: pa.RecordBatch
+    """The columns of :data:`~.schema.STORED_SCHEMA`."""
     message_ids: NDArray[np.uint64]
+    """The id of each row's message, 0 where the frame has none."""
     flags: NDArray[np.uint16]
+    """The flags of each row's message."""
     sizes: NDArray[np.int64]
+    """The memory that each row costs, in bytes."""
     plain: bool
+    """Whether no message has the flag EOS, EPHEMERAL or UNSTABLE_REFERENCE."""
 
 
 @dataclass(slots=True, eq=False)
 class StreamRows:
-    """The rows of one stream in one run: rows ``low`` to ``high`` of a lot.
-
-    ``size`` is the memory that they cost, in bytes; ``rising`` is whether each message id is above the one before it.
-    """
+    """The rows of one stream in one run: rows ``low`` to ``high`` of a lot."""
 
     lot: Lot
     stream_id: int
     low: int
     high: int
     size: int
+    """The memory that they cost, in bytes."""
     rising: bool
+    """Whether each message id is above the one before it."""
 
     def __len__(self) -> int:
         return self.high - self.low

@@ -36,16 +36,23 @@ class Fields:
 
     data: bytes
     flags: NDArray[np.uint16]
+    """All 0 in v3."""
     stream_ids: NDArray[np.uint64]
     has_id: Present
     message_ids: NDArray[np.uint64]
+    """0 where there is none."""
     has_time: Present
     event_times: NDArray[np.int64]
+    """In the connectors' unit; 0 where there is none."""
     has_key: Present
     key_starts: Positions
+    """Where the key begins; it ends at ``value_starts``."""
     value_starts: Positions
+    """Where the payload begins."""
     ends: Positions
+    """Where the body, and with it the payload, ends."""
     boundary: Present
+    """Whether the message is a BOUNDARY."""
 
 
 def locate(data: bytes, starts: Positions, ends: Positions, revision: Revision) -> Fields:

@@ -28,16 +28,15 @@ class RawFrame:
 
 @dataclass(frozen=True, slots=True)
 class MessageRun:
-    """Consecutive MESSAGE frames in one buffer, not decoded.
-
-    ``starts`` is a list, or an array of integers: ``starts[i]`` is the offset of the i-th body (behind its tag) in
-    ``data``; its end is ``starts[i + 1] - 5``, and ``end`` for the last.
-    """
+    """Consecutive MESSAGE frames in one buffer, not decoded."""
 
     revision: Revision
     data: bytes
+    """The buffer; other frames may lie before and behind the run."""
     starts: Sequence[int]
+    """The offset in ``data`` of each body, behind its tag; a body ends 5 bytes before the next one starts."""
     end: int
+    """The offset in ``data`` at which the last body ends."""
 
     @property
     def count(self) -> int:

@@ -36,7 +36,7 @@ RECOGNITION_BYTES = 5
 
 @dataclass(frozen=True)
 class Codec:
-    """One row of a revision's table: a tag, the frame behind it, and how its body is read and written."""
+    """One row of a revision's table: a tag, its frame, and how the frame's body is read and written."""
 
     tag: int
     frame: type[Any]
@@ -58,25 +58,29 @@ class MessageLayout:
 
 @dataclass(frozen=True, eq=False)
 class Revision:
-    """One revision of the protocol.
-
-    ``stream_scope`` is ``"instance"`` where a stream id belongs to its connector instance and ``"source"`` where it
-    belongs to the whole source. ``end_of_stream(stream_id, last_id)`` is the frame that closes a stream.
-    ``restart_names_worker`` says whether RESTART can carry the address of another worker, and ``back_after_close``
-    whether connectors come back after a plain close of the connection, which some of them understand better.
-    """
+    """One revision of the protocol, as data."""
 
     name: str
     byte_order: str
+    """``"<"`` or ``">"``, as in ``struct``; for all integers, the length included."""
     rows: tuple[Codec, ...]
+    """Its frames."""
     streams: StreamTable
+    """The states of its streams."""
     layout: MessageLayout
+    """The layout of MESSAGE, for bulk decoding."""
     stream_scope: str
+    """``"instance"`` where a stream id belongs to its connector instance, ``"source"`` where to the whole source."""
     end_of_stream: Callable[[int, int], Frame]
+    """The frame that closes a stream, from the stream's id and the id of its last message."""
     restart_names_worker: bool = False
+    """Whether RESTART can carry the address of another worker."""
     back_after_close: bool = False
+    """Whether connectors come back after a plain close of the connection, which some understand better than RESTART."""
     by_tag: Mapping[int, Codec] = field(init=False)
+    """``rows`` by their tags."""
     by_frame: Mapping[type[Any], Codec] = field(init=False)
+    """``rows`` by the frames' types."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_tag", {row.tag: row for row in self.rows})

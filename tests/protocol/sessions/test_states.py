@@ -28,10 +28,10 @@ from wallaroo_spark.protocol import (
     Revision,
     Role,
     SessionState,
+    SessionStreams,
     StreamEvent,
     StreamSpan,
     StreamState,
-    StreamTable,
     frame_name,
 )
 
@@ -269,7 +269,7 @@ def test_an_event_leads_the_stream_to_the_state_in_the_table_on_both_sides(
 
 @pytest.mark.parametrize("revision", [DRAFT_BE, V3], ids=repr)
 def test_nothing_is_allowed_to_a_terminated_stream(revision: Revision) -> None:
-    table = StreamTable(revision, 10)
+    table = SessionStreams(revision, 10)
     table.notify(STREAM, "orders")
     table.restart()
     assert table.get(STREAM).state is StreamState.TERMINATED

@@ -15,18 +15,18 @@ from wallaroo_spark.protocol import (
     V3,
     Fault,
     Revision,
+    SessionStreams,
     StreamEvent,
     StreamSpan,
     StreamState,
-    StreamTable,
 )
 from wallaroo_spark.protocol.sessions.streams import spans
 
 drafts = pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE], ids=repr)
 
 
-def table(revision: Revision = DRAFT_LE, *, max_streams: int = 10, opened: tuple[int, ...] = (1,)) -> StreamTable:
-    streams = StreamTable(revision, max_streams)
+def table(revision: Revision = DRAFT_LE, *, max_streams: int = 10, opened: tuple[int, ...] = (1,)) -> SessionStreams:
+    streams = SessionStreams(revision, max_streams)
     for stream_id in opened:
         streams.notify(stream_id, f"stream-{stream_id}")
         if revision is V3:
@@ -34,7 +34,7 @@ def table(revision: Revision = DRAFT_LE, *, max_streams: int = 10, opened: tuple
     return streams
 
 
-def admitted(streams: StreamTable, *rows: tuple[int, bool, bool]) -> list[tuple[int, Fault | None]]:
+def admitted(streams: SessionStreams, *rows: tuple[int, bool, bool]) -> list[tuple[int, Fault | None]]:
     """Admit a run of (stream, EOS, ephemeral) and carry it out; what was refused, by index and fault."""
     verdicts = [streams.admit(span) for span in spans(list(rows))]
     refused = [verdict.refused_at for verdict in verdicts if verdict.refused_at is not None]

@@ -14,7 +14,7 @@ from wallaroo_spark.protocol.framing import Finder, FrameBuffer, MessageRun, Raw
 from wallaroo_spark.protocol.revisions import REVISIONS, Revision, frame_name
 from wallaroo_spark.protocol.sessions.credits import CreditWindow
 from wallaroo_spark.protocol.sessions.states import SESSION, Role, SessionState, StreamEvent
-from wallaroo_spark.protocol.sessions.streams import StreamTable
+from wallaroo_spark.protocol.sessions.streams import SessionStreams
 
 DEFAULT_MAX_FRAME_BYTES = 4 << 20
 DEFAULT_MAX_STREAMS = 65_536
@@ -41,10 +41,10 @@ class Session:
         self.revision = revision
         self._buffer = FrameBuffer(max_frame_bytes, find)
         self._max_streams = max_streams
-        self._streams: StreamTable | None = StreamTable(revision, max_streams) if revision else None
+        self._streams: SessionStreams | None = SessionStreams(revision, max_streams) if revision else None
 
     @property
-    def streams(self) -> StreamTable:
+    def streams(self) -> SessionStreams:
         """The session's streams; there are none before the revision is known."""
         if self._streams is None:
             raise LocalProtocolError("the session has no streams before the peer's revision is recognised")

@@ -67,7 +67,9 @@ class StreamEvent(StrEnum):
 
 
 SessionTable = Mapping[Role, Mapping[SessionState, Mapping[type[Frame], SessionState]]]
+"""Sender → state → frame → next state."""
 StreamTable = Mapping[StreamState, Mapping[StreamEvent, StreamState]]
+"""State → event → next state."""
 
 SESSION: SessionTable = {
     Role.CONNECTOR: {

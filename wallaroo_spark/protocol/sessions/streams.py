@@ -16,13 +16,16 @@ from wallaroo_spark.protocol.sessions.states import StreamEvent, StreamState
 
 @dataclass(slots=True)
 class Stream:
-    """One stream as a session knows it. ``resets`` counts NACKs that no NOTIFY has answered yet."""
+    """One stream as a session knows it."""
 
     stream_id: int
     name: str = ""
+    """The name in its last NOTIFY."""
     state: StreamState = StreamState.START
     resets: int = 0
+    """NACKs that no NOTIFY has answered yet."""
     ephemeral: bool | None = None
+    """Whether its messages are EPHEMERAL; None before the first message."""
 
 
 class StreamSpan(NamedTuple):
@@ -41,7 +44,7 @@ class StreamSpan(NamedTuple):
     first_lasting: int | None = None
 
 
-class StreamTable:
+class SessionStreams:
     """All streams of a session; raises :class:`RemoteProtocolError` for events that their states do not allow."""
 
     def __init__(self, revision: Revision, max_streams: int) -> None:
@@ -134,10 +137,15 @@ class Verdict:
 
     span: StreamSpan
     ignored: bool = False
+    """Whether all its messages are ignored, because the stream is in state RESET."""
     refused_at: int | None = None
+    """The index of its first message that breaks a rule; None when all are valid."""
     fault: Fault | None = None
+    """The rule that this message breaks."""
     reason: str = ""
+    """The same for the peer."""
     ephemeral: bool = False
+    """Whether its messages are EPHEMERAL."""
 
 
 def _not_open(stream: Stream) -> str:

@@ -33,7 +33,7 @@ from wallaroo_spark.protocol.framing import Finder, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import RECOGNITION_BYTES, Revision, recognise
 from wallaroo_spark.protocol.sessions.session import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MAX_STREAMS, Session, message_tag
 from wallaroo_spark.protocol.sessions.states import Role, SessionState, StreamEvent, StreamState
-from wallaroo_spark.protocol.sessions.streams import StreamSpan, StreamTable, spans
+from wallaroo_spark.protocol.sessions.streams import SessionStreams, StreamSpan, spans
 from wallaroo_spark.protocol.wire import Reader
 
 MAX_INSTANCE_BYTES = 255
@@ -149,7 +149,7 @@ class WorkerSession(Session):
         self.revision = recognise(self._buffer.peek(RECOGNITION_BYTES))
         if self.revision is None:
             return False
-        self._streams = StreamTable(self.revision, self._max_streams)
+        self._streams = SessionStreams(self.revision, self._max_streams)
         return True
 
     def _frame(self, revision: Revision, raw: RawFrame) -> WorkerEvent:
