@@ -14,10 +14,11 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
 from proving.ports import lasting_port
@@ -166,24 +167,31 @@ class Play:
         place = self.topics.served(TOPIC).get(partition)
         return place.address if place is not None else ""
 
-    def freeze_publisher(self, partition: int, batches: int) -> int:
-        """Stop the process that serves a partition while so many batches are committed; where it serves it."""
+    def freeze_publisher(self, partition: int, batches: int) -> tuple[str, list[psutil.Process]]:
+        """Stop what serves a partition while so many batches are committed; where it serves it, and the processes.
+
+        On a slow machine that lasts so long that the driver may have given them up, and Spark ended them, meanwhile.
+        """
         eventually(lambda: self.address(partition), seconds=SECONDS)
-        port = int(self.address(partition).rpartition(":")[2])
-        self._signal(port, signal.SIGSTOP)
+        address = self.address(partition)
+        stopped = self._signal(int(address.rpartition(":")[2]), signal.SIGSTOP)
         self.go_on(batches)
-        return port
+        return address, stopped
 
     def kill_publisher(self, partition: int, behind: int) -> None:
         """Kill the process that serves a partition when it is so many batches behind, and wait until another does."""
-        port = self.freeze_publisher(partition, behind)
-        self._signal(port, signal.SIGKILL)
-        eventually(lambda: self.address(partition) not in (f"127.0.0.1:{port}", ""), seconds=SECONDS)
+        address, stopped = self.freeze_publisher(partition, behind)
+        for process in stopped:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        eventually(lambda: self.address(partition) not in (address, ""), seconds=SECONDS)
 
-    def _signal(self, port: int, number: int) -> None:
+    def _signal(self, port: int, number: int) -> list[psutil.Process]:
         eventually(lambda: listeners(port, descendants(self.driver.pid)), seconds=SECONDS)
-        for pid in listeners(port, descendants(self.driver.pid)):
-            os.kill(pid, number)
+        processes = [psutil.Process(pid) for pid in listeners(port, descendants(self.driver.pid))]
+        for process in processes:
+            process.send_signal(number)
+        return processes
 
     def kill_driver(self) -> None:
         """Kill the driver and all that runs in it, and start another on the same checkpoint."""
