@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cli": ("protocol", "transport", "registry", "inner", "receiver", "connector", "sinks", "pubsub"),
 }
 # Files that import each other, also for types alone. This list only ever gets shorter.
-CIRCLES: tuple[frozenset[str], ...] = (frozenset({"cli.send", "cli.send_view"}),)
+CIRCLES: tuple[frozenset[str], ...] = ()
 
 # These run where only the standard library, redis and tenacity may be counted on.
 LIGHT_ROOMS = ("connector", "protocol", "transport", "registry")

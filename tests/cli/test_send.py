@@ -14,7 +14,7 @@ import pytest
 from tests.cli.conftest import COOKIE, PROGRAM, Desk, Run
 from tests.waiting import eventually
 from wallaroo_spark.cli.common import count, size
-from wallaroo_spark.cli.send_view import _State, summary, waits
+from wallaroo_spark.cli.send_view import InputProgress, summary, waits
 
 
 def last_line(text: str) -> Any:
@@ -183,7 +183,8 @@ def test_what_is_not_committed_is_waited_for(desk: Desk, orders: Path) -> None:
 
 
 def test_what_sending_waits_for_is_said_in_words() -> None:
-    fresh, busy, done = _State("a", 10), _State("b", 10, messages=3), _State("c", 10, messages=3, outcome="done")
+    fresh, busy = InputProgress("a", 10, True), InputProgress("b", 10, True, messages=3)
+    done = InputProgress("c", 10, True, messages=3, outcome="done")
 
     assert waits("credit", [busy]) == "credit from the worker"
     assert waits("something new", [busy]) == "something new"
@@ -193,7 +194,7 @@ def test_what_sending_waits_for_is_said_in_words() -> None:
 
 
 def test_a_summary_tells_a_part_from_the_whole() -> None:
-    part = _State("a", 2048, messages=3, bytes=30, acknowledged=1024, outcome="failed")
+    part = InputProgress("a", 2048, True, messages=3, bytes=30, acknowledged=1024, outcome="failed")
 
     assert summary(part, 1.0) == "a: 3 messages (30 B) sent, 1.0 KiB of 2.0 KiB acknowledged"
 

@@ -15,7 +15,7 @@ from tests.cli.conftest import COOKIE, PROGRAM, Desk, Run
 from tests.pubsub.running import COOKIE as TOPIC_COOKIE
 from tests.pubsub.running import TOPIC, Stage
 from tests.waiting import eventually
-from wallaroo_spark.cli.send_view import _State, summary
+from wallaroo_spark.cli.send_view import InputProgress, summary
 from wallaroo_spark.pubsub.publishing.leasing import ENDED
 from wallaroo_spark.pubsub.topic_catalog import TopicRecord
 
@@ -72,7 +72,7 @@ def test_a_topic_needs_a_registry(run: Run) -> None:
 
 def test_a_summary_says_what_came_of_a_topic() -> None:
     going, done = (
-        _State("topic:t", None, messages=3, bytes=30, outcome=outcome, again=True) for outcome in ("", "done")
+        InputProgress("topic:t", None, True, messages=3, bytes=30, outcome=outcome) for outcome in ("", "done")
     )
 
     assert summary(going, 1.0) == "topic:t: 3 messages (30 B) sent; it may go on"

@@ -11,10 +11,10 @@ from rich.console import Console
 from wallaroo_spark.cli.receive_config import parse
 from wallaroo_spark.cli.receive_view import LiveView
 from wallaroo_spark.cli.receiving import Snapshot
-from wallaroo_spark.cli.send import Delivery
+from wallaroo_spark.cli.send_inputs import SendInput
 from wallaroo_spark.cli.send_view import BarView, make_view
 from wallaroo_spark.cli.tables import faults, slots_table
-from wallaroo_spark.connector import FeedResult, Progress, Stdin
+from wallaroo_spark.connector import FeedProgress, FeedResult, Stdin
 
 WORKER = {
     "connect": "192.168.100.20:7100",
@@ -88,8 +88,8 @@ def test_the_live_table_shows_slots_rate_and_what_went_wrong(console: Console) -
 
 def test_bars_show_what_is_acknowledged_and_what_is_waited_for(console: Console) -> None:
     source = Stdin(name="a-name-that-is-much-too-long-for-a-bar-on-a-terminal")
-    with BarView([Delivery(source, 4096)], 1.0, False, console) as view:
-        view.progressed(Progress(source.name, 10, 2000, 2048, 1024))
+    with BarView([SendInput(source, 4096)], 1.0, False, console) as view:
+        view.progressed(FeedProgress(source.name, 10, 2000, 2048, 1024))
         view._waits = "Spark to commit"
         view.refresh()
         shown = text(console) + "".join(str(task.fields) for task in view._bars.tasks)
@@ -101,7 +101,7 @@ def test_bars_show_what_is_acknowledged_and_what_is_waited_for(console: Console)
 
 
 def test_without_a_terminal_there_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with make_view([Delivery(Stdin(), None)], 1.0, True) as view:
+    with make_view([SendInput(Stdin(), None)], 1.0, True) as view:
         assert not isinstance(view, BarView)
         view.failed("stdin")
 

@@ -1,72 +1,43 @@
-"""``wallaroo-spark send``: the records of files, or of standard input, to a receiver; needs no Spark."""
+"""``wallaroo-spark send``: sends the records of files, topics or standard input to a receiver; needs no Spark."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from wallaroo_spark.cli.common import TERMINATED, debug_option
+from wallaroo_spark.cli.send_inputs import STDIN, TOPIC, InputName, SendInput, open_input
+from wallaroo_spark.cli.setting_flags import setting_flag
+from wallaroo_spark.connector import Backoff
+from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.errors import WallarooError
 
 if TYPE_CHECKING:
     from wallaroo_spark.cli.send_view import SendView
-    from wallaroo_spark.connector import Connector, Source
-
-STDIN = "-"
-TOPIC = "topic:"
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """One file, topic or standard input on its way: ``size`` is its bytes now, None where that is not known."""
-
-    source: Source
-    size: int | None
-
-
-class _Readable(click.Path):
-    """A file that is there, ``-``, or ``topic:NAME``."""
-
-    def __init__(self) -> None:
-        super().__init__(exists=True, dir_okay=False, allow_dash=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Topics are looked up later."""
-        return value if str(value).startswith(TOPIC) else super().convert(value, param, ctx)
+    from wallaroo_spark.connector import Connector
 
 
 @click.command(short_help="Send the records of files, or of standard input, to a receiver.")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...|topic:NAME|-", type=_Readable())
-@click.option("--workers", default="", metavar="HOST:PORT,…", help="Addresses of one or more workers.")
-@click.option("--registry", default="", metavar="URL", help="Redis where the workers are looked up; also env:, file:.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...|topic:NAME|-", type=InputName())
+@setting_flag(ConnectorSettings, "workers", metavar="HOST:PORT,…")
+@setting_flag(ConnectorSettings, "registry", metavar="URL", default="")
 @click.option("--receiver", default="", metavar="NAME", help="The receiver's name; needed with --registry.")
-@click.option(
-    "--instance",
-    default=socket.gethostname,
-    show_default="this host's name",
-    help="What the receiver knows these streams by: the same from run to run, and in one program at a time.",
-)
-@click.option("--cookie", default="", metavar="COOKIE", help="The receiver's cookie; env:NAME or file:PATH hide it.")
-@click.option("--protocol-version", default="0.0.1", show_default=True, help="The receiver's option version.")
-@click.option(
-    "--revision", type=click.Choice(["draft-be", "draft-le", "v3"]), default="draft-be", show_default=True,
-    help="Revision of the protocol to speak.",
-)  # fmt: skip
+@setting_flag(ConnectorSettings, "instance", default=socket.gethostname, show_default="this host's name")
+@setting_flag(ConnectorSettings, "cookie", metavar="COOKIE")
+@setting_flag(ConnectorSettings, "version", "--protocol-version")
+@setting_flag(ConnectorSettings, "revision")
 @click.option("--follow", is_flag=True, help="Wait for more at the end of a file or topic, until interrupted.")
 @click.option("--framed", is_flag=True, help="Records are a big-endian u32 length and so many bytes, not lines.")
 @click.option("--tls", is_flag=True, help="Use TLS, with the authorities that this system trusts.")
-@click.option("--tls-ca", default="", metavar="FILE", help="PEM file of the authority of the workers' certificates.")
-@click.option("--tls-certificate", default="", metavar="FILE", help="PEM file of the certificate to present.")
-@click.option("--tls-key", default="", metavar="FILE", help="PEM file with the key of --tls-certificate.")
+@setting_flag(ConnectorSettings, "ca", "--tls-ca", metavar="FILE")
+@setting_flag(ConnectorSettings, "certificate", "--tls-certificate", metavar="FILE")
+@setting_flag(ConnectorSettings, "key", "--tls-key", metavar="FILE")
 @click.option("--topic-registry", default="", metavar="URL", help="Redis where topics are found; else --registry's.")
 @click.option("--topic-cookie", default="", metavar="COOKIE", help="The cookie of topics; env:NAME or file:PATH.")
 @click.option("--topic-tls-ca", default="", metavar="FILE", help="PEM file of the authority of topics' publishers.")
@@ -74,9 +45,7 @@ class _Readable(click.Path):
     "--topic-value", type=click.Choice(["json", "arrow"]), default="json", show_default=True,
     help="A message has a row as a JSON object, or some rows as an Arrow IPC stream.",
 )  # fmt: skip
-@click.option(
-    "--give-up-after", default=300.0, show_default=True, metavar="SECONDS", help="Longest time without a session."
-)
+@setting_flag(Backoff, "give_up_after", metavar="SECONDS")
 @click.option(
     "--drain-timeout", default=300.0, show_default=True, metavar="SECONDS", type=click.FloatRange(min=0, min_open=True),
     help="Longest time without an acknowledgement once everything is sent.",
@@ -103,13 +72,11 @@ def send(
     from wallaroo_spark.cli.send_view import make_view
 
     _check(files, follow, framed, settings)
-    deliveries = [
-        _topic(file, follow, settings) if file.startswith(TOPIC) else _delivery(file, follow, framed) for file in files
-    ]
+    inputs = [open_input(file, follow=follow, framed=framed, options=settings) for file in files]
     connector = _connector(settings)
-    with make_view(deliveries, every, as_json) as view:
+    with make_view(inputs, every, as_json) as view:
         try:
-            asyncio.run(_send(connector, deliveries, view, drain_timeout))
+            asyncio.run(_send(connector, inputs, view, drain_timeout))
         except asyncio.CancelledError:
             raise click.exceptions.Exit(TERMINATED) from None
 
@@ -128,34 +95,8 @@ def _check(files: Sequence[str], follow: bool, framed: bool, settings: dict[str,
         raise click.UsageError("topics are found in a registry; give --topic-registry URL")
 
 
-def _delivery(file: str, follow: bool, framed: bool) -> Delivery:
-    from wallaroo_spark.connector import Framed, Lines, Stdin
-
-    if file == STDIN:
-        return Delivery(Stdin(), None)
-    kind = Framed if framed else Lines
-    return Delivery(kind(file, follow=follow), os.stat(file).st_size)
-
-
-def _topic(file: str, follow: bool, settings: dict[str, Any]) -> Delivery:
-    from wallaroo_spark.pubsub import TopicSource
-
-    source = TopicSource(
-        file.removeprefix(TOPIC),
-        registry=settings["topic_registry"] or settings["registry"],
-        cookie=settings["topic_cookie"],
-        value=settings["topic_value"],
-        tls_ca=settings["topic_tls_ca"],
-        name=settings["instance"],
-        reopen=follow,
-        wait=settings["give_up_after"] if follow else 0.0,
-        lost_after=settings["give_up_after"],
-    )
-    return Delivery(source, None)
-
-
 def _connector(settings: dict[str, Any]) -> Connector:
-    from wallaroo_spark.connector import Backoff, Connector
+    from wallaroo_spark.connector import Connector
     from wallaroo_spark.transport import client_context
 
     own = settings["tls_ca"] or settings["tls_certificate"] or settings["tls_key"]
@@ -175,8 +116,8 @@ def _connector(settings: dict[str, Any]) -> Connector:
     )
 
 
-async def _send(connector: Connector, deliveries: Sequence[Delivery], view: SendView, drain_timeout: float) -> None:
-    """Feed all of them at once. One that fails leaves the others to their end; its error is raised then.
+async def _send(connector: Connector, inputs: Sequence[SendInput], view: SendView, drain_timeout: float) -> None:
+    """Feed all inputs at the same time. If one fails, the others are still sent to their end; then its error is raised.
 
     SIGTERM cancels it, so that the connection is closed in good order.
     """
@@ -188,7 +129,7 @@ async def _send(connector: Connector, deliveries: Sequence[Delivery], view: Send
         watching = asyncio.create_task(view.watch(connector))
         try:
             outcomes = await asyncio.gather(
-                *(_feed(connector, delivery, view, drain_timeout) for delivery in deliveries), return_exceptions=True
+                *(_feed(connector, one, view, drain_timeout) for one in inputs), return_exceptions=True
             )
         finally:
             watching.cancel()
@@ -198,10 +139,10 @@ async def _send(connector: Connector, deliveries: Sequence[Delivery], view: Send
         raise _joined(errors)
 
 
-async def _feed(connector: Connector, delivery: Delivery, view: SendView, drain_timeout: float) -> None:
-    name = delivery.source.name
+async def _feed(connector: Connector, one: SendInput, view: SendView, drain_timeout: float) -> None:
+    name = one.source.name
     try:
-        result = await connector.feed(delivery.source, progress=view.progressed, drain_timeout=drain_timeout)
+        result = await connector.feed(one.source, progress=view.progressed, drain_timeout=drain_timeout)
     except Exception:
         view.failed(name)
         raise
@@ -209,13 +150,8 @@ async def _feed(connector: Connector, delivery: Delivery, view: SendView, drain_
 
 
 def _joined(errors: Sequence[BaseException]) -> BaseException:
-    """One error for all: what ended the connector is the same for each of its streams."""
+    """One error for all inputs. An error that has ended the connector is the same for each of them."""
     messages = list(dict.fromkeys(str(error) for error in errors))
     if len(messages) == 1 or not all(isinstance(error, WallarooError) for error in errors):
         return errors[0]
     return WallarooError("; ".join(messages))
-
-
-def standard_input_is_terminal() -> bool:
-    """Whether a person types the lines, so that nothing may be drawn over them."""
-    return sys.stdin is not None and sys.stdin.isatty()

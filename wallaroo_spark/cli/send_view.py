@@ -1,4 +1,4 @@
-"""What ``send`` shows: a bar for each file on a terminal, a line now and then elsewhere, and what came of it."""
+"""The display of ``send``: a bar for each input on a terminal, a line at intervals elsewhere, and a summary."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from wallaroo_spark.cli.common import count, set_up_logging, size
-from wallaroo_spark.cli.send import STDIN, Delivery, standard_input_is_terminal
+from wallaroo_spark.cli.send_inputs import STDIN, SendInput, standard_input_is_terminal
 
 if TYPE_CHECKING:
-    from wallaroo_spark.connector import Connector, FeedResult, Progress
+    from wallaroo_spark.connector import Connector, FeedProgress, FeedResult
 
 LOOK_SECONDS = 0.2
+"""Seconds between two looks at what sending waits for."""
 _WAITS = {
     "connection": "a session with a worker",
     "credit": "credit from the worker",
@@ -35,34 +36,33 @@ _WAITS = {
 
 
 @dataclass
-class _State:
-    """How far one source is. ``acknowledged`` is a byte offset for a file, a reference for a topic."""
+class InputProgress:
+    """How far one input is sent."""
 
     name: str
     size: int | None
+    """Bytes of the file; None for a topic and for standard input."""
+    replayable: bool
+    """False for standard input."""
     messages: int = 0
     bytes: int = 0
     acknowledged: int | None = None
+    """A byte offset for a file, a reference for a topic."""
     outcome: str = ""
-    again: bool = False
+    """``done``, ``failed``, or empty while it is being sent."""
 
     @property
     def shown(self) -> str:
-        """What it is called in the answer: standard input has no name."""
-        return STDIN if self.size is None and not self.again else self.name
-
-    @property
-    def percent(self) -> float:
-        """The part of the file that is acknowledged; nothing is missing of an empty one."""
-        return 100.0 * (self.acknowledged or 0) / self.size if self.size else 100.0
+        """Its name in the JSON: ``-`` for standard input."""
+        return STDIN if self.size is None and not self.replayable else self.name
 
 
 class SendView:
-    """Lines, every ``every`` seconds; with ``as_json`` they go to standard error, for the JSON has standard output."""
+    """Prints a line every ``every`` seconds; to standard error if ``as_json``, as the JSON goes to standard output."""
 
-    def __init__(self, deliveries: Sequence[Delivery], every: float, as_json: bool) -> None:
-        self.states = {
-            item.source.name: _State(item.source.name, item.size, again=item.source.replayable) for item in deliveries
+    def __init__(self, inputs: Sequence[SendInput], every: float, as_json: bool) -> None:
+        self.inputs = {
+            one.source.name: InputProgress(one.source.name, one.size, one.source.replayable) for one in inputs
         }
         self._every = every
         self._as_json = as_json
@@ -79,50 +79,50 @@ class SendView:
     ) -> None:
         self.summarize()
 
-    def progressed(self, progress: Progress) -> None:
-        """A source is further on; called by the connector."""
-        state = self.states[progress.name]
+    def progressed(self, progress: FeedProgress) -> None:
+        """An input has advanced; called by the connector."""
+        state = self.inputs[progress.name]
         state.messages, state.bytes, state.acknowledged = progress.messages, progress.bytes, progress.acknowledged
 
     def finished(self, name: str, result: FeedResult) -> None:
-        """A source is sent and acknowledged to its end."""
-        state = self.states[name]
+        """An input is sent and acknowledged to its end."""
+        state = self.inputs[name]
         state.messages, state.bytes, state.acknowledged = result.messages, result.bytes, result.acknowledged
         state.outcome = "done"
 
     def failed(self, name: str) -> None:
-        """A source has come to an end before its end."""
-        self.states[name].outcome = "failed"
+        """An input could not be sent to its end."""
+        self.inputs[name].outcome = "failed"
 
     async def watch(self, connector: Connector) -> None:
-        """Look now and then, until cancelled."""
+        """Refresh the display at intervals, until cancelled."""
         while True:
-            self._waits = waits(connector.waiting_for, list(self.states.values()))
+            self._waits = waits(connector.waiting_for, list(self.inputs.values()))
             self.refresh()
             await asyncio.sleep(LOOK_SECONDS)
 
     def refresh(self) -> None:
-        """Show where everything stands."""
+        """Show how far all inputs are."""
         if time.monotonic() - self._last >= self._every:
             self._last = time.monotonic()
             waiting = f"; waits for {self._waits}" if self._waits else ""
             self.say(f"{time.strftime('%H:%M:%S')} {self._total()}{waiting}")
 
     def say(self, line: str) -> None:
-        """Show a line that stays."""
+        """Print a line."""
         click.echo(line, err=self._as_json)
 
     def summarize(self) -> None:
-        """Say of every source what came of it, and at last all of it as JSON where that is wanted."""
+        """Print the outcome of every input, and all of them as JSON if that is wanted."""
         seconds = time.monotonic() - self._began
-        for state in self.states.values():
+        for state in self.inputs.values():
             self.say(summary(state, seconds))
         if self._as_json:
             click.echo(json.dumps(self.to_json()))
 
     def to_json(self) -> dict[str, Any]:
-        """What came of each file: messages and bytes sent in this run, and the acknowledged reference."""
-        states = self.states.values()
+        """The outcome of each input: messages and bytes sent in this run, and the acknowledged reference."""
+        states = self.inputs.values()
         return {
             "messages": sum(state.messages for state in states),
             "bytes": sum(state.bytes for state in states),
@@ -139,7 +139,7 @@ class SendView:
         }
 
     def _total(self) -> str:
-        states = self.states.values()
+        states = self.inputs.values()
         sent = f"{count(sum(state.messages for state in states), 'message')} sent"
         sizes = [state for state in states if state.size is not None]
         if not sizes:
@@ -149,10 +149,10 @@ class SendView:
 
 
 class BarView(SendView):
-    """A bar for each file: its bytes that are acknowledged, how fast that goes, and what sending waits for."""
+    """Draws a bar for each input: acknowledged bytes, bytes a second, and what sending waits for."""
 
-    def __init__(self, deliveries: Sequence[Delivery], every: float, as_json: bool, console: Console) -> None:
-        super().__init__(deliveries, every, as_json)
+    def __init__(self, inputs: Sequence[SendInput], every: float, as_json: bool, console: Console) -> None:
+        super().__init__(inputs, every, as_json)
         self._console = console
         self._bars = Bars(
             TextColumn("{task.description}", markup=False),
@@ -166,7 +166,7 @@ class BarView(SendView):
         )
         self._tasks = {
             state.name: self._bars.add_task(_shortened(state.name), total=state.size or None, amount="", waits="")
-            for state in self.states.values()
+            for state in self.inputs.values()
         }
 
     def __enter__(self) -> Self:
@@ -183,36 +183,36 @@ class BarView(SendView):
 
     def refresh(self) -> None:
         """Bring every bar up to date."""
-        for state in self.states.values():
+        for state in self.inputs.values():
             done = state.bytes if state.size is None else (state.acknowledged or 0)
             waiting = f"waits for {self._waits}" if self._waits and not state.outcome else state.outcome
             self._bars.update(self._tasks[state.name], completed=done, amount=_amount(state), waits=waiting)
 
     def say(self, line: str) -> None:
-        """A line above the bars."""
+        """Print a line above the bars."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class _RateColumn(ProgressColumn):
-    """Bytes a second; nothing before there is a rate."""
+    """Bytes a second; empty while there is no rate yet."""
 
     def render(self, task: Task) -> Text:
-        """The rate of one bar."""
+        """The text for one bar."""
         speed = task.finished_speed or task.speed
         return Text(f"{size(speed)}/s" if speed else "", style="progress.data.speed")
 
 
-def make_view(deliveries: Sequence[Delivery], every: float, as_json: bool) -> SendView:
-    """Bars where standard error or output is a terminal that nobody types lines into; else lines."""
+def make_view(inputs: Sequence[SendInput], every: float, as_json: bool) -> SendView:
+    """Bars on a terminal, unless lines are typed there as input; lines elsewhere."""
     console = Console(stderr=as_json)
-    typed = any(not delivery.source.replayable for delivery in deliveries) and standard_input_is_terminal()
+    typed = any(not one.source.replayable for one in inputs) and standard_input_is_terminal()
     if console.is_terminal and not typed:
-        return BarView(deliveries, every, as_json, console)
-    return SendView(deliveries, every, as_json)
+        return BarView(inputs, every, as_json, console)
+    return SendView(inputs, every, as_json)
 
 
-def waits(obstacle: str | None, states: Collection[_State]) -> str:
-    """What sending waits for, in words; when all is sent it is for Spark's commit."""
+def waits(obstacle: str | None, states: Collection[InputProgress]) -> str:
+    """What sending waits for, in words; once everything is sent, the commit of Spark."""
     if obstacle is not None:
         return _WAITS.get(obstacle, obstacle)
     if all(state.outcome for state in states):
@@ -220,10 +220,10 @@ def waits(obstacle: str | None, states: Collection[_State]) -> str:
     return "Spark to commit" if any(state.messages for state in states) else _WAITS["connection"]
 
 
-def summary(state: _State, seconds: float) -> str:
-    """One source's last line."""
+def summary(state: InputProgress, seconds: float) -> str:
+    """The line that summarizes one input."""
     sent = f"{count(state.messages, 'message')} ({size(state.bytes)})"
-    if state.size is None and state.again:
+    if state.size is None and state.replayable:
         return f"{state.name}: {sent} sent" + (" and acknowledged" if state.outcome == "done" else "; it may go on")
     if state.size is None:
         return f"{state.name}: {sent} sent, at most once" + ("" if state.outcome == "done" else "; not all of them")
@@ -234,7 +234,7 @@ def summary(state: _State, seconds: float) -> str:
     return f"{state.name}: {sent} sent and acknowledged in {seconds:.1f} s"
 
 
-def _amount(state: _State) -> str:
+def _amount(state: InputProgress) -> str:
     if state.size is None:
         return f"{count(state.messages, 'message')} sent"
     return f"{size(state.acknowledged or 0)} of {size(state.size)}"

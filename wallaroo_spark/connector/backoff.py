@@ -14,7 +14,7 @@ class Backoff:
 
     initial: float = setting(0.2, Kind.SECONDS, "Delay after the first failure.", minimum=0)
     multiplier: float = setting(2.0, Kind.NUMBER, "Factor from one delay to the next.", minimum=1)
-    maximum: float = setting(10.0, Kind.SECONDS, "Longest delay; at least `initial`.", minimum=0)
+    maximum: float = setting(10.0, Kind.SECONDS, "Longest delay; at least initial.", minimum=0)
     jitter: float = setting(
         0.5,
         Kind.NUMBER,

@@ -26,7 +26,7 @@ class ConnectorSettings:
         kw_only=False,
         metadata=row(
             Kind.TEXT,
-            "Name of the receiver, if `registry` is given; otherwise any name, unless the receiver's option `programs` "
+            "Name of the receiver, if registry is given; otherwise any name, unless the receiver's option programs "
             "lists the names that it accepts.",
         ),
     )
@@ -38,21 +38,22 @@ class ConnectorSettings:
         )
     )
     workers: str | Sequence[str] = setting(
-        "", Kind.NAMES, "Addresses of one or more workers, host:port, as a list or separated by commas."
+        "", Kind.NAMES, "Addresses of one or more workers, host:port, separated by commas or as a list."
     )
     registry: str | None = setting(
         None,
         Kind.TEXT,
-        "Redis URL where the workers' addresses are looked up whenever a session is needed. Give this or `workers`.",
+        "Redis URL where the workers' addresses are looked up whenever a session is needed; also env:NAME or "
+        "file:PATH. Give this or workers.",
         secret=True,
     )
     cookie: str = setting("", Kind.TEXT, "The receiver's cookie; also env:NAME or file:PATH.", secret=True)
-    version: str = setting("0.0.1", Kind.TEXT, "Protocol version; the same as the receiver's option `version`.")
+    version: str = setting("0.0.1", Kind.TEXT, "Protocol version; the same as the receiver's option version.")
     revision: str = setting("draft-be", Kind.TEXT, "Revision of the protocol to speak.", choices=tuple(REVISIONS))
-    tls: ssl.SSLContext | None = setting(None, Kind.OBJECT, "TLS context, in place of `ca`, `certificate` and `key`.")
+    tls: ssl.SSLContext | None = setting(None, Kind.OBJECT, "TLS context, in place of ca, certificate and key.")
     ca: str = setting("", Kind.TEXT, "PEM file of the authority of the workers' certificates; turns TLS on.")
     certificate: str = setting("", Kind.TEXT, "PEM file of the certificate to present; turns TLS on.")
-    key: str = setting("", Kind.TEXT, "PEM file with the key of `certificate`.")
+    key: str = setting("", Kind.TEXT, "PEM file with the key of the certificate.")
     max_unacknowledged: int = setting(
         64 << 20,
         Kind.BYTES,
@@ -70,7 +71,7 @@ class ConnectorSettings:
         minimum=0.001,
     )
     retry: Backoff | None = setting(
-        None, Kind.OBJECT, "Delays between attempts to get a session, and when to give up; None: `Backoff()`."
+        None, Kind.OBJECT, "Delays between attempts to get a session, and when to give up; None: Backoff()."
     )
     message_ids: str = setting(
         "increasing",

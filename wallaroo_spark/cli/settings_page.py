@@ -1,0 +1,67 @@
+"""The page of the settings that classes and functions take, written from their tables.
+
+Run ``python -m wallaroo_spark.cli.settings_page > docs/settings.md`` after a table has changed.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from wallaroo_spark.connector import Backoff
+from wallaroo_spark.connector.settings import ConnectorSettings
+from wallaroo_spark.settings import Kind, Row, rows
+
+HEAD = """\
+# Settings
+
+What classes and functions of the package take as arguments. Each section is a table in the code, from which the
+parameters, their types and limits, the docstrings, the flags of the command line and this page are made; the page by
+`python -m wallaroo_spark.cli.settings_page > docs/settings.md`. A settings object refuses a value outside its limits
+when it is made. The options of a receiver are on [their own page](options.md).
+
+A setting marked *secret* is never shown; in place of its value it takes `env:NAME` or `file:PATH`. Times are seconds.
+"""
+
+TABLES: tuple[tuple[str, type], ...] = (
+    ("`Connector` and `BlockingConnector`", ConnectorSettings),
+    ("`Backoff`, the setting `retry` of a connector", Backoff),
+)
+"""Each table with what takes its rows as arguments."""
+
+
+def settings_page() -> str:
+    """The whole page as Markdown."""
+    return HEAD + "".join(f"\n## {title}\n\n{settings_table(table)}" for title, table in TABLES)
+
+
+def settings_table(table: type) -> str:
+    """The rows of one table as a table of Markdown."""
+    lines = "".join(f"{_line(row)}\n" for row in rows(table))
+    return f"| setting | type | default | meaning |\n|---|---|---|---|\n{lines}"
+
+
+def _line(row: Row) -> str:
+    meaning = f"{row.help} *Secret.*" if row.secret else row.help
+    return f"| `{row.name}` | {_type(row)} | {_default(row)} | {meaning} |"
+
+
+def _type(row: Row) -> str:
+    if row.choices:
+        return " or ".join(f'`"{choice}"`' for choice in row.choices)
+    limits = [f"at least {row.minimum:g}"] if row.minimum is not None else []
+    limits += [f"at most {row.maximum:g}"] if row.maximum is not None else []
+    unit = {Kind.BYTES: " (bytes)", Kind.SECONDS: " (seconds)"}.get(row.kind, "")
+    annotation = row.annotation.replace("|", "\\|")
+    return f"`{annotation}`{unit}" + (f", {', '.join(limits)}" if limits else "")
+
+
+def _default(row: Row) -> str:
+    if row.required:
+        return "required"
+    if row.kind is Kind.BYTES and row.default and row.default % (1 << 20) == 0:
+        return f"`{row.default >> 20} << 20`"
+    return f"`{row.default!r}`"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(settings_page())
