@@ -301,8 +301,8 @@ async def test_a_slow_subscriber_is_told_why_it_is_cut_off(catalog: Catalog) -> 
 
 async def test_an_application_that_takes_nothing_is_sent_no_more_than_it_may_hold(catalog: Catalog) -> None:
     publisher = await Publisher(catalog).start()
-    settings = SubscriptionSettings(topic="totals", cookie=COOKIE, max_waiting_bytes=5000)
-    core = subscriber.Subscriber(catalog, settings)
+    settings = SubscriptionSettings("totals", registry=catalog, cookie=COOKIE)
+    core = subscriber.Subscriber(catalog, settings, max_waiting_bytes=5000)
     await core.open()
     try:
         assert isinstance(await core.next(), Frontier)
@@ -321,7 +321,9 @@ async def test_an_application_that_takes_nothing_is_sent_no_more_than_it_may_hol
 async def test_frontiers_are_not_read_without_end_either(catalog: Catalog) -> None:
     publisher = await Publisher(catalog, retain=10_000).start()
     core = subscriber.Subscriber(
-        catalog, SubscriptionSettings(topic="totals", cookie=COOKIE, max_waiting_bytes=20 * subscriber.ITEM_BYTES)
+        catalog,
+        SubscriptionSettings("totals", registry=catalog, cookie=COOKIE),
+        max_waiting_bytes=20 * subscriber.ITEM_BYTES,
     )
     await core.open()
     try:
@@ -483,7 +485,7 @@ def test_a_subscription_may_be_closed_by_what_it_calls() -> None:
 
 
 def test_what_cannot_be_meant_is_refused_at_once(catalog: Catalog) -> None:
-    with pytest.raises(ConfigurationError, match="option wait: -1 is not 0 seconds or more"):
+    with pytest.raises(ConfigurationError, match="option wait: -1 is not 0 or more"):
         following(catalog, wait=-1)
     with pytest.raises(ConfigurationError, match="TLS authority"):
         following(catalog, tls_ca="/nowhere.pem")

@@ -162,7 +162,7 @@ async def test_a_topic_that_ends_may_end_the_source(catalog: Catalog) -> None:
 def test_what_cannot_be_meant_is_refused_at_once(catalog: Catalog) -> None:
     with pytest.raises(ConfigurationError, match="option value: 'csv' is not one of json, arrow"):
         source(catalog, value="csv")
-    with pytest.raises(ConfigurationError, match="option atomic is for subscriptions"):
+    with pytest.raises(TypeError, match=r"TopicSource\(\) has no setting 'atomic'"):
         source(catalog, atomic=False)
     with pytest.raises(PubSubError, match="topic 'others' is not published"):
         TopicSource("others", registry=catalog, wait=0.01)

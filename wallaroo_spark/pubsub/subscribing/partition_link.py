@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -49,11 +50,14 @@ class PartitionLink:
     seconds. When it lasts for ``lost_after`` seconds, whatever is done next raises :class:`PubSubError`.
     """
 
-    def __init__(self, catalog: Catalog, settings: SubscriptionSettings, partition: int) -> None:
+    def __init__(
+        self, catalog: Catalog, settings: SubscriptionSettings, partition: int, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.partition = partition
         self.address = ""
         self._catalog = catalog
         self._settings = settings
+        self._tls = tls
         self._stream: ByteStream | None = None
         self._decoder = Decoder(max_message_bytes=settings.max_message_bytes)
         self._clock = asyncio.get_running_loop().time
@@ -154,9 +158,7 @@ class PartitionLink:
             self.address = place.address
             host, port = parse_address(place.address)
             left = self._settings.lost_after - (self._clock() - self._since if self._since is not None else 0.0)
-            self._stream = await connect(
-                host, port, tls=self._settings.tls, timeout=min(CONNECT_SECONDS, max(0.1, left))
-            )
+            self._stream = await connect(host, port, tls=self._tls, timeout=min(CONNECT_SECONDS, max(0.1, left)))
         except (TransportError, RegistryError, ConfigurationError) as error:
             raise LinkLost(error.message) from error
         self._decoder = Decoder(max_message_bytes=self._settings.max_message_bytes)

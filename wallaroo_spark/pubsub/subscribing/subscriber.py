@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import deque
 from collections.abc import Coroutine
 from functools import partial
@@ -27,6 +28,8 @@ FIND_SECONDS = 0.2
 """How often to look for a topic that is waited for."""
 LOOK_SECONDS = 2.0
 """How often to see whether a partition is served elsewhere by now."""
+MAX_WAITING_BYTES = 16 << 20
+"""Bytes of items that the application has not taken; above it nothing more is read."""
 ITEM_BYTES = 256
 """What an item counts beside its rows."""
 
@@ -37,13 +40,22 @@ class Subscriber:
     :meth:`open` finds the topic, :meth:`next` gives one item after the other, :meth:`close` ends it.
     """
 
-    def __init__(self, catalog: Catalog, settings: SubscriptionSettings) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: SubscriptionSettings,
+        tls: ssl.SSLContext | None = None,
+        *,
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
+    ) -> None:
         self.settings = settings
         self.position: Position | None = settings.resume
         self._catalog = catalog
+        self._tls = tls
+        self._most_waiting = max_waiting_bytes
         self._record: TopicDescription | None = None
         self._merger = Merger(1)
-        self._lines: list[PartitionLink] = []
+        self._links: list[PartitionLink] = []
         self._items: deque[Delivered | FrontierMoved] = deque()
         self._waiting = 0
         self._changed = asyncio.Condition()
@@ -78,9 +90,11 @@ class Subscriber:
             resume=() if settings.resume is None else (settings.resume.time,),
             max_held_bytes=settings.max_held_bytes,
         )
-        self._lines = [PartitionLink(self._catalog, settings, partition) for partition in range(record.partitions)]
-        for line in self._lines:
-            self._spawn(self._follow(line))
+        self._links = [
+            PartitionLink(self._catalog, settings, partition, self._tls) for partition in range(record.partitions)
+        ]
+        for link in self._links:
+            self._spawn(self._follow(link))
         self._spawn(self._look())
 
     async def next(self) -> Item | None:
@@ -153,22 +167,22 @@ class Subscriber:
                 topic=settings.topic,
             )
 
-    async def _follow(self, line: PartitionLink) -> None:
+    async def _follow(self, link: PartitionLink) -> None:
         """Keep one partition connected until it has ended."""
         while True:
             try:
-                await line.connect(self._hello(line.partition))
-                closed = await self._read(line)
+                await link.connect(self._hello(link.partition))
+                closed = await self._read(link)
             except LinkLost as gone:
-                line.trouble(gone.reason)
+                link.trouble(gone.reason)
             else:
-                if closed is not None and self._closed(line, closed):
+                if closed is not None and self._closed(link, closed):
                     return
             finally:
-                await line.hang_up()
-            self._merger.lost(line.partition)
+                await link.hang_up()
+            self._merger.lost(link.partition)
             await self._wake()
-            await line.pause()
+            await link.pause()
 
     def _hello(self, partition: int) -> Hello:
         settings, record = self.settings, self._record
@@ -178,30 +192,30 @@ class Subscriber:
             settings.cookie,
             settings.topic,
             partition,
-            settings.subscriber,
+            settings.name,
             record.identity,
             self._merger.resume(partition),
         )
 
-    async def _read(self, line: PartitionLink) -> Closed | None:
+    async def _read(self, link: PartitionLink) -> Closed | None:
         """Take in what a publisher sends, until it closes."""
         while True:
             async with self._changed:
-                await self._changed.wait_for(lambda: self._room(line.partition))
-            for message in await line.messages():
+                await self._changed.wait_for(lambda: self._room(link.partition))
+            for message in await link.messages():
                 if isinstance(message, Closed):
                     return message
                 if not isinstance(message, Snapshot | Update | Data):
                     raise LinkLost("the publisher says hello, which is for subscribers to say")
                 before = self._merger.held_bytes
-                items = line.judged(partial(self._merger.received, line.partition, message))
+                items = link.judged(partial(self._merger.received, link.partition, message))
                 if isinstance(message, Update):
-                    line.progressed()
+                    link.progressed()
                 if items or self._merger.held_bytes < before:
                     await self._give(items)
 
     def _room(self, partition: int) -> bool:
-        return self._waiting <= self.settings.max_waiting_bytes and self._merger.may_read(partition)
+        return self._waiting <= self._most_waiting and self._merger.may_read(partition)
 
     async def _give(self, items: list[Any]) -> None:
         async with self._changed:
@@ -209,20 +223,20 @@ class Subscriber:
             self._waiting += sum(map(_weight, items))
             self._changed.notify_all()
 
-    def _closed(self, line: PartitionLink, closed: Closed) -> bool:
+    def _closed(self, link: PartitionLink, closed: Closed) -> bool:
         """Whether a publisher's close is the end of the partition. Raises for one that coming back does not mend."""
         if closed.why is Why.ENDED and not self.settings.reopen:
-            self._merger.ended(line.partition)
-            log.info("topic %s, partition %d has ended: %s", self.settings.topic, line.partition, closed.reason)
+            self._merger.ended(link.partition)
+            log.info("topic %s, partition %d has ended: %s", self.settings.topic, link.partition, closed.reason)
             return True
         if closed.why in (Why.LATER, Why.ENDED):
-            line.trouble(closed.reason)
+            link.trouble(closed.reason)
             return False
         raise PubSubError(
-            f"topic {self.settings.topic!r}, partition {line.partition} at {line.address}: {closed.reason}",
+            f"topic {self.settings.topic!r}, partition {link.partition} at {link.address}: {closed.reason}",
             topic=self.settings.topic,
-            partition=line.partition,
-            address=line.address,
+            partition=link.partition,
+            address=link.address,
             why=str(closed.why),
         )
 
@@ -235,9 +249,9 @@ class Subscriber:
             except WallarooError as error:
                 log.debug("topic %s cannot be looked up: %s", self.settings.topic, error)
                 continue
-            for line in self._lines:
-                place = served.get(line.partition)
-                line.seen_at(place.address if place is not None else "")
+            for link in self._links:
+                place = served.get(link.partition)
+                link.seen_at(place.address if place is not None else "")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

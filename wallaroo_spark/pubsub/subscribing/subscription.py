@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import os
-import socket
+import ssl
 import threading
 import time
 import weakref
@@ -20,14 +19,11 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.options import resolve_secret
-from wallaroo_spark.pubsub.items import Epoch, Item, Lost, Position
-from wallaroo_spark.pubsub.messages import MAX_MESSAGE_BYTES
-from wallaroo_spark.pubsub.subscribing.merger import MAX_HELD_BYTES
-from wallaroo_spark.pubsub.subscribing.settings import LOST_AFTER, Catalog, SubscriptionSettings, TopicDescription
+from wallaroo_spark.pubsub.items import Epoch, Item, Position
+from wallaroo_spark.pubsub.subscribing.settings import Catalog, SubscriptionSettings, TopicDescription
 from wallaroo_spark.pubsub.subscribing.subscriber import FIND_SECONDS, Subscriber, no_topic
-from wallaroo_spark.pubsub.times import Time, check
-from wallaroo_spark.transport import client_context
+from wallaroo_spark.pubsub.times import Time
+from wallaroo_spark.settings import function_takes_settings
 
 T = TypeVar("T")
 
@@ -45,10 +41,15 @@ class Subscription:
     """
 
     def __init__(
-        self, catalog: Catalog, settings: SubscriptionSettings, close_catalog: Callable[[], None] | None = None
+        self,
+        catalog: Catalog,
+        settings: SubscriptionSettings,
+        tls: ssl.SSLContext | None = None,
+        close_catalog: Callable[[], None] | None = None,
     ) -> None:
         self._catalog = catalog
         self._settings = settings
+        self._tls = tls
         self._close_catalog = close_catalog
         self._subscriber: Subscriber | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -167,7 +168,7 @@ class Subscription:
             if self._subscriber is not None:
                 return self._subscriber
             self._loop = asyncio.new_event_loop()
-            subscriber = self._subscriber = Subscriber(self._catalog, self._settings)
+            subscriber = self._subscriber = Subscriber(self._catalog, self._settings, self._tls)
             self._thread = threading.Thread(target=_turn, args=(self._loop,), name="wallaroo-subscriber", daemon=True)
             self._thread.start()
             # Whoever breaks out of a loop, and lets the subscription go, leaves no connection behind.
@@ -183,7 +184,7 @@ class Subscription:
         if self._thread is not None:
             raise ConfigurationError("this subscription is iterated with for; go on so, or subscribe anew")
         if self._subscriber is None:
-            self._subscriber = Subscriber(self._catalog, self._settings)
+            self._subscriber = Subscriber(self._catalog, self._settings, self._tls)
             try:
                 await self._subscriber.open()
             except BaseException:
@@ -232,63 +233,17 @@ def _end(loop: asyncio.AbstractEventLoop, subscriber: Subscriber | None) -> None
         loop.call_soon_threadsafe(lambda: loop.create_task(end()))
 
 
-def subscribe(
-    topic: str,
-    *,
-    registry: str | Catalog,
-    cookie: str = "",
-    name: str = "",
-    wait: float = 0.0,
-    atomic: bool = True,
-    beyond: Time | tuple[()] = (),
-    resume: Position | None = None,
-    reopen: bool = False,
-    lost_after: float = LOST_AFTER,
-    max_held_bytes: int = MAX_HELD_BYTES,
-    max_message_bytes: int = MAX_MESSAGE_BYTES,
-    tls: bool = False,
-    tls_ca: str = "",
-    tls_certificate: str = "",
-    tls_key: str = "",
-    on_lost: Callable[[Lost], None] | None = None,
-) -> Subscription:
+@function_takes_settings(SubscriptionSettings)
+def subscribe(settings: SubscriptionSettings) -> Subscription:
     """Follow a topic from the next whole epoch on.
-
-    ``registry`` is the Redis URL that the topic was started with, and ``cookie`` its cookie; both may be ``env:NAME``
-    or ``file:PATH``. ``name`` is what the publishers' logs call this subscriber. A topic that is not there yet is
-    waited for ``wait`` seconds. ``resume`` goes on from the :attr:`Subscription.position` of an earlier one. With
-    ``reopen`` a topic that has ended is waited for as one that is lost. A partition that is lost is sought for
-    ``lost_after`` seconds; ``on_lost`` is called with each failure. ``beyond`` drops what is at or before a time.
-    ``atomic=False`` gives rows as they come, parts of epochs among them. At most about ``max_held_bytes`` are held for
-    epochs that are not whole, and a message of more than ``max_message_bytes`` is not accepted.
-    ``tls``, or any of the ``tls_…`` PEM files, has the connections use TLS.
 
     Iterating raises :class:`PubSubError` when there is no such topic, a publisher refuses or cuts off this subscriber,
     or a partition is lost for good, and :class:`RegistryError` when Redis cannot be reached at first.
     """
-    if beyond != ():
-        check(beyond)
-    for option, seconds in (("wait", wait), ("lost_after", lost_after)):
-        if not seconds >= 0:
-            raise ConfigurationError(f"option {option}: {seconds} is not 0 seconds or more", option=option)
-    context = client_context(tls_ca, tls_certificate, tls_key) if tls or tls_ca or tls_certificate or tls_key else None
-    settings = SubscriptionSettings(
-        topic=topic,
-        cookie=resolve_secret(cookie),
-        subscriber=name or f"{socket.gethostname()}/{os.getpid()}",
-        atomic=atomic,
-        beyond=beyond,
-        resume=resume,
-        reopen=reopen,
-        wait=wait,
-        lost_after=lost_after,
-        tls=context,
-        max_held_bytes=max_held_bytes,
-        max_message_bytes=max_message_bytes,
-        on_lost=on_lost,
-    )
-    catalog, close = _catalog(registry)
-    return Subscription(catalog, settings, close)
+    resolved = settings.resolved()
+    tls = settings.tls_context()
+    catalog, close = _catalog(settings.registry)
+    return Subscription(catalog, resolved, tls, close)
 
 
 def look_up(topic: str, registry: str | Catalog, wait: float = 0.0) -> TopicDescription:

@@ -15,20 +15,19 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
-from wallaroo_spark.errors import ConfigurationError, PubSubError, ReplayError, one_line
+from wallaroo_spark.errors import PubSubError, ReplayError, one_line
 from wallaroo_spark.pubsub.items import Epoch, Position
 from wallaroo_spark.pubsub.messages import Why
-from wallaroo_spark.pubsub.subscribing.settings import Catalog
+from wallaroo_spark.pubsub.subscribing.settings import FollowingSettings, TopicSourceSettings
 from wallaroo_spark.pubsub.subscribing.subscription import look_up, subscribe
 from wallaroo_spark.pubsub.times import batch_of, start_of
+from wallaroo_spark.settings import rows, takes_settings
 from wallaroo_spark.sidecar.arrow_ipc import as_arrow_stream
 
 INDEX_BITS = 32
 """A reference is the batch, and so many bits for the place within it."""
 MOST_BATCHES = 1 << 31
 MOST_PLACES = 1 << INDEX_BITS
-
-VALUES = ("json", "arrow")
 
 log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
@@ -46,41 +45,22 @@ class FeedRow:
 class TopicSource:
     """The rows of a topic, in an order that is the same each time: by epoch, then by partition.
 
-    ``value`` is what a message has: ``json``, a row as a JSON object, or ``arrow``, some rows of an epoch as an Arrow
-    IPC stream. The other arguments are those of :func:`subscribe`. What is read first is the next epoch; after a
-    restart it goes on behind what was acknowledged, as long as the topic keeps that (``retain``), and whoever sends
-    before anything was acknowledged may miss what came while it was away. A topic that ends is waited for, unless
-    ``reopen`` is False: then its end is the end of the source.
-
-    The stream is named after the topic and its history, so that a topic that is begun anew is a new stream.
+    It begins with the next epoch. After a restart it goes on after the last acknowledged row, as long as the topic
+    keeps that batch (``retain``). A sender that ends before anything was acknowledged may miss what was published while
+    it was away. The stream is named after the topic and its history: a topic that is begun anew is a new stream.
 
     Raises :class:`PubSubError` when there is no such topic after ``wait`` seconds, and :class:`RegistryError`.
     """
 
     replayable = True
 
-    def __init__(
-        self,
-        topic: str,
-        *,
-        registry: str | Catalog,
-        value: str = "json",
-        wait: float = 0.0,
-        reopen: bool = True,
-        **settings: Any,
-    ) -> None:
-        if value not in VALUES:
-            raise ConfigurationError(f"option value: {value!r} is not one of {', '.join(VALUES)}", option="value")
-        odd = {"atomic", "beyond", "resume"} & set(settings)
-        if odd:
-            raise ConfigurationError(
-                f"option {min(odd)} is for subscriptions; a source gives whole epochs, and resumes by itself",
-                option=min(odd),
-            )
-        self.topic = topic
-        self._value = value
-        self._settings = {"registry": registry, "wait": wait, "reopen": reopen, **settings}
-        self._record = look_up(topic, registry, wait)
+    @takes_settings(TopicSourceSettings)
+    def __init__(self, settings: TopicSourceSettings) -> None:
+        self.topic = settings.topic
+        self._value = settings.value
+        self._settings = {one.name: getattr(settings, one.name) for one in rows(FollowingSettings)}
+        self._settings["reopen"] = settings.reopen
+        self._record = look_up(settings.topic, settings.registry, settings.wait)
         self._start: int | None = None
 
     @property
@@ -100,8 +80,8 @@ class TopicSource:
         last = after
         while True:
             try:
-                async with aclosing(self._behind(last)) as rows:
-                    async for row in rows:
+                async with aclosing(self._behind(last)) as found:
+                    async for row in found:
                         last = row.id
                         yield row
                 return
@@ -123,7 +103,7 @@ class TopicSource:
         if start is not None:
             position = Position(self._record.identity, start_of(start, product=self._record.product))
         place = ReferenceCounter()
-        async with subscribe(self.topic, resume=position, **self._settings) as subscription:
+        async with subscribe(resume=position, **self._settings) as subscription:
             async for item in subscription:
                 if start is None:
                     # A batch of which some times were dropped would be another one when it is read again.
@@ -137,10 +117,10 @@ class TopicSource:
                     if after is None or reference > after:
                         yield FeedRow(reference, payload)
 
-    def _payloads(self, rows: Any) -> Iterator[bytes]:
+    def _payloads(self, batch: Any) -> Iterator[bytes]:
         if self._value == "json":
-            return map(row_as_json, rows.to_pylist())
-        return iter([as_arrow_stream(rows)])
+            return map(row_as_json, batch.to_pylist())
+        return iter([as_arrow_stream(batch)])
 
 
 class ReferenceCounter:
