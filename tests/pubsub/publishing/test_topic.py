@@ -201,8 +201,8 @@ def outside(tmp_path: Path) -> Callable[..., Topic]:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"partitions": 0}, "topic 'totals': partitions is 0, and must be 1 or more"),
-        ({"retain": 0}, "topic 'totals': retain is 0, and must be 1 or more"),
+        ({"partitions": 0}, "topic 'totals': partitions: 0 is not 1 or more"),
+        ({"retain": 0}, "topic 'totals': retain: 0 is not 1 or more"),
         ({"name": "a/b"}, "topic name 'a/b': use 1 to 100 letters"),
         ({"tls_key": "key.pem"}, "tls_certificate and tls_key go together"),
         ({"tls_ca": "ca.pem"}, "tls_certificate and tls_key go together, and tls_ca needs both"),

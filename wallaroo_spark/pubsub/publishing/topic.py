@@ -6,6 +6,7 @@ Source: ``docs/pubsub.md``.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import socket
@@ -21,25 +22,24 @@ from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError, one_line
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.pubsub.publishing.leasing import ENDED
-from wallaroo_spark.pubsub.publishing.publication import MAX_SUBSCRIBER_BYTES, MAX_SUBSCRIBERS
 from wallaroo_spark.pubsub.publishing.publisher import PublisherSetup
+from wallaroo_spark.pubsub.publishing.settings import TopicSettings
 from wallaroo_spark.pubsub.publishing.staging import EpochArgument, stage
-from wallaroo_spark.pubsub.publishing.topic_log import RETAIN, TopicLog
+from wallaroo_spark.pubsub.publishing.topic_log import TopicLog
 from wallaroo_spark.pubsub.topic_catalog import (
-    LEASE_SECONDS,
     ServedPartition,
     TopicCatalog,
     TopicRecord,
-    checked_name,
     leases_of,
 )
 from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.settings import takes_settings
 from wallaroo_spark.sidecar.task_access import require_reach
 from wallaroo_spark.slots import spark_checks
 from wallaroo_spark.slots.long_jobs import JobRecord, LongJobs, Work
 from wallaroo_spark.slots.patience import Patience
 from wallaroo_spark.storage.locations import for_tasks
-from wallaroo_spark.transport import advertised, open_door
+from wallaroo_spark.transport import open_door
 
 log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
@@ -50,81 +50,22 @@ _LOCK = "topic"
 
 
 class Topic:
-    """A topic, and the publishers that serve it from within Spark, one a partition, each taking a task slot for good.
+    """A topic, and the publishers that serve it from within Spark, one for each partition.
 
-    ``checkpoint`` is that of the query whose batches are published, a path or a URI that every executor reaches.
-    ``registry`` is a Redis URL (also ``env:NAME`` or ``file:PATH``), or ``embedded`` for one of its own on one machine;
-    a receiver's is ``receiver.registry_url``. Publisher p listens on ``port`` + p, 0 being any, at ``host``, and is
-    reached at ``advertise``, in which ``{slot}`` and ``{port}`` are p and its port. ``cookie`` is what subscribers must
-    show. The newest ``retain`` batches stay for those who were cut off; one for whom more than ``max_subscriber_bytes``
-    wait is cut off itself. With ``pairs`` the times are (batch, value of a column) rather than batches. The ``tls_…``
-    are PEM files on every executor; ``tls_ca`` has subscribers show certificates too.
-
-    As a context manager it starts on entry and stops on exit, for good unless an exception is what ends it. Raises
+    As a context manager it starts on entry and stops on exit, for good unless an exception ends the block. Raises
     :class:`ConfigurationError` for what cannot work, before anything starts.
     """
 
-    def __init__(
-        self,
-        spark: Any,
-        name: str,
-        *,
-        checkpoint: str,
-        registry: str = "embedded",
-        partitions: int = 1,
-        pairs: bool = False,
-        cookie: str = "",
-        host: str = "",
-        port: int = 0,
-        advertise: str = "",
-        retain: int = RETAIN,
-        max_subscriber_bytes: int = MAX_SUBSCRIBER_BYTES,
-        max_subscribers: int = MAX_SUBSCRIBERS,
-        lease_seconds: float = LEASE_SECONDS,
-        handshake_timeout: float = 10.0,
-        tls_certificate: str = "",
-        tls_key: str = "",
-        tls_ca: str = "",
-    ) -> None:
-        limits = {"partitions": partitions, "retain": retain, "max_subscriber_bytes": max_subscriber_bytes}
-        for option, value in limits.items():
-            if value < 1:
-                raise ConfigurationError(f"topic {name!r}: {option} is {value}, and must be 1 or more", option=option)
-        if advertise:
-            advertised(advertise, 0, 1)
-        if bool(tls_key) != bool(tls_certificate) or (tls_ca and not tls_certificate):
-            raise ConfigurationError(f"topic {name!r}: tls_certificate and tls_key go together, and tls_ca needs both")
-        self.name = checked_name(name)
+    @takes_settings(TopicSettings)
+    def __init__(self, settings: TopicSettings) -> None:
+        self.name = settings.name
         self.owner = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-        self.pairs = pairs
-        self._spark = spark
-        self._files = CheckpointFiles(checkpoint, spark)
-        self._outbox = TopicLog(checkpoint, name, spark)
-        self._registry_option = registry
-        self._lease_seconds = lease_seconds
-        self._setup = PublisherSetup(
-            topic=name,
-            identity="",
-            partition=0,
-            partitions=partitions,
-            product=pairs,
-            submission=0,
-            checkpoint=checkpoint,
-            registry="",
-            cookie=cookie,
-            retain=retain,
-            max_subscriber_bytes=max_subscriber_bytes,
-            max_subscribers=max_subscribers,
-            host=host,
-            port=port,
-            advertise=advertise,
-            lease_seconds=lease_seconds,
-            handshake_timeout=handshake_timeout,
-            tls_certificate=tls_certificate,
-            tls_key=tls_key,
-            tls_ca=tls_ca,
-        )
-        self._embedded = EmbeddedRedis() if registry == "embedded" else None
+        self.pairs = settings.pairs
+        self._settings = settings
+        self._spark = settings.spark
+        self._files = CheckpointFiles(settings.checkpoint, settings.spark)
+        self._topic_log = TopicLog(settings.checkpoint, settings.name, settings.spark)
+        self._embedded = EmbeddedRedis() if settings.registry == "embedded" else None
         self._leases: Registry | None = None
         self._topics: TopicCatalog | None = None
         self._jobs: LongJobs | None = None
@@ -134,7 +75,7 @@ class Topic:
         self._error = ""
         self._warning = ""
         self._lifecycle = threading.RLock()
-        self._patience = Patience(f"topic {name!r}")
+        self._patience = Patience(f"topic {settings.name!r}")
         self._rounds: threading.Thread | None = None
 
     def __repr__(self) -> str:
@@ -152,7 +93,7 @@ class Topic:
     @property
     def registry_url(self) -> str:
         """The registry's URL, for subscribers on the same machine when it is embedded. It may hold a password."""
-        return self._embedded.url if self._embedded else resolve_secret(self._registry_option)
+        return self._embedded.url if self._embedded else resolve_secret(self._settings.registry)
 
     def start(self) -> None:
         """Start the publishers, and wait for them; nothing happens when they run.
@@ -196,7 +137,7 @@ class Topic:
         """
         if self._jobs is None:
             raise PubSubError(f"topic {self.name!r} does not run; start it, or use it in a with statement")
-        staged = stage(df, epoch, self._files, self._outbox, self)
+        staged = stage(df, epoch, self._files, self._topic_log, self)
         if self._published.get(staged.manifest.batch) == staged.run:
             raise PubSubError(
                 f"batch {staged.manifest.batch} has been published on topic {self.name!r}; publish once a batch, the "
@@ -205,9 +146,9 @@ class Topic:
                 batch=staged.manifest.batch,
             )
         self._remember_schema(staged.schema)
-        self._outbox.seal(staged.manifest)
+        self._topic_log.seal(staged.manifest)
         self._published = {staged.manifest.batch: staged.run} if staged.run else {}
-        self._outbox.keep_from(staged.manifest.batch - self._setup.retain)
+        self._topic_log.keep_from(staged.manifest.batch - self._settings.retain)
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to know, as JSON-ready values."""
@@ -228,33 +169,35 @@ class Topic:
     def _start(self) -> None:
         context = spark_checks.classic_context(self._spark)
         master = context.master if context is not None else "connect"
-        spark_checks.registry_reach(self._registry_option, master)
-        spark_checks.task_slots(self._spark, self._setup.partitions, what="publishers")
-        require_reach(self._spark, self._setup.checkpoint, f"topic {self.name!r}")
+        spark_checks.registry_reach(self._settings.registry, master)
+        spark_checks.task_slots(self._spark, self._settings.partitions, what="publishers")
+        require_reach(self._spark, self._settings.checkpoint, f"topic {self.name!r}")
         if self._embedded is not None:
             self._embedded.start()
-        leases = self._leases = leases_of(self.registry_url, self.name, self._lease_seconds)
-        self._topics = TopicCatalog(self.registry_url, lease_seconds=self._lease_seconds)
+        leases = self._leases = leases_of(self.registry_url, self.name, self._settings.lease_seconds)
+        self._topics = TopicCatalog(self.registry_url, lease_seconds=self._settings.lease_seconds)
         leases.ping()
         self._patience.hold(
-            lambda: leases.lock(_LOCK, self.owner, self._lease_seconds), self._lease_seconds, self._name_in_use
+            lambda: leases.lock(_LOCK, self.owner, self._settings.lease_seconds),
+            self._settings.lease_seconds,
+            self._name_in_use,
         )
-        self._identity = self._outbox.identity(self._setup.partitions, self.pairs)
+        self._identity = self._topic_log.identity(self._settings.partitions, self.pairs)
         self._patience.ask(lambda: leases.publish_fleet({ENDED: ""}))
-        self._patience.ask(lambda: leases.forget_slots_from(self._setup.partitions))
-        host = self._setup.host or ("127.0.0.1" if spark_checks.on_one_machine(master) else "0.0.0.0")
-        cookie = resolve_secret(self._setup.cookie)
-        self._warning = open_door(f"topic {self.name!r}: its publishers", host, cookie, self._setup.tls_ca)
+        self._patience.ask(lambda: leases.forget_slots_from(self._settings.partitions))
+        host = self._settings.host or ("127.0.0.1" if spark_checks.on_one_machine(master) else "0.0.0.0")
+        cookie = resolve_secret(self._settings.cookie)
+        self._warning = open_door(f"topic {self.name!r}: its publishers", host, cookie, self._settings.tls_ca)
         if self._warning:
             log.warning("%s", self._warning)
         jobs = LongJobs(
             self._spark,
-            self._setup.partitions,
+            self._settings.partitions,
             f"wallaroo-topic-{self.name}",
             f"publisher {{number}} of topic {self.name}",
             leases.next_submission,
             self._work(host),
-            self._lease_seconds,
+            self._settings.lease_seconds,
         )
         self._jobs = jobs
         self._patience.ask(self._round)
@@ -269,32 +212,39 @@ class Topic:
         )
 
     def _work(self, host: str) -> Callable[[int, int], Work]:
+        settings = self._settings
         # Executors may have neither the driver's environment nor its files, so secrets are resolved here.
-        shipped = vars(self._setup) | {
-            "identity": self._identity,
-            "checkpoint": for_tasks(self._setup.checkpoint, self._spark),
-            "registry": self.registry_url,
-            "cookie": resolve_secret(self._setup.cookie),
-            "host": host,
-        }
-
-        def work(partition: int, submission: int) -> Work:
-            setup = PublisherSetup(**{**shipped, "partition": partition, "submission": submission})
-
-            def serve(rows: Any) -> Any:
-                from wallaroo_spark.pubsub.publishing.publisher import run_publisher
-
-                yield from run_publisher(setup, rows)
-
-            return serve
-
-        return work
+        setup = PublisherSetup(
+            topic=settings.name,
+            identity=self._identity,
+            partition=0,
+            partitions=settings.partitions,
+            product=settings.pairs,
+            submission=0,
+            checkpoint=for_tasks(settings.checkpoint, self._spark),
+            registry=self.registry_url,
+            cookie=resolve_secret(settings.cookie),
+            retain=settings.retain,
+            max_subscriber_bytes=settings.max_subscriber_bytes,
+            max_subscribers=settings.max_subscribers,
+            host=host,
+            port=settings.port,
+            advertise=settings.advertise,
+            lease_seconds=settings.lease_seconds,
+            handshake_timeout=settings.handshake_timeout,
+            tls_certificate=settings.tls_certificate,
+            tls_key=settings.tls_key,
+            tls_ca=settings.tls_ca,
+        )
+        return lambda partition, submission: _publisher(
+            dataclasses.replace(setup, partition=partition, submission=submission)
+        )
 
     def _name_in_use(self) -> ConfigurationError:
         assert self._leases is not None
         assert self._topics is not None
         other, record = self._leases.locked_by(_LOCK), self._topics.find(self.name)
-        ours = self._outbox.known()
+        ours = self._topic_log.known()
         same = record is None or (ours is not None and record.identity == ours.identity)
         where = "" if same else ", with another checkpoint"
         return ConfigurationError(
@@ -303,7 +253,7 @@ class Topic:
         )
 
     def _keep_going(self) -> None:
-        while not self._patience.stopping.wait(min(1.0, self._lease_seconds / 3)):
+        while not self._patience.stopping.wait(min(1.0, self._settings.lease_seconds / 3)):
             said = ""
             try:
                 self._round()
@@ -320,13 +270,13 @@ class Topic:
         assert topics is not None
         if self._embedded is not None and not self._embedded.running:
             self._embedded.start()
-        if not leases.lock(_LOCK, self.owner, self._lease_seconds):
+        if not leases.lock(_LOCK, self.owner, self._settings.lease_seconds):
             # Two drivers that take the partitions from each other would serve nobody; who was away too long gives in.
             if self._jobs is not None:
                 self._jobs.expect_end()
             raise self._name_in_use()
         schema = b"" if self._schema is None else self._schema.serialize().to_pybytes()
-        partitions = self._setup.partitions
+        partitions = self._settings.partitions
         topics.announce(TopicRecord(self.name, partitions, self._identity, self.pairs, schema, self.owner))
         if self._jobs is not None:
             self._jobs.leases_seen(leases.leases())
@@ -373,6 +323,17 @@ class Topic:
             if leases.locked_by(_LOCK) in (self.owner, None):
                 leases.publish_fleet({ENDED: "yes" if for_good else ""})
                 leases.forget_slots_from(0)
+
+
+def _publisher(setup: PublisherSetup) -> Work:
+    """What the task of one publisher runs."""
+
+    def serve(rows: Any) -> Any:
+        from wallaroo_spark.pubsub.publishing.publisher import run_publisher
+
+        yield from run_publisher(setup, rows)
+
+    return serve
 
 
 _running: dict[str, Topic] = {}

@@ -1,0 +1,97 @@
+"""The tables of settings in ``docs/sinks.md`` and ``docs/pubsub.md``, written from the tables in the code.
+
+Run ``python -m wallaroo_spark.cli.settings_tables docs`` after a table has changed. A page says with a comment where a
+table begins and ends.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from wallaroo_spark.pubsub.publishing.settings import TopicSettings
+from wallaroo_spark.pubsub.subscribing.settings import SubscriptionSettings, TopicSourceSettings
+from wallaroo_spark.settings import Kind, Row, rows
+from wallaroo_spark.sinks.settings import (
+    ConnectorSinkSettings,
+    FilesSettings,
+    KafkaSettings,
+    PostgresWriterSettings,
+    RedisSettings,
+)
+
+TABLES: dict[str, dict[str, Any]] = {
+    "sinks.md": {
+        "sinks.connector": ConnectorSinkSettings,
+        "sinks.files": FilesSettings,
+        "sinks.postgres": PostgresWriterSettings,
+        "sinks.kafka": KafkaSettings,
+        "sinks.redis": RedisSettings,
+    },
+    "pubsub.md": {"subscribe": SubscriptionSettings, "TopicSource": TopicSourceSettings, "Topic": TopicSettings},
+}
+"""The tables of each page, by what takes the settings."""
+
+_TYPES = {
+    Kind.TEXT: "text",
+    Kind.COUNT: "a whole number",
+    Kind.BYTES: "bytes",
+    Kind.SECONDS: "seconds",
+    Kind.FLAG: "`True` or `False`",
+}
+_BINARY = ((1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def settings_table(table: Any) -> str:
+    """A table as Markdown: required settings first, otherwise in the table's own order."""
+    ordered = sorted(rows(table), key=lambda row: not row.required)
+    return "| setting | value | default | meaning |\n|---|---|---|---|\n" + "".join(map(_line, ordered))
+
+
+def with_tables(page: str, text: str) -> str:
+    """The text of a page with its tables as the code has them. Raises ValueError when the page has no place for one."""
+    for name, table in TABLES[page].items():
+        begin, end = f"<!-- settings of {name} -->\n", "<!-- end of settings -->\n"
+        place = re.compile(re.escape(begin) + "(?:\\|.*\n|\n)*" + re.escape(end))
+        new = f"{begin}\n{settings_table(table)}\n{end}"
+        places = len(place.findall(text))
+        if places != 1:
+            raise ValueError(f"{page} has {places} places for the settings of {name}; write {begin!r} and {end!r} once")
+        text = place.sub(new.replace("\\", r"\\"), text)
+    return text
+
+
+def _line(row: Row) -> str:
+    help_ = row.help.replace("|", "\\|")
+    return f"| `{row.name}` | {_value(row)} | {_default(row)} | {help_}{' *Secret.*' if row.secret else ''} |\n"
+
+
+def _value(row: Row) -> str:
+    if row.choices:
+        return " or ".join(f"`{choice}`" for choice in row.choices)
+    return _TYPES.get(row.kind) or "`" + row.annotation.replace("|", "\\|") + "`"
+
+
+def _default(row: Row) -> str:
+    if row.required:
+        return "required"
+    if row.kind is Kind.BYTES:
+        for size, unit in _BINARY:
+            if row.default >= size and row.default % size == 0:
+                return f"{row.default // size} {unit}"
+    if row.default in ("", (), None):
+        return "none"
+    return f"{row.default:g}" if row.kind is Kind.SECONDS else f"`{row.default!r}`"
+
+
+def main(folder: Path) -> None:
+    """Write the tables of all pages of a folder."""
+    for page in TABLES:
+        path = folder / page
+        path.write_text(with_tables(page, path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
