@@ -44,9 +44,9 @@ def prepare(sink: ConnectorSink, batch: int, *rows: str) -> Prepared:
 
 def test_it_takes_rows_ends_in_good_order_and_goes_on(tmp_path: Path) -> None:
     to = tmp_path / "out"
-    reach = ConnectionSettings(cookie="sesame")
+    connection = ConnectionSettings(cookie="sesame")
     with serving(to, "--cookie", "sesame") as (process, address):
-        sink = ConnectorSink("orders", (address,), reach=reach)
+        sink = ConnectorSink("orders", (address,), connection=connection)
         first = prepare(sink, 0, "a", "b")
         sink.commit(0, [first])
         left = prepare(sink, 1, "c")
@@ -55,7 +55,7 @@ def test_it_takes_rows_ends_in_good_order_and_goes_on(tmp_path: Path) -> None:
     assert shown(to) == {"orders-0": b"a\nb\n"}
 
     with serving(to, "--cookie", "sesame") as (process, address):
-        sink = ConnectorSink("orders", (address,), reach=reach)
+        sink = ConnectorSink("orders", (address,), connection=connection)
         sink.remember(sink.recollect([first], whole=True))
         assert sink.recover() == [left.transaction]
         sink.commit(1, [Prepared(left.transaction, 1, {**left.detail, "address": "moved:1"})])

@@ -38,8 +38,8 @@ def proxy(server: ServingSink) -> Iterator[Proxy]:
 
 
 def sink_to(proxy: Proxy, answer_timeout: float = 1.0, give_up_after: float = SECONDS) -> ConnectorSink:
-    reach = ConnectionSettings(connect_timeout=1.0, answer_timeout=answer_timeout)
-    sink = ConnectorSink("orders", (parse_address(proxy.address),), give_up_after=give_up_after, reach=reach)
+    connection = ConnectionSettings(connect_timeout=1.0, answer_timeout=answer_timeout)
+    sink = ConnectorSink("orders", (parse_address(proxy.address),), give_up_after=give_up_after, connection=connection)
     sink.remember({"ends": {"0": {}}, "whole": False})
     return sink
 

@@ -85,11 +85,11 @@ def rows_of(message: Message | None) -> tuple[Any, list[dict[str, Any]]]:
 
 
 class Stage:
-    """A checkpoint, its outbox, and publishers of its topic."""
+    """A checkpoint, its topic_log, and publishers of its topic."""
 
     def __init__(self, folder: Path, registry: str) -> None:
         self.checkpoint = Checkpoint(folder / "checkpoint")
-        self.outbox = TopicLog(str(self.checkpoint.folder), TOPIC)
+        self.topic_log = TopicLog(str(self.checkpoint.folder), TOPIC)
         self.registry = registry
         self.lasting = ExitStack()
         self.leases = self.lasting.enter_context(leases_of(registry, TOPIC, 60))
@@ -99,8 +99,8 @@ class Stage:
     def publish(self, batch: int, *partitions: list[int], column: str | None = None) -> None:
         """Stage the rows of a batch, a list of numbers for each partition of its DataFrame."""
         rows = [pa.record_batch({"n": pa.array(numbers, pa.int64())}) for numbers in partitions]
-        files = [self.outbox.stage(batch, number, 0, [part], column) for number, part in enumerate(rows)]
-        self.outbox.seal(Manifest(batch, tuple(file for file in files if file is not None)))
+        files = [self.topic_log.stage(batch, number, 0, [part], column) for number, part in enumerate(rows)]
+        self.topic_log.seal(Manifest(batch, tuple(file for file in files if file is not None)))
 
     def commit(self, batch: int) -> None:
         self.checkpoint.commit(batch)

@@ -151,5 +151,5 @@ class Remembering(Protocol):
         """The value once these are committed."""
         ...
 
-    def begin(self, batch: int, slot: int, *, alone: bool) -> None:
+    def begin(self, batch: int, try_number: int, *, alone: bool) -> None:
         """A try at a batch begins; ``alone`` says that a task runs only once at a time (no speculation)."""

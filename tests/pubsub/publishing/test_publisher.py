@@ -124,7 +124,7 @@ def test_what_is_no_longer_kept_is_said(stage: Stage) -> None:
     for batch in range(6):
         stage.publish(batch, [batch])
         stage.commit(batch)
-    stage.outbox.keep_from(3)
+    stage.topic_log.keep_from(3)
     with stage.publisher() as address:
         for batch, why in ((2, Why.NOT_KEPT), (3, None)):
             with Client(address) as client:
@@ -236,9 +236,9 @@ def test_two_hundred_subscribers_that_a_batch_wakes_read_it_once(
     opened: list[int] = []
     messages = TopicLog.messages
 
-    def counted(outbox: TopicLog, batch: int, file: StagedFile) -> Iterator[tuple[Time, pa.RecordBatch]]:
+    def counted(topic_log: TopicLog, batch: int, file: StagedFile) -> Iterator[tuple[Time, pa.RecordBatch]]:
         opened.append(batch)
-        return messages(outbox, batch, file)
+        return messages(topic_log, batch, file)
 
     monkeypatch.setattr(TopicLog, "messages", counted)
     with stage.publisher(max_subscribers=200) as address, ExitStack() as ending:

@@ -19,32 +19,32 @@ def rows(**columns: list[Any]) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
-def decoded(outbox: TopicLog, batch: int, file: StagedFile) -> list[tuple[Any, list[dict[str, Any]]]]:
-    return [(time, found.to_pylist()) for time, found in outbox.messages(batch, file)]
+def decoded(topic_log: TopicLog, batch: int, file: StagedFile) -> list[tuple[Any, list[dict[str, Any]]]]:
+    return [(time, found.to_pylist()) for time, found in topic_log.messages(batch, file)]
 
 
 @pytest.fixture
-def outbox(tmp_path: Path) -> TopicLog:
+def topic_log(tmp_path: Path) -> TopicLog:
     return TopicLog(str(tmp_path / "checkpoint"), "totals")
 
 
-def test_what_is_staged_comes_back_as_messages(outbox: TopicLog) -> None:
-    file = outbox.stage(7, 3, 0, [rows(a=[1, 2]), rows(a=[3])], None)
+def test_what_is_staged_comes_back_as_messages(topic_log: TopicLog) -> None:
+    file = topic_log.stage(7, 3, 0, [rows(a=[1, 2]), rows(a=[3])], None)
     assert file is not None
-    outbox.seal(Manifest(7, (file,)))
+    topic_log.seal(Manifest(7, (file,)))
 
-    found = outbox.manifest(7)
+    found = topic_log.manifest(7)
 
     assert found == Manifest(7, (file,))
     assert (file.partition, file.rows, file.parts) == (3, 3, ((7, 2), (7, 1)))
-    assert decoded(outbox, 7, file) == [(7, [{"a": 1}, {"a": 2}]), (7, [{"a": 3}])]
+    assert decoded(topic_log, 7, file) == [(7, [{"a": 1}, {"a": 2}]), (7, [{"a": 3}])]
 
 
-def test_a_column_makes_times_of_two_parts_and_a_message_for_each(outbox: TopicLog) -> None:
-    file = outbox.stage(7, 0, 0, [rows(hour=[5, 3, 5], a=["x", "y", "z"])], "hour")
+def test_a_column_makes_times_of_two_parts_and_a_message_for_each(topic_log: TopicLog) -> None:
+    file = topic_log.stage(7, 0, 0, [rows(hour=[5, 3, 5], a=["x", "y", "z"])], "hour")
     assert file is not None
 
-    assert decoded(outbox, 7, file) == [
+    assert decoded(topic_log, 7, file) == [
         ((7, 3), [{"hour": 3, "a": "y"}]),
         ((7, 5), [{"hour": 5, "a": "x"}, {"hour": 5, "a": "z"}]),
     ]
@@ -55,14 +55,14 @@ def test_a_column_makes_times_of_two_parts_and_a_message_for_each(outbox: TopicL
 def test_every_row_is_in_one_message_of_its_time(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]]
 ) -> None:
-    outbox = TopicLog(str(tmp_path_factory.mktemp("checkpoint")), "totals")
+    topic_log = TopicLog(str(tmp_path_factory.mktemp("checkpoint")), "totals")
     given = [
         pa.record_batch({"t": pa.array(values, pa.int32()), "i": pa.array(range(len(values)), pa.int64())})
         for values in batches
     ]
-    file = outbox.stage(0, 0, 0, given, "t")
+    file = topic_log.stage(0, 0, 0, given, "t")
 
-    found = decoded(outbox, 0, file) if file else []
+    found = decoded(topic_log, 0, file) if file else []
 
     assert all(row["t"] == time[1] for time, same in found for row in same)
     together = sorted((row["t"], row["i"]) for _, same in found for row in same)
@@ -70,29 +70,29 @@ def test_every_row_is_in_one_message_of_its_time(
     assert all(same for _, same in found)
 
 
-def test_no_rows_make_no_file(outbox: TopicLog, tmp_path: Path) -> None:
-    assert outbox.stage(1, 0, 0, [], None) is None
-    assert outbox.stage(1, 0, 0, [rows(a=[1]).slice(0, 0)], "a") is None
+def test_no_rows_make_no_file(topic_log: TopicLog, tmp_path: Path) -> None:
+    assert topic_log.stage(1, 0, 0, [], None) is None
+    assert topic_log.stage(1, 0, 0, [rows(a=[1]).slice(0, 0)], "a") is None
     assert not list(tmp_path.rglob("*.arrow"))
 
 
-def test_large_batches_are_cut_into_messages(outbox: TopicLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batches_are_cut_into_messages(topic_log: TopicLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MESSAGE_BYTES", 1000)
-    file = outbox.stage(1, 0, 0, [rows(a=["x" * 100] * 95)], None)
+    file = topic_log.stage(1, 0, 0, [rows(a=["x" * 100] * 95)], None)
     assert file is not None
 
-    lengths = [found.nbytes for _, found in outbox.messages(1, file)]
+    lengths = [found.nbytes for _, found in topic_log.messages(1, file)]
 
     assert len(lengths) == len(file.parts) == 16
     assert sum(count for _, count in file.parts) == 95
     assert max(lengths) <= 1000
 
 
-def test_a_row_that_no_message_can_carry_is_refused(outbox: TopicLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_no_message_can_carry_is_refused(topic_log: TopicLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_MESSAGE_BYTES", 1000)
 
     with pytest.raises(PubSubError, match=r"a row of batch 1 takes \d+ bytes, and a message carries at most 1000"):
-        outbox.stage(1, 0, 0, [rows(a=["x" * 1100, "y"])], None)
+        topic_log.stage(1, 0, 0, [rows(a=["x" * 1100, "y"])], None)
 
 
 @pytest.mark.parametrize(
@@ -104,26 +104,26 @@ def test_a_row_that_no_message_can_carry_is_refused(outbox: TopicLog, monkeypatc
         (pa.array([1.0]), "epoch column t is double; "),
     ],
 )
-def test_a_column_that_is_no_part_of_a_time_is_refused(outbox: TopicLog, values: pa.Array, said: str) -> None:
+def test_a_column_that_is_no_part_of_a_time_is_refused(topic_log: TopicLog, values: pa.Array, said: str) -> None:
     with pytest.raises(PubSubError, match=said + "a part of a time is an integer from 0, so cast or fill the column"):
-        outbox.stage(1, 0, 0, [pa.record_batch({"t": values})], "t")
+        topic_log.stage(1, 0, 0, [pa.record_batch({"t": values})], "t")
 
 
-def test_a_batch_that_is_run_again_replaces_what_nobody_has_seen(outbox: TopicLog) -> None:
-    tries = [outbox.stage(4, 0, 0, [rows(a=[number])], None) for number in (1, 2)]
+def test_a_batch_that_is_run_again_replaces_what_nobody_has_seen(topic_log: TopicLog) -> None:
+    tries = [topic_log.stage(4, 0, 0, [rows(a=[number])], None) for number in (1, 2)]
     assert tries[0] is not None
     assert tries[1] is not None
     for file in tries:
-        outbox.seal(Manifest(4, (file,)))
+        topic_log.seal(Manifest(4, (file,)))
 
-    manifest = outbox.manifest(4)
+    manifest = topic_log.manifest(4)
 
     assert manifest == Manifest(4, (tries[1],))
     assert tries[0].name != tries[1].name
 
 
-def test_a_batch_that_published_nothing_has_no_manifest(outbox: TopicLog) -> None:
-    assert outbox.manifest(3) is None
+def test_a_batch_that_published_nothing_has_no_manifest(topic_log: TopicLog) -> None:
+    assert topic_log.manifest(3) is None
 
 
 def test_partitions_are_shared_out_over_publishers() -> None:
@@ -133,54 +133,58 @@ def test_partitions_are_shared_out_over_publishers() -> None:
     assert [[file.partition for file in manifest.of(part, 2)] for part in range(2)] == [[0, 2, 4], [1, 3]]
 
 
-def test_old_batches_are_let_go_and_known_to_be_gone(outbox: TopicLog, tmp_path: Path) -> None:
+def test_old_batches_are_let_go_and_known_to_be_gone(topic_log: TopicLog, tmp_path: Path) -> None:
     files = {}
     for batch in (1, 2, 5):
-        files[batch] = outbox.stage(batch, 0, 0, [rows(a=[batch])], None)
-        outbox.seal(Manifest(batch, (files[batch],)))
+        files[batch] = topic_log.stage(batch, 0, 0, [rows(a=[batch])], None)
+        topic_log.seal(Manifest(batch, (files[batch],)))
 
-    outbox.keep_from(5)
+    topic_log.keep_from(5)
 
-    assert outbox.kept_from() == 5
+    assert topic_log.kept_from() == 5
     for batch in (1, 4):
         with pytest.raises(PubSubError, match=f"what batch {batch} published on topic totals is no longer kept"):
-            outbox.manifest(batch)
+            topic_log.manifest(batch)
     with pytest.raises(PubSubError, match="what batch 1 published on topic totals is no longer kept"):
-        decoded(outbox, 1, files[1])
-    assert outbox.manifest(5) == Manifest(5, (files[5],))
-    assert outbox.manifest(6) is None
+        decoded(topic_log, 1, files[1])
+    assert topic_log.manifest(5) == Manifest(5, (files[5],))
+    assert topic_log.manifest(6) is None
     assert len(list(tmp_path.rglob("*.arrow"))) == 1
 
 
-def test_letting_go_of_nothing_writes_nothing(outbox: TopicLog) -> None:
-    outbox.keep_from(10)
+def test_letting_go_of_nothing_writes_nothing(topic_log: TopicLog) -> None:
+    topic_log.keep_from(10)
 
-    assert outbox.kept_from() == 0
+    assert topic_log.kept_from() == 0
 
 
-def test_a_topic_is_the_same_for_as_long_as_its_shape_is(outbox: TopicLog) -> None:
-    first = outbox.identity(2, product=False)
+def test_a_topic_is_the_same_for_as_long_as_its_shape_is(topic_log: TopicLog) -> None:
+    first = topic_log.identity(2, product=False)
 
-    assert outbox.identity(2, product=False) == first
-    others = [outbox.identity(3, product=False), outbox.identity(3, product=True), outbox.identity(2, product=False)]
+    assert topic_log.identity(2, product=False) == first
+    others = [
+        topic_log.identity(3, product=False),
+        topic_log.identity(3, product=True),
+        topic_log.identity(2, product=False),
+    ]
     assert len({first, *others}) == 4
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2, "batch": 1, "files": []}', '{"version": 1}'])
-def test_a_damaged_manifest_is_named(outbox: TopicLog, tmp_path: Path, text: str) -> None:
+def test_a_damaged_manifest_is_named(topic_log: TopicLog, tmp_path: Path, text: str) -> None:
     folder = tmp_path / "checkpoint" / "_wallaroo" / "topics" / "totals"
     folder.mkdir(parents=True)
     (folder / "1.json").write_text(text)
 
     with pytest.raises(CheckpointError, match=r"topics/totals/1\.json is damaged"):
-        outbox.manifest(1)
+        topic_log.manifest(1)
 
 
-def test_a_damaged_file_of_rows_is_named(outbox: TopicLog, tmp_path: Path) -> None:
-    file = outbox.stage(1, 0, 0, [rows(a=[1]), rows(a=[2])], None)
+def test_a_damaged_file_of_rows_is_named(topic_log: TopicLog, tmp_path: Path) -> None:
+    file = topic_log.stage(1, 0, 0, [rows(a=[1]), rows(a=[2])], None)
     assert file is not None
     (path,) = tmp_path.rglob("*.arrow")
     path.write_bytes(path.read_bytes()[:-150])
 
     with pytest.raises(CheckpointError, match=r"\.arrow cannot be read"):
-        decoded(outbox, 1, file)
+        decoded(topic_log, 1, file)

@@ -152,7 +152,7 @@ def test_rows_of_any_type_of_text_keep_their_bytes(server: ServingSink, kind: pa
     ],
 )
 def test_rows_that_cannot_be_sent_are_a_vote_to_abort(server: ServingSink, batch: pa.RecordBatch, match: str) -> None:
-    sink = sink_to(server.address, reach=ConnectionSettings(max_frame_bytes=4096))
+    sink = sink_to(server.address, connection=ConnectionSettings(max_frame_bytes=4096))
 
     with pytest.raises(SinkError, match=match):
         sink.prepare(Transaction.new("orders", 0, 0), iter([batch]))
@@ -417,23 +417,23 @@ def test_several_transactions_follow_one_another_on_a_session(server: ServingSin
 
 
 @pytest.mark.parametrize(
-    ("reach", "match"),
+    ("connection", "match"),
     [
         (ConnectionSettings(version="9"), "refuses orders-0: version '9' is not spoken here"),
         (ConnectionSettings(cookie="wrong"), "refuses orders-0: the cookie is not the one"),
     ],
 )
 def test_a_greeting_that_the_sink_does_not_take_is_passed_on(
-    server: ServingSink, reach: ConnectionSettings, match: str
+    server: ServingSink, connection: ConnectionSettings, match: str
 ) -> None:
     with pytest.raises(SinkError, match=match):
-        sink_to(server.address, reach=reach).recover()
+        sink_to(server.address, connection=connection).recover()
 
 
 def test_a_cookie_is_looked_up_where_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SINK_COOKIE", "sesame")
     with ServingSink(tmp_path, cookie="sesame") as server:
-        sink = sink_to(server.address, reach=ConnectionSettings(cookie="env:SINK_COOKIE"))
+        sink = sink_to(server.address, connection=ConnectionSettings(cookie="env:SINK_COOKIE"))
         assert b"sesame" not in pickle.dumps(sink)
         assert "sesame" not in repr(sink)
         assert pickle.loads(pickle.dumps(sink)).recover() == []
@@ -443,9 +443,9 @@ def test_over_tls_the_sink_is_verified(tmp_path: Path, pems: Pems) -> None:
     tls = server_context(pems.server, pems.server_key)
     with ServingSink(tmp_path, tls=tls) as server:
         address = f"localhost:{server.port}"
-        assert sink_to(address, reach=ConnectionSettings(ca=pems.ca)).recover() == []
+        assert sink_to(address, connection=ConnectionSettings(ca=pems.ca)).recover() == []
         with pytest.raises(SinkError, match="TLS failed"):
-            sink_to(address, reach=ConnectionSettings(tls=True), give_up_after=0.1).recover()
+            sink_to(address, connection=ConnectionSettings(tls=True), give_up_after=0.1).recover()
 
 
 async def _exchange(address: str, data: bytes) -> list[Any]:

@@ -29,7 +29,7 @@ from wallaroo_spark.steps import SinkStep, at_each
 
 ME = "tests.sinks.remote.test_terse_sink"
 LONG = [pytest.mark.long]
-REACH = ConnectionSettings(version=terse.VERSION, cookie=terse.COOKIE)
+CONNECTION = ConnectionSettings(version=terse.VERSION, cookie=terse.COOKIE)
 STEPS = [*IN_TASKS, *IN_THE_DRIVER]
 KILLED = [
     pytest.param(step, batch, id=f"{step.name} of batch {batch}", marks=[] if batch or step in IN_TASKS else LONG)
@@ -49,7 +49,7 @@ def sink_of(name: str, port: int, orders: str = "") -> ConnectorSink:
     """The sink, in every process; at a step that ``orders`` has a file of, the sink's program is killed."""
     if orders:
         at_each(lambda step: kill(Path(orders), step.name))
-    return ConnectorSink(name, (("127.0.0.1", port),), give_up_after=SECONDS, reach=REACH)
+    return ConnectorSink(name, (("127.0.0.1", port),), give_up_after=SECONDS, connection=CONNECTION)
 
 
 def kill(orders: Path, step: str) -> None:
@@ -200,7 +200,7 @@ def test_what_a_task_of_a_later_try_has_prepared_is_left_alone(stage: Stage, tmp
 
 def test_another_programs_transaction_is_left_alone(stage: Stage) -> None:
     async def run() -> None:
-        async with await SinkClient.open(("127.0.0.1", stage.port), "shared-0", REACH) as client:
+        async with await SinkClient.open(("127.0.0.1", stage.port), "shared-0", CONNECTION) as client:
             await client.send([b"x"])
             assert (await client.vote("app-w-initializer:c_id=5"))[0]
 
@@ -214,7 +214,9 @@ def test_a_greeting_that_ends_a_sink_is_explained(stage: Stage, tmp_path: Path) 
     """Such a sink ends without a word: the error says what was said to it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        sink = ConnectorSink("orders", (("127.0.0.1", port),), give_up_after=0.0, reach=ConnectionSettings(version="9"))
+        sink = ConnectorSink(
+            "orders", (("127.0.0.1", port),), give_up_after=0.0, connection=ConnectionSettings(version="9")
+        )
         sink.remember({"ends": {"0": {}}, "whole": True})
 
         async def close_at_once() -> None:

@@ -42,7 +42,7 @@ class ServingSink:
         self._thread.join(SECONDS)
         self._loop.close()
         self.store.close()
-        self.store.ledger.validate()
+        self.store.transactions.validate()
 
     def shown(self) -> dict[str, bytes]:
         """What readers see, by worker."""

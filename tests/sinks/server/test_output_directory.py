@@ -22,7 +22,7 @@ def opened(folder: Path, **settings: int) -> Iterator[OutputDirectory]:
     store = OutputDirectory(folder, **settings)
     try:
         yield store
-        store.ledger.validate()
+        store.transactions.validate()
     finally:
         store.close()
 
@@ -33,7 +33,7 @@ def prepare(
     part = store.begin(worker)
     for at in range(0, len(rows), 3):
         part.write([rows[at : at + 3]])
-    start = store.ledger.offset(worker) if start is None else start
+    start = store.transactions.offset(worker) if start is None else start
     return store.prepare(part, transaction, start, start + len(rows))
 
 
@@ -261,7 +261,7 @@ def test_a_decision_that_a_full_disk_stops_is_carried_out_later(
         disk = Full(monkeypatch, after)
         with pytest.raises(SinkError, match=r"No space left on device; make room"):
             store.decide("w-0", "t1", True)
-        state = store.ledger.state("t1")
+        state = store.transactions.state("t1")
         assert state is (TransactionState.COMMITTED if after else TransactionState.PREPARED)
         if after:
             assert "not in its output yet" in prepare(store, "t2", b"x")

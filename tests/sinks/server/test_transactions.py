@@ -23,11 +23,11 @@ def part(transaction: str = "t", worker: str = "w-0", start: int = 0, end: int =
 
 
 def folded(records: list[LogRecord]) -> ServerTransactions:
-    ledger = ServerTransactions()
+    transactions = ServerTransactions()
     for record in records:
-        ledger.apply(record)
-    ledger.validate()
-    return ledger
+        transactions.apply(record)
+    transactions.validate()
+    return transactions
 
 
 def told(do: str, transaction: str = "t") -> LogRecord:
@@ -35,27 +35,27 @@ def told(do: str, transaction: str = "t") -> LogRecord:
 
 
 def test_a_transaction_that_is_committed_ends_in_the_output() -> None:
-    ledger = folded([prepare_record(part())])
-    assert ledger.uncommitted("w-0") == ["t"]
-    assert ledger.offset("w-0") == 0
+    transactions = folded([prepare_record(part())])
+    assert transactions.uncommitted("w-0") == ["t"]
+    assert transactions.offset("w-0") == 0
 
-    ledger.apply(told("commit"))
-    assert ledger.uncommitted("w-0") == []
-    assert ledger.waiting("w-0") == part()
-    assert ledger.offset("w-0") == 0
+    transactions.apply(told("commit"))
+    assert transactions.uncommitted("w-0") == []
+    assert transactions.waiting("w-0") == part()
+    assert transactions.offset("w-0") == 0
 
-    ledger.apply(told("append"))
-    assert ledger.offset("w-0") == 5
-    assert ledger.state("t") is TransactionState.UNKNOWN
-    assert list(ledger.parts()) == []
-    ledger.validate()
+    transactions.apply(told("append"))
+    assert transactions.offset("w-0") == 5
+    assert transactions.state("t") is TransactionState.UNKNOWN
+    assert list(transactions.parts()) == []
+    transactions.validate()
 
 
 def test_a_transaction_that_is_aborted_leaves_nothing() -> None:
-    ledger = folded([prepare_record(part()), told("abort")])
+    transactions = folded([prepare_record(part()), told("abort")])
 
-    assert ledger.records() == []
-    assert ledger.offset("w-0") == 0
+    assert transactions.records() == []
+    assert transactions.offset("w-0") == 0
 
 
 @pytest.mark.parametrize(
@@ -94,20 +94,20 @@ def test_records_that_cannot_follow_one_another_are_refused(records: list[LogRec
 @pytest.mark.parametrize("other", ["w", "w-", "w-01", "w-00", "w-1", "w0", "v-0"])
 def test_what_is_prepared_is_listed_to_nobody_else(other: str) -> None:
     """Whoever is told of it decides it: Wallaroo's workers abort what is not their own."""
-    ledger = folded([prepare_record(part(worker="w-0"))])
+    transactions = folded([prepare_record(part(worker="w-0"))])
 
-    assert ledger.uncommitted(other) == []
-    assert ledger.uncommitted("w-0") == ["t"]
+    assert transactions.uncommitted(other) == []
+    assert transactions.uncommitted("w-0") == ["t"]
 
 
 def test_a_log_of_an_older_version_may_have_several_of_one_worker() -> None:
-    ledger = folded([prepare_record(part()), prepare_record(part("u"))])
+    transactions = folded([prepare_record(part()), prepare_record(part("u"))])
 
-    assert ledger.uncommitted("w-0") == ["t", "u"]
-    ledger.apply(told("abort"))
-    ledger.apply(told("commit", "u"))
-    ledger.apply(told("append", "u"))
-    assert ledger.offset("w-0") == 5
+    assert transactions.uncommitted("w-0") == ["t", "u"]
+    transactions.apply(told("abort"))
+    transactions.apply(told("commit", "u"))
+    transactions.apply(told("append", "u"))
+    assert transactions.offset("w-0") == 5
 
 
 class Histories(RuleBasedStateMachine):
@@ -115,35 +115,35 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = ServerTransactions()
+        self.transactions = ServerTransactions()
         self.count = 0
         self.shown = {"w-0": 0, "w-1": 0}
 
     def log(self, record: LogRecord) -> None:
-        self.ledger.apply(record)
+        self.transactions.apply(record)
 
     @rule(worker=st.sampled_from(["w-0", "w-1"]), size=st.integers(0, 9), off=st.sampled_from([0, 0, 0, 1]))
     def prepare(self, worker: str, size: int, off: int) -> None:
         self.count += 1
-        start = self.ledger.offset(worker) + off
+        start = self.transactions.offset(worker) + off
         wanted = OutputPart(f"t{self.count}", worker, start, start + size, "")
-        if not self.ledger.objection(wanted):
+        if not self.transactions.objection(wanted):
             self.log(prepare_record(wanted))
 
     @rule(pick=st.integers(0, 20), commit=st.booleans())
     def decide(self, pick: int, commit: bool) -> None:
-        names = self.ledger.uncommitted("w-0") + self.ledger.uncommitted("w-1")
+        names = self.transactions.uncommitted("w-0") + self.transactions.uncommitted("w-1")
         if not names:
             return
-        chosen = self.ledger.part(names[pick % len(names)])
+        chosen = self.transactions.part(names[pick % len(names)])
         assert chosen is not None
         # As the store does: a stale one can only be aborted, and one waits to be appended at a time.
-        stale = chosen.start != self.ledger.offset(chosen.worker) or self.ledger.waiting(chosen.worker)
+        stale = chosen.start != self.transactions.offset(chosen.worker) or self.transactions.waiting(chosen.worker)
         self.log(told("commit" if commit and not stale else "abort", chosen.transaction))
 
     @rule(worker=st.sampled_from(["w-0", "w-1"]))
     def append(self, worker: str) -> None:
-        waiting = self.ledger.waiting(worker)
+        waiting = self.transactions.waiting(worker)
         if waiting is not None:
             self.log(told("append", waiting.transaction))
             self.shown[worker] += waiting.end - waiting.start
@@ -151,15 +151,15 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def start_again(self) -> None:
         """From a shortened log."""
-        before = self.ledger
-        self.ledger = folded(before.records())
-        assert self.ledger.records() == before.records()
-        assert list(self.ledger.parts()) == list(before.parts())
+        before = self.transactions
+        self.transactions = folded(before.records())
+        assert self.transactions.records() == before.records()
+        assert list(self.transactions.parts()) == list(before.parts())
 
     @invariant()
     def holds(self) -> None:
-        self.ledger.validate()
-        assert {worker: self.ledger.offset(worker) for worker in self.shown} == self.shown
+        self.transactions.validate()
+        assert {worker: self.transactions.offset(worker) for worker in self.shown} == self.shown
 
 
 Histories.TestCase.settings = steady

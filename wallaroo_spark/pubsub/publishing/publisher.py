@@ -94,7 +94,7 @@ class PublisherService:
         )
         self._tenancy = tenancy
         self._files = CheckpointFiles(setup.checkpoint)
-        self._outbox = TopicLog(setup.checkpoint, setup.topic)
+        self._topic_log = TopicLog(setup.checkpoint, setup.topic)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
         self._why = Why.LATER
@@ -163,14 +163,14 @@ class PublisherService:
     def _begin(self) -> None:
         """Where the topic stands: what is committed, and what of it is kept."""
         newest = self._files.committed()
-        oldest = self._outbox.kept_from()
+        oldest = self._topic_log.kept_from()
         if newest is not None:
             oldest = max(oldest, newest + 1 - self.setup.retain)
         epochs = {batch: self._parts(batch) for batch in range(oldest, (-1 if newest is None else newest) + 1)}
         self.machine.begin(newest, oldest, {batch: parts for batch, parts in epochs.items() if parts})
 
     def _parts(self, batch: int) -> list[BatchPart]:
-        manifest = self._outbox.manifest(batch)
+        manifest = self._topic_log.manifest(batch)
         files = manifest.of(self.setup.partition, self.setup.partitions) if manifest else ()
         return [
             BatchPart(tuple(dict.fromkeys(time for time, _ in file.parts)), file.bytes, (batch, file)) for file in files
@@ -344,7 +344,7 @@ class PublisherService:
         return self._readings.messages((batch, file.name), lambda: self._read(batch, file))
 
     def _read(self, batch: int, file: StagedFile) -> Iterator[Data]:
-        for moment, rows in self._outbox.messages(batch, file):
+        for moment, rows in self._topic_log.messages(batch, file):
             yield Data(moment, pack_rows(rows))
 
     async def _drained(self, session: int, peer: _Peer) -> None:

@@ -48,7 +48,7 @@ class Staged:
     run: str
 
 
-def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, outbox: TopicLog, topic: Named) -> Staged:
+def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, topic_log: TopicLog, topic: Named) -> Staged:
     """Have the tasks of ``df`` write its rows for a batch that is not committed. Raises :class:`PubSubError`."""
     number, column = _epoch_parts(epoch, topic)
     batch, run, query = _batch(df, number, topic)
@@ -63,8 +63,8 @@ def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, outbox: T
             batch=batch,
         )
     try:
-        checkpoint = for_tasks(outbox.checkpoint, df.sparkSession)
-        write = _writer(checkpoint, outbox.topic, batch, column)
+        checkpoint = for_tasks(topic_log.checkpoint, df.sparkSession)
+        write = _writer(checkpoint, topic_log.topic, batch, column)
         rows = df.mapInArrow(write, "file string, columns binary").collect()
     except Exception as error:
         # A task's own words are worth more than the many lines that Spark puts around them.

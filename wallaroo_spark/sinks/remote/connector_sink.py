@@ -72,7 +72,7 @@ class Known:
     """By partition and address: how much of its output is committed."""
     whole: bool = False
     """Whether an output that is not there has nothing committed; else only its sink can tell."""
-    slot: int | None = None
+    try_number: int | None = None
     """The try at the batch that is run."""
     alone: bool = True
     """Whether a task runs only once at a time."""
@@ -86,7 +86,7 @@ class ConnectorSink:
     addresses: tuple[Address, ...]
     delimiter: bytes = b"\n"
     give_up_after: float = 30.0
-    reach: ConnectionSettings = field(default_factory=ConnectionSettings)
+    connection: ConnectionSettings = field(default_factory=ConnectionSettings)
     start: str = "log"
     known: Known = field(default_factory=Known, compare=False, repr=False)
 
@@ -119,9 +119,9 @@ class ConnectorSink:
         }
         return {"ends": _ended(kept, prepared), "whole": self.known.whole}
 
-    def begin(self, batch: int, slot: int, *, alone: bool) -> None:
+    def begin(self, batch: int, try_number: int, *, alone: bool) -> None:
         """Transactions of this try say so in their ids: an older one may be aborted by whoever finds it."""
-        self.known.slot, self.known.alone = slot, alone
+        self.known.try_number, self.known.alone = try_number, alone
 
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
         """Send the partition's rows and have them voted on; a partition without rows asks nobody."""
@@ -178,7 +178,7 @@ class ConnectorSink:
         transaction = self._named(transaction)
         address, worker = self.address(transaction.partition), self.worker(transaction.partition)
         start = self._start(transaction.partition)
-        async with await self._reached(lambda: SinkClient.open(address, worker, self.reach, start or 0)) as client:
+        async with await self._reached(lambda: SinkClient.open(address, worker, self.connection, start or 0)) as client:
             await self._clear(client, transaction)
             if start is None:
                 if client.prepared:
@@ -204,8 +204,12 @@ class ConnectorSink:
 
     def _named(self, transaction: Transaction) -> Transaction:
         """The transaction with the try that it is of in its id."""
-        slot = self.known.slot
-        return transaction if slot is None else replace(transaction, attempt=_attempt(slot, transaction.attempt))
+        try_number = self.known.try_number
+        return (
+            transaction
+            if try_number is None
+            else replace(transaction, attempt=_attempt(try_number, transaction.attempt))
+        )
 
     def _start(self, partition: int) -> int | None:
         """Where the partition's output ends; None where only the sink can tell."""
@@ -246,7 +250,7 @@ class ConnectorSink:
         worker, start, name = one.detail["worker"], one.detail["start"], one.transaction.id
 
         async def tell() -> None:
-            async with await SinkClient.open(address, worker, self.reach, start) as client:
+            async with await SinkClient.open(address, worker, self.connection, start) as client:
                 if name not in client.prepared:
                     await self._see_committed(client, one)
                     return
@@ -302,7 +306,7 @@ class ConnectorSink:
 
     async def _as_worker(self, partition: int) -> SinkClient:
         start = self._start(partition) or 0
-        return await SinkClient.open(self.address(partition), self.worker(partition), self.reach, start)
+        return await SinkClient.open(self.address(partition), self.worker(partition), self.connection, start)
 
     async def _reached(self, act: Callable[[], Awaitable[Result]]) -> Result:
         """What ``act`` gives, tried again while the sink cannot be reached. Raises :class:`SinkError` at the end."""
@@ -344,17 +348,17 @@ def _ended(ends: dict[str, dict[str, int]], prepared: Iterable[Prepared]) -> dic
     return ends
 
 
-_SLOT = re.compile(r"(0|[1-9][0-9]*)x")
+_TRY = re.compile(r"(0|[1-9][0-9]*)x")
 
 
-def _attempt(slot: int, text: str) -> str:
-    return f"{max(slot, 0)}x{text}"[:32]
+def _attempt(try_number: int, text: str) -> str:
+    return f"{max(try_number, 0)}x{text}"[:32]
 
 
 def _age(transaction: Transaction) -> tuple[int, int]:
     """The batch and the try of a transaction; an older version of this writer did not say of which try it was."""
-    slot = _SLOT.match(transaction.attempt)
-    return transaction.batch, int(slot[1]) if slot else -1
+    try_number = _TRY.match(transaction.attempt)
+    return transaction.batch, int(try_number[1]) if try_number else -1
 
 
 def _explained(

@@ -46,27 +46,33 @@ class SinkClient:
     ``prepared`` is what the sink has of this worker that waits for a decision; a sink tells it to nobody else.
     """
 
-    def __init__(self, stream: ByteStream, worker: str, reach: ConnectionSettings) -> None:
+    def __init__(self, stream: ByteStream, worker: str, connection: ConnectionSettings) -> None:
         self._stream = stream
         self._worker = worker
-        self._reach = reach
-        self._session = SinkWorkerSession(reach.max_frame_bytes)
+        self._connection = connection
+        self._session = SinkWorkerSession(connection.max_frame_bytes)
         self._requests = 0
         self._greeted = False
         self.prepared: tuple[str, ...] = ()
 
     @classmethod
-    async def open(cls, address: tuple[str, int], worker: str, reach: ConnectionSettings, reference: int = 0) -> Self:
+    async def open(
+        cls, address: tuple[str, int], worker: str, connection: ConnectionSettings, reference: int = 0
+    ) -> Self:
         """Connect, greet, announce the rows and ask for what is prepared, as Wallaroo's workers do.
 
         ``reference`` is where this side takes the worker's output to end.
         """
-        tls = client_context(reach.ca, reach.certificate, reach.key) if reach.tls or reach.ca else None
-        stream = await connect(*address, tls=tls, timeout=reach.connect_timeout)
-        client = cls(stream, worker, reach)
+        tls = (
+            client_context(connection.ca, connection.certificate, connection.key)
+            if connection.tls or connection.ca
+            else None
+        )
+        stream = await connect(*address, tls=tls, timeout=connection.connect_timeout)
+        client = cls(stream, worker, connection)
         try:
-            cookie = resolve_secret(reach.cookie).encode()
-            hello = client._session.hello(version=reach.version, cookie=cookie, program=PROGRAM, worker=worker)
+            cookie = resolve_secret(connection.cookie).encode()
+            hello = client._session.hello(version=connection.version, cookie=cookie, program=PROGRAM, worker=worker)
             stream.write(hello)
             await client._answer(Ok)
             client._greeted = True
@@ -152,12 +158,13 @@ class SinkClient:
 
     async def _drain(self) -> None:
         try:
-            async with asyncio.timeout(self._reach.answer_timeout):
+            async with asyncio.timeout(self._connection.answer_timeout):
                 await self._stream.drain()
         except TimeoutError:
             raise TransportError(
-                f"sink {self._stream.peer} has read nothing of {self._worker} for {self._reach.answer_timeout:g} s; "
-                "see whether it runs and its disk keeps up, or raise answer_timeout",
+                f"sink {self._stream.peer} has read nothing of {self._worker} for "
+                f"{self._connection.answer_timeout:g} s; see whether it runs and its disk keeps up, or raise "
+                "answer_timeout",
                 peer=self._stream.peer,
             ) from None
         except TransportError:
@@ -168,7 +175,7 @@ class SinkClient:
     async def _answer(self, kind: type[Answer]) -> Answer:
         """The next frame of a kind; grants of credit are passed over."""
         try:
-            async with asyncio.timeout(self._reach.answer_timeout):
+            async with asyncio.timeout(self._connection.answer_timeout):
                 while True:
                     while (event := self._session.next_event()) is not None:
                         if isinstance(event, kind):
@@ -180,8 +187,9 @@ class SinkClient:
                     self._session.receive(data)
         except TimeoutError:
             raise TransportError(
-                f"sink {self._stream.peer} did not answer {self._worker} within {self._reach.answer_timeout:g} s; see "
-                "whether it runs and its disk keeps up, or raise answer_timeout",
+                f"sink {self._stream.peer} did not answer {self._worker} within "
+                f"{self._connection.answer_timeout:g} s; see whether it runs and its disk keeps up, or raise "
+                "answer_timeout",
                 peer=self._stream.peer,
             ) from None
         except RemoteProtocolError as error:
@@ -190,10 +198,10 @@ class SinkClient:
     def _closed(self) -> TransportError:
         what = f"sink {self._stream.peer} closed the connection of {self._worker}"
         if not self._greeted:
-            cookie = "a cookie" if self._reach.cookie else "no cookie"
+            cookie = "a cookie" if self._connection.cookie else "no cookie"
             what += (
                 " before it answered HELLO: some sinks do so at a version or a cookie that is not theirs, and this "
-                f"HELLO said version {self._reach.version!r} and {cookie} (version=, cookie=)"
+                f"HELLO said version {self._connection.version!r} and {cookie} (version=, cookie=)"
             )
         return TransportError(f"{what}; its log says why", peer=self._stream.peer)
 

@@ -109,9 +109,9 @@ class OutputDirectory:
             self._lock = (self._hidden / "lock").open("a")
             self._take()
             self._journal = Journal(self._hidden / "log")
-            self.ledger = ServerTransactions()
+            self.transactions = ServerTransactions()
             for record in self._journal.read():
-                self.ledger.apply(record)
+                self.transactions.apply(record)
             self._settle_all()
         except OSError as error:
             raise SinkError(
@@ -128,7 +128,7 @@ class OutputDirectory:
         with self._of(part.worker):
             wanted = OutputPart(transaction, part.worker, start, end, part.path.name)
             with self._mutex:
-                objection = self.ledger.objection(wanted) or self._misfit(part.worker, start, start)
+                objection = self.transactions.objection(wanted) or self._misfit(part.worker, start, start)
             if not objection and part.size != end - start:
                 objection = f"its rows are {start} to {end}, and {part.size} bytes came"
             if not objection:
@@ -147,16 +147,16 @@ class OutputDirectory:
 
         Raises :class:`SinkError` when the decision cannot be carried out now; it may be given again.
         """
-        part = self.ledger.part(transaction)
+        part = self.transactions.part(transaction)
         if part is None or part.worker != worker:
             log.info("PHASE2 of %s for %r, which is not here: passed over", worker, transaction)
             return
         with self._of(part.worker):
-            if self.ledger.state(transaction) is TransactionState.PREPARED:
-                if commit and part.start != self.ledger.offset(part.worker):
+            if self.transactions.state(transaction) is TransactionState.PREPARED:
+                if commit and part.start != self.transactions.offset(part.worker):
                     raise SinkError(
                         f"transaction {transaction} starts at {part.start}, and the output of {part.worker} ends at "
-                        f"{self.ledger.offset(part.worker)}: another of its transactions was committed; abort it",
+                        f"{self.transactions.offset(part.worker)}: another of its transactions was committed; abort it",
                         transaction=transaction,
                     )
                 do = "commit" if commit else "abort"
@@ -165,26 +165,26 @@ class OutputDirectory:
                     self._remove(part)
                     return
                 passed(SinkStep.SERVER_DECIDED)
-            if self.ledger.state(transaction) is TransactionState.COMMITTED:
+            if self.transactions.state(transaction) is TransactionState.COMMITTED:
                 self._append(part)
 
     def settle(self, worker: str) -> int:
         """Append what is committed and could not be appended; how much of the worker's output readers see."""
         with self._of(worker):
-            part = self.ledger.waiting(worker)
+            part = self.transactions.waiting(worker)
             if part is not None:
                 self._append(part)
-            return self.ledger.offset(worker)
+            return self.transactions.offset(worker)
 
     def offset(self, worker: str) -> int:
         """How much of the worker's output readers see."""
         with self._mutex:
-            return self.ledger.offset(worker)
+            return self.transactions.offset(worker)
 
     def uncommitted(self, worker: str) -> list[str]:
         """What LIST_UNCOMMITTED is answered."""
         with self._mutex:
-            return self.ledger.uncommitted(worker)
+            return self.transactions.uncommitted(worker)
 
     def output(self, worker: str) -> Path:
         """The file that readers of a worker's rows read."""
@@ -213,19 +213,19 @@ class OutputDirectory:
 
     def _settle_all(self) -> None:
         """Bring the outputs up to the log, and remove parts that it does not have."""
-        for worker, offset in self.ledger.outputs().items():
+        for worker, offset in self.transactions.outputs().items():
             self._check(worker, offset)
-        known = {part.file for part in self.ledger.parts()}
+        known = {part.file for part in self.transactions.parts()}
         for path in self._hidden.glob("*.part"):
             if path.name not in known:
                 path.unlink()
-        for part in self.ledger.parts():
-            if self.ledger.state(part.transaction) is TransactionState.COMMITTED:
+        for part in self.transactions.parts():
+            if self.transactions.state(part.transaction) is TransactionState.COMMITTED:
                 self._append(part)
         self._shorten()
 
     def _check(self, worker: str, offset: int) -> None:
-        waiting = self.ledger.waiting(worker)
+        waiting = self.transactions.waiting(worker)
         problem = self._misfit(worker, offset, waiting.end if waiting is not None else offset)
         if problem:
             raise SinkError(problem, path=str(self.output(worker)))
@@ -294,7 +294,7 @@ class OutputDirectory:
     def _log(self, record: LogRecord, *, synced: bool = True) -> None:
         with self._mutex:
             self._journal.append(record, synced=synced)
-            self.ledger.apply(record)
+            self.transactions.apply(record)
             if self._journal.lines > self._log_lines:
                 try:
                     self._shorten()
@@ -303,7 +303,7 @@ class OutputDirectory:
                     log.warning("the log in %s cannot be written anew: %s", self._hidden, error)
 
     def _shorten(self) -> None:
-        records = self.ledger.records()
+        records = self.transactions.records()
         if len(records) < self._journal.lines:
             self._journal.rewrite(records)
 

@@ -50,15 +50,15 @@ class SinkServer:
     A worker has one session; a new one supersedes it, and what it had not prepared is thrown away.
     """
 
-    def __init__(self, store: OutputDirectory, settings: SinkServerSettings | None = None) -> None:
-        self._store = store
+    def __init__(self, directory: OutputDirectory, settings: SinkServerSettings | None = None) -> None:
+        self._directory = directory
         self._settings = settings or SinkServerSettings()
         self._sessions = 0
         self._of_worker: dict[str, _Served] = {}
 
     async def __call__(self, stream: ByteStream) -> None:
         """Serve one connection to its end."""
-        served = _Served(self._store, stream, self._settings)
+        served = _Served(self._directory, stream, self._settings)
         if self._sessions >= self._settings.max_sessions:
             log.warning("< %s: refused, %d sessions are open", stream.peer, self._sessions)
             stream.abort()
@@ -107,12 +107,12 @@ class SinkServer:
 class _Served:
     """One session, and the connection that it is carried over."""
 
-    def __init__(self, store: OutputDirectory, stream: ByteStream, settings: SinkServerSettings) -> None:
+    def __init__(self, directory: OutputDirectory, stream: ByteStream, settings: SinkServerSettings) -> None:
         self.worker = ""
         self.peer = stream.peer
         self.part: UnvotedPart | None = None
         self.ended = asyncio.Event()
-        self._store = store
+        self._directory = directory
         self._stream = stream
         self._write_timeout = settings.write_timeout
         self._superseded = False
@@ -184,19 +184,19 @@ class _Served:
         match event:
             case RowsReceived():
                 if self.part is None:
-                    self.part = self._store.begin(self.worker)
+                    self.part = self._directory.begin(self.worker)
                 self.part.write(event.rows)
                 passed(SinkStep.SERVER_ROWS_TAKEN)
             case Notify():
                 await self._on_notify(event)
             case ListUncommitted():
-                found = tuple(self._store.uncommitted(self.worker))
+                found = tuple(self._directory.uncommitted(self.worker))
                 self._stream.write(self._session.control(ReplyUncommitted(event.request, found)))
             case Phase1():
                 await self._on_phase1(event)
             case Phase2():
                 log.info("< %s: PHASE2 %s %s", self.shown, event.transaction, "commit" if event.commit else "abort")
-                await asyncio.to_thread(self._store.decide, self.worker, event.transaction, event.commit)
+                await asyncio.to_thread(self._directory.decide, self.worker, event.transaction, event.commit)
                 await self._follow()
             case WorkersLeft():
                 log.info("< %s: WORKERS_LEFT %s", self.shown, ", ".join(event.workers))
@@ -205,27 +205,27 @@ class _Served:
 
     async def _on_notify(self, notify: Notify) -> None:
         await self._drop_part()
-        committed = await asyncio.to_thread(self._store.settle, self.worker)
+        committed = await asyncio.to_thread(self._directory.settle, self.worker)
         if notify.ref != committed:
             log.info("< %s: begins at %d, and has %d committed", self.shown, notify.ref, committed)
         self._stream.write(self._session.notify_ack(committed))
 
     async def _follow(self) -> None:
         """Have the session begin where the output ends, after a decision about what another session had prepared."""
-        committed = self._store.offset(self.worker)
+        committed = self._directory.offset(self.worker)
         if committed != self._session.committed:
             await self._drop_part()
             self._session.decided(committed)
 
     async def _on_phase1(self, phase1: Phase1) -> None:
         start, end, gap = self._session.committed, self._session.offset, self._session.gap()
-        part, self.part = self.part or self._store.begin(self.worker), None
+        part, self.part = self.part or self._directory.begin(self.worker), None
         if gap or phase1.ranges not in ((Range(DATA_STREAM, start, end),), () if start == end else None):
             shown = ", ".join(f"{one.start} to {one.end} of stream {one.stream_id}" for one in phase1.ranges[:4])
             reason = gap or f"it is about {shown or 'nothing'}, and {start} to {end} of stream {DATA_STREAM} came"
             await asyncio.to_thread(part.discard)
         else:
-            reason = await asyncio.to_thread(self._store.prepare, part, phase1.transaction, start, end)
+            reason = await asyncio.to_thread(self._directory.prepare, part, phase1.transaction, start, end)
         if reason:
             log.error("< %s: PHASE1 %s: voted abort: %s", self.shown, phase1.transaction, reason)
         else:

@@ -119,22 +119,22 @@ class Coordinator:
 
         Raises when the batch is aborted.
         """
-        slot = self._decisions.next_try(batch)
+        try_number = self._decisions.next_try(batch)
         state.on(BatchEvent.RUN)
         if self._remembering is not None:
-            self._remembering.begin(batch, slot, alone=not self._always_recover)
+            self._remembering.begin(batch, try_number, alone=not self._always_recover)
         votes: list[Vote] = []
         try:
             votes.extend(run(batch))
             prepared = _unanimous(self._sink.name, batch, votes)
         except BaseException:
             state.on(BatchEvent.ONE_NO)
-            self._throw_away(state, votes, all_of_it=self._decisions.abort(batch, slot))
+            self._throw_away(state, votes, all_of_it=self._decisions.abort(batch, try_number))
             raise
         state.on(BatchEvent.ALL_YES)
         passed(SinkStep.VOTED)
         memory = self._remembering.after(prepared) if self._remembering is not None else None
-        if not self._decisions.commit(batch, slot, prepared, memory):
+        if not self._decisions.commit(batch, try_number, prepared, memory):
             state.on(BatchEvent.OVERRULED)
             self._throw_away(state, votes, all_of_it=False)
             raise SinkError(
@@ -146,7 +146,7 @@ class Coordinator:
         if self._remembering is not None and memory is not None:
             self._remembering.remember(memory)
         passed(SinkStep.DECIDED)
-        retried = any(one.attempt for one in votes)
+        retried = any(one.attempt_number for one in votes)
         if retried:
             # An earlier attempt may have prepared too, and said so to nobody.
             self._abort_others(batch, prepared)

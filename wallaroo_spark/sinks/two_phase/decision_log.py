@@ -25,7 +25,7 @@ KEEP = 100
 FOLDER = "sinks"
 OF_QUERY = "query"
 """The file with the id of the query that a log belongs to."""
-_SLOT = re.compile(r"(0|[1-9][0-9]*)\.(?:(0|[1-9][0-9]*)\.json|finished)")
+_TRY = re.compile(r"(0|[1-9][0-9]*)\.(?:(0|[1-9][0-9]*)\.json|finished)")
 
 
 @dataclass
@@ -45,7 +45,7 @@ def read_names(names: Iterable[str]) -> dict[int, LoggedBatch]:
     """The batches of a log by number, from the names of its files; other files are passed over."""
     found: dict[int, LoggedBatch] = {}
     for name in names:
-        match = _SLOT.fullmatch(name)
+        match = _TRY.fullmatch(name)
         if match is None:
             continue
         batch = found.setdefault(int(match[1]), LoggedBatch())
@@ -84,18 +84,18 @@ class DecisionLog:
     """
 
     def __init__(self, location: str, name: str, keep: int = KEEP, *, spark: Any = None) -> None:
-        self._beside = SidecarFolder(location, FOLDER, name, spark=spark)
+        self._folder = SidecarFolder(location, FOLDER, name, spark=spark)
         self._keep = max(1, keep)
         self._batches: dict[int, LoggedBatch] = {}
         self._committed: dict[int, tuple[Prepared, ...]] = {}
 
     def __repr__(self) -> str:
-        return f"DecisionLog({self._beside.identity!r})"
+        return f"DecisionLog({self._folder.identity!r})"
 
     @property
     def identity(self) -> str:
         """Where the log is, for people."""
-        return self._beside.identity
+        return self._folder.identity
 
     def claim(self, query: str | None) -> None:
         """See that the log is of the query with this id, as the checkpoint has it; a new log becomes its own.
@@ -104,8 +104,8 @@ class DecisionLog:
         """
         if query is None:
             return
-        if not self._beside.create(OF_QUERY, query.encode()):
-            found = (self._beside.read(OF_QUERY) or b"").decode(errors="replace")
+        if not self._folder.create(OF_QUERY, query.encode()):
+            found = (self._folder.read(OF_QUERY) or b"").decode(errors="replace")
             if found != query:
                 raise SinkError(
                     f"{self.identity} is the log of query {found}, and the checkpoint is of query {query}: it was made "
@@ -116,13 +116,13 @@ class DecisionLog:
 
     def load(self) -> None:
         """Read what there is, and of each batch that is not finished whether it is committed."""
-        self._batches = read_names(self._beside.names())
+        self._batches = read_names(self._folder.names())
         self._committed = {}
         for number, batch in self._batches.items():
             if batch.finished:
                 continue
-            for slot in sorted(batch.tries):
-                prepared = self._read(number, slot)
+            for try_number in sorted(batch.tries):
+                prepared = self._read(number, try_number)
                 if prepared is not None:
                     self._committed[number] = prepared
 
@@ -152,8 +152,8 @@ class DecisionLog:
     def memory(self) -> Memory | None:
         """What the newest decision to commit keeps for the sink; None when there is none, or of an older version."""
         for number in sorted(self._batches, reverse=True):
-            for slot in sorted(self._batches[number].tries):
-                content = self._content(number, slot)
+            for try_number in sorted(self._batches[number].tries):
+                content = self._content(number, try_number)
                 if content["decision"] == "commit":
                     found = content.get("memory")
                     return found if isinstance(found, dict) else None
@@ -168,7 +168,7 @@ class DecisionLog:
         """The first try of a batch that is not decided."""
         return self._batches.get(batch, LoggedBatch()).next
 
-    def commit(self, batch: int, slot: int, prepared: Sequence[Prepared], memory: Memory | None = None) -> bool:
+    def commit(self, batch: int, try_number: int, prepared: Sequence[Prepared], memory: Memory | None = None) -> bool:
         """Decide a try: to commit. This is the point of no return. False when it was decided otherwise before.
 
         ``memory`` is kept with it for the sink.
@@ -176,25 +176,25 @@ class DecisionLog:
         content: dict[str, Any] = {"decision": "commit", "prepared": [one.to_json() for one in prepared]}
         if memory is not None:
             content["memory"] = dict(memory)
-        if not self._decide(batch, slot, content):
+        if not self._decide(batch, try_number, content):
             return False
         self._committed[batch] = tuple(prepared)
         return True
 
-    def abort(self, batch: int, slot: int) -> bool:
+    def abort(self, batch: int, try_number: int) -> bool:
         """Decide a try: to abort. False when it was decided before, and then :meth:`load` says how."""
-        return self._decide(batch, slot, {"decision": "abort"})
+        return self._decide(batch, try_number, {"decision": "abort"})
 
     def finish(self, batch: int) -> None:
         """Every sink has committed the batch; what is old is cleaned up."""
-        self._beside.create(f"{batch}.finished", b"")
+        self._folder.create(f"{batch}.finished", b"")
         self._batches.setdefault(batch, LoggedBatch()).finished = True
         self._committed.pop(batch, None)
         for old in superfluous(self._batches, self._keep):
-            for slot in self._batches[old].tries:
-                self._beside.delete(f"{old}.{slot}.json")
+            for try_number in self._batches[old].tries:
+                self._folder.delete(f"{old}.{try_number}.json")
             # Last, because without it the batch would not be known to be finished.
-            self._beside.delete(f"{old}.finished")
+            self._folder.delete(f"{old}.finished")
             del self._batches[old]
 
     def committed(self, batch: int) -> tuple[Prepared, ...]:
@@ -204,37 +204,39 @@ class DecisionLog:
         known = self._batches.get(batch, LoggedBatch())
         if not known.finished:
             return ()
-        found = [prepared for slot in sorted(known.tries) if (prepared := self._read(batch, slot)) is not None]
+        found = [
+            prepared for try_number in sorted(known.tries) if (prepared := self._read(batch, try_number)) is not None
+        ]
         return found[0] if found else ()
 
-    def _decide(self, batch: int, slot: int, content: dict[str, Any]) -> bool:
-        created = self._beside.create(f"{batch}.{slot}.json", json.dumps(content, separators=(",", ":")).encode())
-        self._batches.setdefault(batch, LoggedBatch()).tries.add(slot)
+    def _decide(self, batch: int, try_number: int, content: dict[str, Any]) -> bool:
+        created = self._folder.create(f"{batch}.{try_number}.json", json.dumps(content, separators=(",", ":")).encode())
+        self._batches.setdefault(batch, LoggedBatch()).tries.add(try_number)
         return created
 
-    def _read(self, batch: int, slot: int) -> tuple[Prepared, ...] | None:
+    def _read(self, batch: int, try_number: int) -> tuple[Prepared, ...] | None:
         """What a try's decision commits, or None for one to abort."""
-        content = self._content(batch, slot)
+        content = self._content(batch, try_number)
         if content["decision"] == "abort":
             return None
         try:
             return tuple(Prepared.from_json(one) for one in content["prepared"])
         except (ValueError, KeyError, TypeError) as error:
-            raise self._unknown(batch, slot, error) from error
+            raise self._unknown(batch, try_number, error) from error
 
-    def _content(self, batch: int, slot: int) -> dict[str, Any]:
+    def _content(self, batch: int, try_number: int) -> dict[str, Any]:
         """A try's decision as it was written."""
         try:
-            content = json.loads(self._beside.read(f"{batch}.{slot}.json") or b"")
+            content = json.loads(self._folder.read(f"{batch}.{try_number}.json") or b"")
             if content["decision"] not in ("abort", "commit"):
                 raise ValueError(f"it decides {content['decision']!r}")
         except (ValueError, KeyError, TypeError) as error:
-            raise self._unknown(batch, slot, error) from error
+            raise self._unknown(batch, try_number, error) from error
         found: dict[str, Any] = content
         return found
 
-    def _unknown(self, batch: int, slot: int, error: Exception) -> CheckpointError:
-        name = f"{batch}.{slot}.json"
+    def _unknown(self, batch: int, try_number: int, error: Exception) -> CheckpointError:
+        name = f"{batch}.{try_number}.json"
         return CheckpointError(
             f"{self.identity}/{name} is not a decision as this version writes it ({error!r}); restore it, or "
             f"find out in the sink whether batch {batch} is there and remove the file",

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Vote:
-    """One partition's vote: ``prepared``, or the ``reason`` to abort. ``attempt`` counts Spark's tries from 0."""
+    """One partition's vote: ``prepared``, or the ``reason`` to abort. ``attempt_number`` is Spark's, from 0."""
 
     partition: int
     transaction: Transaction
     prepared: Prepared | None
     reason: str = ""
-    attempt: int = 0
+    attempt_number: int = 0
 
     def to_json(self) -> str:
         """The vote as text, as it travels from a task to the driver."""
@@ -33,7 +33,7 @@ class Vote:
                 "transaction": asdict(self.transaction),
                 "prepared": self.prepared and self.prepared.to_json(),
                 "reason": self.reason,
-                "attempt": self.attempt,
+                "attempt_number": self.attempt_number,
             }
         )
 
@@ -43,18 +43,18 @@ class Vote:
         value: Mapping[str, Any] = json.loads(text)
         prepared = value["prepared"] and Prepared.from_json(value["prepared"])
         transaction = Transaction(**value["transaction"])
-        return cls(value["partition"], transaction, prepared, value["reason"], value["attempt"])
+        return cls(value["partition"], transaction, prepared, value["reason"], value["attempt_number"])
 
 
-def vote(sink: Sink, batch: int, partition: int, rows: Iterator[pa.RecordBatch], attempt: int = 0) -> Vote:
+def vote(sink: Sink, batch: int, partition: int, rows: Iterator[pa.RecordBatch], attempt_number: int = 0) -> Vote:
     """Hand a partition's rows over as a new transaction; a :class:`SinkError` is a vote to abort."""
     transaction = Transaction.new(sink.name, batch, partition)
     try:
         prepared = sink.prepare(transaction, _watched(rows))
     except SinkError as error:
-        return Vote(partition, transaction, None, error.message, attempt)
+        return Vote(partition, transaction, None, error.message, attempt_number)
     passed(SinkStep.PREPARED)
-    return Vote(partition, transaction, prepared, "", attempt)
+    return Vote(partition, transaction, prepared, "", attempt_number)
 
 
 def _watched(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
