@@ -1,1 +1,1 @@
-"""The worker: pure state, the buffer of what is not committed, the listener, the Flight server, ``run_worker``."""
+"""The worker: pure state, the buffer of uncommitted rows, the listener, the Flight server, ``run_worker``."""

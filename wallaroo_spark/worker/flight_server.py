@@ -41,21 +41,21 @@ T = TypeVar("T")
 _CALL_SECONDS = 30.0
 _MADE_SECONDS = 60.0
 _PATIENCE = 1.0
-"""How often a read that waits says that it does; its client takes a longer silence for the end of the connection."""
+"""How often a waiting read sends a heartbeat; its client takes a longer silence for the end of the connection."""
 
 
 class Served(Protocol):
-    """The worker that an inner port is of. Its state is on the thread of an event loop; calls come from others."""
+    """The worker of an inner port. Its state belongs to the thread of an event loop; calls come from other threads."""
 
     @property
     def reads(self) -> Reads | None:
-        """Who waits for the buffer; there once the worker has its lease."""
+        """The waiting reads; present once the worker has its lease."""
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout: float) -> T:
-        """Run something on the loop from another thread, and wait up to ``timeout`` seconds for it."""
+        """Run a coroutine on the loop from another thread, and wait up to ``timeout`` seconds for it."""
 
     async def on_loop(self, work: Callable[[WorkerState], T]) -> T:
-        """Ask the state something."""
+        """Ask the state."""
 
     async def apply(self, event: e.Event) -> None:
         """Give the state an event."""
@@ -68,7 +68,7 @@ class Served(Protocol):
 
 
 class _Onlooker(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no type information
-    """The mark of a call by somebody who may see the status, and do nothing."""
+    """The mark of a caller that may see the status and nothing else."""
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no type information
@@ -78,7 +78,7 @@ class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyar
         self._looking = f"Bearer {status_token(token)}".encode()
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Onlooker | None:
-        """Refuse a call without the token; the one for the status alone leaves its mark on the call."""
+        """Refuse a call without the token; the token for the status alone leaves its mark on the call."""
         given = headers.get("authorization", [""])[0].encode("utf-8", "replace")
         if hmac.compare_digest(given, self._expected):
             return None
@@ -123,7 +123,7 @@ class InnerPort:
         return int(self._servers[0].port)
 
     def serve_locally(self, address: str) -> None:
-        """Be found by callers on this machine, who know the worker by ``address``; without a place they use TLS."""
+        """Listen for callers on this machine, who know the worker by ``address``; without a place they use TLS."""
         path = local_socket(address, self._token) if self._local_too else None
         if path is None:
             return
@@ -135,7 +135,7 @@ class InnerPort:
             log.warning("callers on this machine come over TLS, for there is no socket for them: %s", error)
 
     def shutdown(self) -> None:
-        """Take no more calls."""
+        """Accept no more calls."""
         if self._socket is not None:
             self._socket.unlink(missing_ok=True)
         for server in self._servers:
@@ -164,7 +164,7 @@ def _nobody_listens(path: Path) -> bool:
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no type information
-    """Answers the calls at one location; ``tls`` is how Arrow is told of certificates."""
+    """Answers the calls at one location; ``tls`` has Arrow's arguments for certificates."""
 
     def __init__(self, worker: Served, location: str, token: str, **tls: Any) -> None:
         super().__init__(location, middleware={"token": _TokenCheck(token)}, **tls)
@@ -182,7 +182,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         }
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
-        """The actions there are."""
+        """The names of all actions."""
         return [(name, "") for name in self._actions]
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
@@ -196,7 +196,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return iter([json.dumps(run(json.loads(body) if body else {})).encode()])
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """Stream planned ranges as they become complete; what is missing when time is over is simply not there."""
+        """Stream planned ranges as they become complete; ranges still incomplete when the time is over are left out."""
         request = json.loads(ticket.ticket)
         ranges = {
             index: PlannedRange(StreamKey(scope, int(stream_id)), start, end)

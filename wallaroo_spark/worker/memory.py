@@ -1,8 +1,8 @@
-"""How a worker's process deals with memory: what it lets go of it will need again at once.
+"""How a worker's process treats free memory: it will need it again at once.
 
-A worker takes in as much as it hands out, for as long as it lives. By default glibc soon gives back what is free, and
-the kernel clears every page that is taken anew: measured, that was half of all that a worker does. So what is free is
-kept, up to a limit. A worker's memory is bounded by its budget, not by how little it happens to hold.
+A worker receives as much as it hands out, for as long as it lives. With its defaults glibc soon gives free memory back,
+and the kernel clears every page that is taken again: half of the worker's CPU time went there. So free memory is kept,
+up to a limit. A worker's memory is bounded by its budget, not by how little it holds at the moment.
 
 Source: ``docs/decisions/free-memory-is-kept.md``; ``docs/architecture.md#rules``, rule 6.
 """
@@ -14,16 +14,16 @@ import ctypes
 import pyarrow as pa
 
 KEEP_BYTES = 32 << 20
-"""Free bytes at the top of the heap from which on glibc gives memory back."""
+"""With more free bytes than this at the top of the heap, glibc gives memory back."""
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 _GLIBC_LARGEST_MMAP_THRESHOLD = 32 << 20
 
 
 def keep_memory() -> bool:
-    """Have free memory of this process kept for what comes next; False where the allocators cannot be told so.
+    """Have free memory of this process kept; False where the allocators cannot be told so.
 
-    Columns go to jemalloc: in glibc's heap, blocks of some megabytes that are let go of in another order than they came
-    in leave holes that made a process twice as large as what it held.
+    Columns go to jemalloc: in glibc's heap, blocks of some megabytes that are freed in another order than they were
+    allocated leave holes, which made a process twice as large as its contents.
     """
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallopt") or not hasattr(library, "gnu_get_libc_version"):

@@ -1,7 +1,8 @@
 """A worker's status as Prometheus metrics.
 
-A collector reads ``status()`` when it is scraped, so nothing is counted twice and nothing is touched on the hot path.
-Source: ``docs/architecture.md#the-picture``; the counts are those of :mod:`.sessions`.
+A collector reads ``status()`` when it is scraped, so nothing is counted twice and the hot path is not touched.
+
+Source: ``docs/architecture.md#the-picture``; the counts are those of :mod:`.machine.sessions`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A worker's two ports: that of connectors and the inner one; at which number, and under which addresses for others."""
+"""A worker's two ports, that of connectors and the inner one: their numbers, and the addresses that others are told."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from wallaroo_spark.transport import ByteStream
 
 
 async def free_inner_port(options: Options, slot: int, stopped: asyncio.Event) -> int | None:
-    """The number of the slot's inner port, 0 being any, once a predecessor has let it go; None when told to stop.
+    """The number of the slot's inner port (0: any) once a predecessor has freed it; None when told to stop.
 
-    Raises :class:`ConfigurationError` when it does not come free, or cannot be listened at.
+    Raises :class:`ConfigurationError` when it does not become free, or cannot be listened at.
     """
     if not options.inner_port:
         return 0
@@ -26,7 +26,7 @@ async def free_inner_port(options: Options, slot: int, stopped: asyncio.Event) -
 
 
 def warnings(options: Options) -> list[str]:
-    """What is wrong with who is let in, as sentences."""
+    """Warnings about doors that let everybody in, as sentences."""
     cookie = resolve_secret(options.cookie)
     warning = transport.open_door(f"receiver {options.receiver!r}: its workers", options.host, cookie, options.tls_ca)
     return [warning] if warning else []
@@ -38,7 +38,7 @@ def inner_host(options: Options) -> str:
 
 
 def addresses(options: Options, slot: int, bound: tuple[str, int], inner_port: int) -> tuple[str, str]:
-    """What connectors are told of the slot, and where driver and tasks reach its inner port.
+    """The addresses that connectors, and that driver and tasks, are told of the slot.
 
     ``bound`` is where its listener is.
     """
@@ -53,5 +53,5 @@ def addresses(options: Options, slot: int, bound: tuple[str, int], inner_port: i
 
 
 async def _turn_away(stream: ByteStream) -> None:
-    """Whoever knocks while a port is tried out."""
+    """Close the connections that arrive while a port is tried."""
     stream.abort()

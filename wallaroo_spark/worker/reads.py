@@ -16,15 +16,16 @@ from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.worker.buffer.buffer import Buffer, FoundRange
 
 LINGER_SECONDS = 2.0
-"""How long a range counts as waited for after a read has looked for it; reads look again and again."""
+"""How long a range counts as waited for after a read has looked for it, because reads look repeatedly."""
 NEWS_SECONDS = 0.02
 """The least time between two answers to :meth:`Reads.changed_since`."""
 
 
 class Reads:
-    """Who waits for the buffer. ``want`` is told which ranges reads wait for, whenever that changes.
+    """The reads and plans that wait for the buffer. ``want`` is told which ranges reads wait for, whenever that
+    changes.
 
-    ``later`` does something after some seconds, as ``call_later`` of an event loop does.
+    ``later`` calls a function after some seconds, as ``call_later`` of an event loop does.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Reads:
         self._changed = asyncio.Event()
 
     async def changed_since(self, version: int, seconds: float) -> int:
-        """Wait until the buffer's version is another than ``version``; what it is then."""
+        """Wait until the buffer's version differs from ``version``; returns it."""
         # News that never ends is told of now and then, for each answer costs as much as a batch of messages.
         until = time.monotonic() + seconds
         await asyncio.sleep(max(0.0, self._told_at + NEWS_SECONDS - time.monotonic()))
@@ -60,9 +61,9 @@ class Reads:
         return self._buffer.version
 
     async def find(self, ranges: Mapping[int, PlannedRange], seconds: float) -> dict[int, FoundRange]:
-        """The ranges that are here; waits until at least one is, or the time is over.
+        """The ranges that are held; waits until at least one is, or the time is over.
 
-        Looking without waiting counts as waiting too: a worker that is full has to make room for what is looked for.
+        Looking without waiting counts as waiting, too: a full worker has to make room for the range.
 
         Raises :class:`TransportError` once the worker is about to leave.
         """

@@ -1,4 +1,4 @@
-"""The function that a fleet job runs: a worker inside ``mapInPandas``, for as long as the receiver wants it.
+"""The function that a fleet job runs: a worker inside ``mapInPandas``, for as long as the receiver runs.
 
 It runs in an executor's Python process, on one partition of one row. Source: ``docs/architecture.md#the-fleet``.
 """

@@ -31,11 +31,11 @@ log = one_line(logging.getLogger("wallaroo_spark.worker"))
 
 T = TypeVar("T")
 UNSENT_LIMIT = 4 << 20
-"""Bytes that may wait for a peer that does not read; one past it is cut off."""
+"""Most bytes that may wait for a peer that does not read; a peer past it is cut off."""
 TICK_SECONDS = 0.25
 LOT_SECONDS = 0.01
 LOT_BYTES = 2 << 20
-"""What peers send within this time is taken in together, or sooner when it is so many bytes: a pass has its price."""
+"""Bytes that arrive within this time are handled together, or sooner when there are many: a pass has a fixed price."""
 STOP_SECONDS = 3.0
 
 
@@ -81,7 +81,7 @@ class WorkerService:
     async def run(self) -> None:
         """Serve the slot until :meth:`stop`, or until a newer submission takes it over.
 
-        Raises what has ended the worker, when that was an error of this program.
+        Raises the error that has ended the worker, when it was an error of this program.
         """
         self._loop = asyncio.get_running_loop()
         flight = None
@@ -137,7 +137,7 @@ class WorkerService:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)
 
     async def _take_lease(self) -> bool:
-        """Take the slot's lease; False when it is another's, or this copy was told to stop while it waited."""
+        """Take the slot's lease; False when another has it, or when this copy was told to stop while it waited."""
         while not self._stopped.is_set():
             try:
                 if await self._tenancy.acquire():
@@ -155,7 +155,7 @@ class WorkerService:
             await asyncio.wait_for(self._stopped.wait(), seconds)
 
     async def _listen(self) -> Listener | None:
-        """Bind the slot's port, waiting for a predecessor to let it go; None when told to stop meanwhile."""
+        """Bind the slot's port, waiting until a predecessor frees it; None when told to stop meanwhile."""
         options = self.options
         port = options.port + self.setup.slot if options.port else 0
         tls = None
@@ -170,12 +170,12 @@ class WorkerService:
         return InnerPort(self, ports.inner_host(self.options), self.setup.token, self._inner_pair(), port)
 
     def _inner_pair(self) -> tuple[bytes, bytes] | None:
-        """What the inner port presents: the certificate that connectors see, or nothing when they see none."""
+        """The certificate that the inner port presents: the one that connectors see; None when they see none."""
         options = self.options
         return transport.read_pair(options.tls_certificate, options.tls_key) if options.tls_certificate else None
 
     async def _publish(self, listener: Listener, flight: InnerPort) -> None:
-        """Leave the addresses in the registry; a lease that was lost meanwhile ends the worker."""
+        """Write the addresses to the registry; a lease that was lost meanwhile ends the worker."""
         connect, inner = ports.addresses(self.options, self.setup.slot, listener.address, flight.port)
         flight.serve_locally(inner)
         while not self._stopped.is_set():
@@ -190,7 +190,7 @@ class WorkerService:
             await self._pause(self.options.lease_seconds / 3)
 
     async def _farewell(self, listener: Listener) -> None:
-        """Tell the sessions to go, and give them a moment to do so."""
+        """Tell the sessions to leave, and give them a moment to do so."""
         closing = asyncio.ensure_future(listener.close(STOP_SECONDS))
         self.handle(e.Stopping(self._stop_reason))
         if self._peers:
@@ -225,7 +225,7 @@ class WorkerService:
                 self._alone.set()
 
     def _gather(self, session: int, data: bytes) -> None:
-        """A peer has sent something; it is taken in with what it and others send at about the same time."""
+        """A peer has sent bytes; they are handled together with those of others that arrive at about the same time."""
         assert self._loop is not None
         if not self._arrived:
             self._later(LOT_SECONDS, self._take_in)
@@ -240,9 +240,9 @@ class WorkerService:
             self.handle(e.Received(tuple(arrived), time.time_ns() // 1000))
 
     def handle(self, event: e.Event) -> None:
-        """Give the state an event and carry out what it asks; on the loop's thread.
+        """Give the state an event and carry out its instructions; on the loop's thread.
 
-        An error that costs more than some sessions ends the worker; there is nobody on an event loop to raise it to.
+        An error that costs more than some sessions ends the worker, because an event loop has no caller to raise it to.
         """
         if self._failure is None:
             self._guarded(self._handle, event)
@@ -260,7 +260,7 @@ class WorkerService:
             passed(Step.ACK_SENT)
 
     def _carry_out_for_its_session(self, instruction: e.Instruction) -> None:
-        """An error costs the session that the instruction is for, and none of those that are told after it."""
+        """Carry out an instruction; an error in it costs its session and no other."""
         try:
             self._carry_out(instruction)
         except Exception:
@@ -298,12 +298,12 @@ class WorkerService:
                     self.reads.wake()
 
     def _later(self, seconds: float, work: Callable[..., None], *args: Any) -> None:
-        """Do something after some seconds. The event loop itself would log an error in it, and go on."""
+        """Call a function after some seconds. The event loop itself would log an error in it, and go on."""
         assert self._loop is not None
         self._loop.call_later(seconds, self._guarded, work, *args)
 
     def _guarded(self, work: Callable[..., None], *args: Any) -> None:
-        """Do something that has nobody to raise an error to: an error ends the worker."""
+        """Call a function that has no caller to raise an error to: an error ends the worker."""
         try:
             work(*args)
         except BaseException as error:
@@ -312,9 +312,9 @@ class WorkerService:
                 raise
 
     def _fail(self, error: BaseException) -> None:
-        """End the worker at once: nobody can say what its state is worth, so that nothing more is said from it.
+        """End the worker at once and send nothing more, because its state may be wrong.
 
-        What is not committed is sent again to the worker that follows.
+        Uncommitted messages are sent again to the next worker.
         """
         self._failure = self._failure or error
         self.stop(f"an error of this program: {error!r}")
@@ -373,7 +373,7 @@ class WorkerService:
             self.handle(e.Claimed(ask.session, ask.streams, granted))
 
     def _unanswered(self, session: int, error: Exception, streams: tuple[int, ...] = ()) -> None:
-        """Whatever the registry fails with, the session is told, and only a lost lease ends more than that."""
+        """The registry has failed: tell the session; only a lost lease ends more than that."""
         if not isinstance(error, RegistryError):
             log.error("slot %d: asking the registry failed", self.setup.slot, exc_info=error)
         self.handle(e.RegistryFailed(session, str(error), streams))
@@ -417,7 +417,7 @@ class WorkerService:
             self._fail(error)
 
     async def on_loop(self, work: Callable[[WorkerState], T]) -> T:
-        """Ask the state something from the Flight server."""
+        """Ask the state from the Flight server."""
         assert self.state is not None
         self._must_be_sound()
         return work(self.state)

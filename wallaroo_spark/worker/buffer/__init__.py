@@ -1,1 +1,1 @@
-"""What a worker holds: the rows of each stream that are not committed."""
+"""The rows that a worker holds: those of each stream that are not committed."""

@@ -1,4 +1,4 @@
-"""All that a worker holds and that is not committed: a ledger a stream, within a budget of bytes.
+"""The uncommitted rows that a worker holds: a held stream for each stream, within a budget of bytes.
 
 Source: ``docs/architecture.md#rules``, rules 4 and 6 and ``docs/architecture.md#workers-keep-what-is-not-committed``.
 """
@@ -18,7 +18,7 @@ from wallaroo_spark.worker.buffer.segments import HeldLot, Lots, Piece
 
 @dataclass(frozen=True, slots=True)
 class FoundRange:
-    """A planned range that is here, as pieces to deliver, with the reference that each piece leads up to."""
+    """A planned range that is held, as pieces to deliver, with the reference that each piece leads up to."""
 
     key: StreamKey
     name: str
@@ -26,7 +26,7 @@ class FoundRange:
 
 
 LEDGER_OVERHEAD = 2048
-"""Bytes that a stream costs beside its name and its rows: its ledger, and what sessions know of it."""
+"""Bytes that a stream costs beside its name and its rows: its held stream, and the entries of sessions."""
 
 
 class Buffer:
@@ -58,7 +58,7 @@ class Buffer:
 
     @property
     def used(self) -> int:
-        """The bytes that rows take, and what may become rows."""
+        """The bytes that rows take, and unfinished frames, which may become rows."""
         return self._lots.used + self.unfinished
 
     def open(self, key: StreamKey, name: str, notified: int) -> Ledger:
@@ -82,13 +82,13 @@ class Buffer:
         return ledger
 
     def hold(self, lot: Lot) -> HeldLot:
-        """Rows that have come in, to :meth:`append` them stream by stream."""
+        """Rows that have arrived, to :meth:`append` them stream by stream."""
         return self._lots.hold(lot)
 
     def append(
         self, held: HeldLot, parts: Iterable[tuple[Ledger, StreamRows]], received_at: int, instance: str
     ) -> None:
-        """Take in what is new of one run, already told apart by stream. Raises :class:`RemoteProtocolError`."""
+        """Accept the new rows of one run, already sorted by stream. Raises :class:`RemoteProtocolError`."""
         for ledger, part in parts:
             before = ledger.end
             try:
@@ -99,13 +99,13 @@ class Buffer:
                     self.version += 1
 
     def settle(self, held: HeldLot) -> None:
-        """All that is new of a lot has been taken in."""
+        """All new rows of a lot have been accepted."""
         self._lots.touch(held)
         self._lots.settle()
         self._lots.merge()
 
     def merge(self) -> None:
-        """Make room where that costs nothing: what came in in small pieces is put together."""
+        """Make room where that costs nothing: join lots that arrived in small pieces."""
         self._lots.merge(tight=True)
 
     def end(self, ledger: Ledger) -> None:
@@ -114,13 +114,13 @@ class Buffer:
         self.version += 1
 
     def drop(self, ledger: Ledger) -> None:
-        """Let go of a stream's rows; what is not committed of it has to be sent again."""
+        """Drop a stream's rows; the uncommitted ones have to be sent again."""
         ledger.drop()
         self._lots.settle(tight=True)
         self.version += 1
 
     def drop_unstable(self, ledger: Ledger) -> None:
-        """Let go of a stream's rows behind its last stable reference."""
+        """Drop a stream's rows behind its last stable reference."""
         ledger.drop_unstable()
         self._lots.settle(tight=True)
         self.version += 1
@@ -134,7 +134,7 @@ class Buffer:
             self._names[ledger.key] = ledger.name
 
     def name(self, key: StreamKey) -> str:
-        """The name of a stream, empty when nobody has told this buffer; Spark's offset log has ids alone."""
+        """The name of a stream, empty when no NOTIFY has told it here; Spark's offset log has only ids."""
         ledger = self.ledgers.get(key)
         return ledger.name if ledger else self._names.get(key, "")
 
@@ -155,20 +155,20 @@ class Buffer:
         return reference if isinstance(reference, int) else None
 
     def senders(self) -> set[str]:
-        """The instances that have sent what is held."""
+        """The instances that have sent the held rows."""
         scopes = {key.scope for key in self.ledgers if key.scope}
         shared = (ledger for key, ledger in self.ledgers.items() if not key.scope)
         return scopes | {segment.instance for ledger in shared for segment in ledger.segments}
 
     def resumable(self, scope: str) -> Iterator[tuple[StreamKey, int]]:
-        """Each stream of a scope of which something is committed."""
+        """Each stream of a scope that has a committed reference."""
         for key in self._scopes.get(scope, ()):
             reference = self.committed[key]
             if isinstance(reference, int):
                 yield key, reference
 
     def commit(self, references: Mapping[StreamKey, Reference]) -> list[Ledger]:
-        """Spark has committed up to these; the ledgers that moved."""
+        """Spark has committed up to these references; returns the streams that moved."""
         moved = []
         for key, reference in references.items():
             ledger = self.ledgers.get(key)
@@ -182,7 +182,7 @@ class Buffer:
         return moved
 
     def rewind(self, references: Mapping[StreamKey, Reference]) -> list[StreamKey]:
-        """The query goes on from exactly these; the streams of which something must be sent again."""
+        """The query goes on from exactly these references; returns the streams that must be sent again."""
         back = [
             key
             for key, reference in self.committed.items()
@@ -201,7 +201,7 @@ class Buffer:
         return back
 
     def _went_back(self, key: StreamKey, before: Reference, after: Reference | None) -> bool:
-        """Whether a stream of which nothing is held is needed again; where ids are opaque a change means that."""
+        """Whether a stream without held rows is needed again; with opaque ids any change means that."""
         if not isinstance(before, int) or before == after:
             return False
         opaque = self._message_ids == "opaque" and key.scope
@@ -214,10 +214,10 @@ class Buffer:
     def extents(
         self, start: Mapping[StreamKey, Reference], max_rows: int | None = None, max_bytes: int | None = None
     ) -> dict[StreamKey, Extent]:
-        """What a batch that starts at ``start`` may take of each stream.
+        """How much of each stream a batch that starts at ``start`` may take.
 
-        Limits are for all streams together and are shared out in proportion to what each has; as each stream may take
-        one message at least, many streams may exceed a small limit.
+        Limits hold for all streams together, and are divided in proportion to the held rows of each. As each stream may
+        take at least one message, many streams may exceed a small limit.
         """
         whole = self._extents(start, {})
         rows, size = sum(e.rows for e in whole.values()), sum(e.bytes for e in whole.values())
@@ -235,7 +235,7 @@ class Buffer:
         return self._extents(start, shares)
 
     def plannable(self) -> bool:
-        """Whether a batch could take any of what is held."""
+        """Whether a batch could take any of the held rows."""
         return any(ledger.start < ledger.stable_end for ledger in self.ledgers.values())
 
     def owes(self, start: Mapping[StreamKey, Reference]) -> bool:
@@ -255,7 +255,7 @@ class Buffer:
         return found
 
     def find(self, planned: PlannedRange) -> FoundRange | None:
-        """A planned range, once all of it is here."""
+        """A planned range, once all of it is held."""
         ledger = self.ledgers.get(planned.key)
         if ledger is None:
             return self._lost(planned)
@@ -266,13 +266,13 @@ class Buffer:
         return FoundRange(planned.key, ledger.name, tuple(ledger.delivery(begin, end)))
 
     def _lost(self, planned: PlannedRange) -> FoundRange | None:
-        """An ephemeral range of this slot whose buffer is gone: it was delivered at most once, and not again."""
+        """An ephemeral range of this slot whose buffer is gone: it is delivered at most once, and cannot come again."""
         if isinstance(planned.end, str) and self._origin.same_slot(planned.end):
             return FoundRange(planned.key, "", ())
         return None
 
     def validate(self) -> None:
-        """Check what must always hold; for tests."""
+        """Check the invariants; for tests."""
         for key, ledger in self.ledgers.items():
             assert ledger.key == key
             assert ledger.committed == self.committed.get(key), (ledger, self.committed.get(key))

@@ -1,4 +1,4 @@
-"""Planned ranges as batches of rows, lot by lot: what came in together goes out together.
+"""Planned ranges as batches of rows, lot by lot: rows that arrived together leave together.
 
 Source: ``docs/architecture.md#rules``, rule 3 (order within a stream); ``docs/decisions/runs.md``.
 """
@@ -21,7 +21,7 @@ from wallaroo_spark.worker.buffer.segments import Piece
 ROWS_A_BATCH = 5_000
 """Rows to gather before a batch leaves, so that a stream of small pieces does not become a stream of small batches.
 
-A lot that has as many by itself leaves as it is; gathering costs a copy.
+A lot that has this many rows leaves as it is; gathering costs a copy.
 """
 BYTES_A_BATCH = 1 << 20
 
@@ -65,7 +65,7 @@ def _text(batch: list[_Part], found: Mapping[int, FoundRange], marks: Mapping[in
 
 
 NOTHING_YET = (no_rows(STORED_SCHEMA), _text([], {}, {}))
-"""The word of a read that waits: neither rows nor marks."""
+"""The heartbeat of a read that waits: neither rows nor marks."""
 
 
 def _columns(batch: list[_Part]) -> pa.RecordBatch:
@@ -76,7 +76,7 @@ def _columns(batch: list[_Part]) -> pa.RecordBatch:
 
 
 def _stored(pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
-    """The columns of these pieces, lot by lot; where they lie one behind the other they are not copied."""
+    """The columns of these pieces, lot by lot; pieces that follow each other in a lot are not copied."""
     begin = 0
     for end in range(1, len(pieces) + 1):
         if end < len(pieces) and pieces[end].lot is pieces[begin].lot:

@@ -1,4 +1,5 @@
-"""Which buffer a reference of an ephemeral stream is good for, and where a stream goes on that comes back from another.
+"""References of ephemeral streams: for which buffer one is valid, and where a stream continues that comes back from
+another buffer.
 
 Source: ``docs/protocol.md#points-of-reference``.
 """
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The buffer that ephemeral references are good for."""
+    """The buffer for which ephemeral references are valid."""
 
     slot: int
     generation: int
@@ -25,15 +26,15 @@ class Origin:
         return int(position) if (kind, int(slot), int(generation)) == ("e", self.slot, self.generation) else None
 
     def same_slot(self, reference: str) -> bool:
-        """Whether a reference is of this slot: only here can be said that what it refers to is gone."""
+        """Whether a reference is of this slot: only this slot can say that its rows are gone."""
         return int(reference.split(":")[1]) == self.slot
 
 
 class Passage:
-    """How far an ephemeral stream has been read here, for when it goes on elsewhere and comes back.
+    """How far an ephemeral stream has been read here; needed when it continues in another buffer and comes back.
 
     A batch is planned when the one before it is committed. So where a batch starts behind a reference of another
-    buffer, all that was read here before is committed, although nobody may ever have said so here.
+    buffer, everything that was read here before is committed, even if this worker was never told so.
     """
 
     def __init__(self, position: int) -> None:

@@ -1,8 +1,9 @@
-"""What a worker holds of one stream that is not committed, by position and by reference.
+"""The uncommitted rows of one stream, by position and by reference.
 
 A *position* counts rows in the order in which they were accepted, and stands for the same row for as long as the buffer
-lives; a *reference* is what Spark's offset log holds: the message id, or ``e:<slot>:<generation>:<position>`` for an
-ephemeral stream, which nobody can ask for again.
+lives. A *reference* is the entry in Spark's offset log: the message id, or ``e:<slot>:<generation>:<position>`` for an
+ephemeral stream, which cannot be sent again.
+
 Source: ``docs/protocol.md#points-of-reference``.
 """
 
@@ -25,7 +26,7 @@ from wallaroo_spark.worker.buffer.segments import HeldLot, Piece, Segment
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A part of a stream that a batch may take: it ends at ``end`` (a reference) and has so many rows and bytes."""
+    """A part of a stream that a batch may take: its end (a reference), and how many rows and bytes it has."""
 
     end: Reference
     rows: int
@@ -71,12 +72,12 @@ class Ledger:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is held."""
+        """Whether no rows are held."""
         return self.start == self.end
 
     @property
     def repeating(self) -> bool:
-        """Whether its sender has still to repeat messages by which it is told what is new; only with opaque ids."""
+        """Whether its sender still has to repeat messages, which show what is new; only with opaque ids."""
         return not self.ended and not self.ephemeral and self._rule.repeating
 
     @property
@@ -90,25 +91,27 @@ class Ledger:
         return self.end if self.ephemeral else self._stable_end
 
     def open(self, name: str, notified: int) -> None:
-        """A NOTIFY. What was sent behind the last stable reference may come otherwise, so it is let go."""
+        """A NOTIFY. Rows behind the last stable reference are dropped, because they may be sent differently now."""
         self.name, self.ended, self.broken_off = name, False, False
         self.drop_unstable()
         if not self.ephemeral:
             self._rule.resume(notified, self._committed_id)
 
     def close(self) -> None:
-        """The stream's end: a batch may end there whatever its last reference is, nothing has to go on from it."""
+        """The stream's end: a batch may end there whatever the last reference is, because nothing has to resume from
+        it.
+        """
         self.ended = True
         self._stable_end = self.end
 
     def drop_unstable(self) -> None:
-        """Let go of what stands behind the last stable reference."""
+        """Drop the rows behind the last stable reference."""
         if self.stable_end != self.end:
             self._drop_tail(self._stable_end)
             self._rule.rewind(self._id_before(self._stable_end))
 
     def drop(self) -> None:
-        """Let go of everything; what is not committed has to be sent again."""
+        """Drop everything; uncommitted rows have to be sent again."""
         if self.ephemeral:
             # A position may have been planned, so it must never stand for another row.
             self._drop_head(self.end)
@@ -118,10 +121,10 @@ class Ledger:
         self._rule = rule_for(self.increasing, self._committed_id, may_go_back=not self.key.scope)
 
     def append(self, rows: StreamRows, held: HeldLot, received_at: int, instance: str) -> Segment | None:
-        """Take in what is new of these rows, which lie in ``held``; None when nothing is.
+        """Accept the new ones of these rows, which lie in ``held``; None when there are none.
 
-        Raises :class:`RemoteProtocolError` when lasting and ephemeral messages meet in the stream, or opaque ids are
-        not repeated as they were sent; and when ids do not increase, where what comes before counts.
+        Raises :class:`RemoteProtocolError` when lasting and ephemeral messages meet in the stream, or when opaque ids
+        are not repeated in the order of sending; and when ids do not increase, where the rows before that count.
         """
         self._settle_kind(not rows.lot.plain and bool(int(rows.flags[0]) & Flags.EPHEMERAL))
         low, high, size = rows.low, rows.high, rows.size
@@ -159,7 +162,7 @@ class Ledger:
         )
 
     def recover(self) -> None:
-        """After an error half-way: what its segments have is held, and nothing behind them counts as accepted."""
+        """After an error half-way: the rows of its segments are held, and nothing behind them counts as accepted."""
         if self.segments:
             self.start, self.end = self.segments[0].first, self.segments[-1].end
         else:
@@ -183,7 +186,7 @@ class Ledger:
             self._stable_end = int(stable[-1])
 
     def _settle_kind(self, ephemeral: bool) -> None:
-        """Hold a session's messages against what is held of the stream, and known of it, from sessions before."""
+        """Compare the kind of a session's messages with the held rows and the committed reference."""
         if ephemeral != bool(self.ephemeral) and not self.empty:
             kinds = "EPHEMERAL messages follow others" if ephemeral else "others follow EPHEMERAL messages"
             raise broken(Fault.MIXED_EPHEMERAL, f"in stream {self.key.stream_id} {kinds} that are not committed yet")
@@ -193,7 +196,7 @@ class Ledger:
         self.ephemeral = ephemeral
 
     def position_after(self, reference: Reference | None) -> int | None:
-        """The position of the first row behind a reference; None when what is held does not go on from there."""
+        """The position of the first row behind a reference; None when the held rows do not follow it."""
         if reference is None and not self.ephemeral:
             return self.start if self._committed_id is None else None
         if reference is None or isinstance(reference, str) != bool(self.ephemeral):
@@ -232,9 +235,9 @@ class Ledger:
         return self._committed_id
 
     def extent(self, start: Reference | None, max_rows: int | None, max_bytes: int | None) -> Extent | None:
-        """What a batch that starts at ``start`` may take within the limits; None when that is nothing.
+        """How much a batch that starts at ``start`` may take within the limits; None when it may take nothing.
 
-        The first row always fits, and a batch ends at a stable id only, so it may exceed a limit to reach one.
+        The first row always fits, and a batch ends only at a stable id, so it may exceed a limit to reach one.
         """
         begin = self.position_after(start)
         if begin is None or begin >= self.stable_end or self._is_past(start):
@@ -248,7 +251,7 @@ class Ledger:
         return Extent(reference, end - begin, self._size(begin, end))
 
     def owes(self, start: Reference) -> bool:
-        """Whether rows up to ``start``, which Spark has committed, are held: its sender was not told yet."""
+        """Whether rows up to ``start``, which Spark has committed, are held: then the sender was not told yet."""
         begin = self.position_after(start)
         return begin is not None and begin > self.start
 
@@ -331,7 +334,7 @@ class Ledger:
         return begin, stop
 
     def _is_past(self, start: Reference | None) -> bool:
-        """Whether part of what follows ``start`` is committed, and therefore not held any more."""
+        """Whether a part of the rows behind ``start`` is committed, and therefore no longer held."""
         if not self.increasing or self._committed_id is None:
             return False
         return not isinstance(start, int) or start < self._committed_id
@@ -346,7 +349,7 @@ class Ledger:
         return begin, max(begin, position)
 
     def commit(self, reference: Reference) -> bool:
-        """Let go of what is committed; whether this moves anything forward."""
+        """Drop the committed rows; returns whether the reference moved forward."""
         if reference == self.committed:
             return False
         behind = self.position_after(reference)
@@ -360,7 +363,7 @@ class Ledger:
         return True
 
     def rewind(self, reference: Reference | None) -> bool:
-        """The query goes on from ``reference``; whether the sender must send again."""
+        """The query goes on from ``reference``; returns whether the sender must send again."""
         before = self.committed
         if reference == before:
             return False
@@ -379,7 +382,7 @@ class Ledger:
         return not ahead and not self.ephemeral
 
     def _joins(self, reference: Reference | None) -> int | None:
-        """Where what is held goes on from ``reference`` without a gap, if it does."""
+        """The position at which the held rows follow ``reference`` without a gap; None when they do not."""
         if self.ephemeral:
             return self.position_after(reference)
         if reference is None or isinstance(reference, str):
@@ -408,7 +411,7 @@ class Ledger:
         self._stable_end = min(self._stable_end, self.end)
 
     def validate(self) -> None:
-        """Check what must always hold; for tests."""
+        """Check the invariants; for tests."""
         at = self.start
         for segment in self.segments:
             assert segment.first == at, (self, segment.first, at)

@@ -34,7 +34,7 @@ class ReferenceRule(Protocol):
 
     @property
     def repeating(self) -> bool:
-        """Whether a sender has still to repeat what it sent before; what follows is told by what it repeats."""
+        """Whether a sender still has to repeat messages; the repetition shows which later messages are new."""
 
     def select(self, ids: Ids, flags: FlagsOf | None = None, *, rising: bool = False) -> Mask | None:
         """Which of these messages are new; None when all are. They count as accepted from here on.
@@ -54,13 +54,14 @@ class ReferenceRule(Protocol):
 
 
 class IncreasingIds:
-    """A message whose id is not above the last one accepted is a replay, until its sender has repeated all of that.
+    """A message whose id is not above the last accepted id is a replay, until its sender has repeated all accepted
+    messages.
 
-    From there on ids have to increase: one that does not would be a message that is lost in silence. Messages of one id
-    follow each other where those before the last are UNSTABLE, and a BOUNDARY may repeat the id that it stands behind.
+    From there on ids have to increase, because a message with a lower id would be lost in silence. Messages may share
+    an id if those before the last of them are UNSTABLE_REFERENCE, and a BOUNDARY may repeat the id in front of it.
 
-    A sender that ``may_go_back`` repeats whenever it wants to: Wallaroo's SDK, without a NOTIFY, when an ACK has a
-    reference below the one that it knew. Whatever is not above the last id is a replay then.
+    A sender that ``may_go_back`` may repeat at any time: Wallaroo's SDK does so without a NOTIFY, when an ACK has a
+    reference below the one that it knew. Every message whose id is not above the last one is a replay then.
     """
 
     repeating = False
@@ -117,11 +118,11 @@ class IncreasingIds:
         self.last = highest if self.last is None else max(self.last, highest)
 
     def resume(self, notified: int, committed: int | None) -> None:
-        """What is accepted stays accepted, whoever sends it again, and will be repeated first."""
+        """Accepted messages stay accepted, whichever session sends them again, and will be repeated first."""
         self._replay_to, self._repeated, self._sent_unstable = self.last, self.last is None, False
 
     def commit(self, ref: int) -> None:
-        """See :class:`ReferenceRule`. What is committed and was never accepted here may still be sent."""
+        """See :class:`ReferenceRule`. Committed messages that were never accepted here may still be sent."""
         if self.last is None or ref > self.last:
             self.rewind(ref)
 
@@ -132,12 +133,12 @@ class IncreasingIds:
 
 
 class OpaqueIds:
-    """Ids are compared for equality alone, so the order in which they were first sent tells what a replay repeats.
+    """Ids are compared for equality alone, so the order of sending shows which messages a replay repeats.
 
-    After a resume the sender repeats, in the same order, what it sent behind the committed reference; that much is
-    recognised and skipped. An id equal to the one before it is that message once more, such as the boundary that closes
-    a stream. Raises :class:`RemoteProtocolError` when the repetition differs, and when an id comes back that is still
-    needed to tell where the query stands.
+    After a resume the sender repeats, in the same order, the messages that it sent behind the committed reference;
+    these are recognised and skipped. An id equal to the one before it is the same message once more, such as the
+    boundary that closes a stream. Raises :class:`RemoteProtocolError` when the repetition differs, and when an id comes
+    again that is still needed to tell where the query is.
     """
 
     def __init__(self, last: int | None = None) -> None:
@@ -215,7 +216,7 @@ class OpaqueIds:
             self._skip_to = committed
 
     def commit(self, ref: int) -> None:
-        """See :class:`ReferenceRule`. Where ``ref`` is not held, what is held is being sent once more, up to it."""
+        """See :class:`ReferenceRule`. Where ``ref`` is not held, the held messages are being sent again, up to it."""
         if ref == self._committed:
             return
         self._committed = ref

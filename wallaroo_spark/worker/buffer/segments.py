@@ -1,9 +1,9 @@
-"""Rows of one stream as they came in, and the memory they hold.
+"""Rows of one stream as they arrived, and the memory that they hold.
 
-What came in together lies in one lot, whose memory is free once all of it is let go of. When less than half of a lot is
-still held, the rest moves to a lot of its own, so that a stream which waits long for its commit keeps little of others.
-Small lots that came in one after the other are put together, so that messages sent one by one cost little more than
-those sent at once.
+Rows that arrived together lie in one lot, whose memory is free once all of them are dropped. When less than half of a
+lot is still held, these rows move to a lot of their own, so that a stream which waits long for its commit keeps little
+memory of others. Small lots that arrived one after another are joined, so that messages sent one by one cost little
+more than those sent at once.
 
 Source: ``docs/architecture.md#rules``, rule 6.
 """
@@ -27,15 +27,15 @@ SEGMENT_OVERHEAD = 320
 LOT_OVERHEAD = 4096
 """Bytes that a lot costs beside its rows: numpy headers and Arrow's own bookkeeping (measured)."""
 SMALL_LOT = 4 * LOT_OVERHEAD
-"""Bytes of rows below which a lot is put together with its neighbours: what it costs by itself counts."""
+"""A lot with fewer bytes of rows is joined with its neighbours, because its own cost matters."""
 LARGEST_MERGED = 1 << 20
-"""Bytes of rows that are put together at the most: a lot stays until all of it is let go of, or half of it."""
+"""Most bytes of rows in a joined lot: a lot stays until half of it is dropped, or all of it."""
 _COMPACT_BELOW = 0.5
 _MERGE_FROM = 256
 
 
 class Lots:
-    """The lots of which something is held; ``used`` is the memory that they take, in bytes."""
+    """The lots that have held rows; ``used`` is the memory that they take, in bytes."""
 
     def __init__(self) -> None:
         self.used = 0
@@ -46,12 +46,12 @@ class Lots:
         self._unmerged = 0
 
     def hold(self, lot: Lot) -> HeldLot:
-        """A lot that has come in. It counts from when a segment holds some of it."""
+        """A lot that has arrived. It counts as soon as a segment holds some of it."""
         self._serial += 1
         return HeldLot(self, lot, self._serial)
 
     def change(self, held: HeldLot, more: int) -> None:
-        """A lot takes so many more bytes, or fewer."""
+        """A lot takes ``more`` bytes more than before, or fewer where it is negative."""
         self.used += more
         if more < 0:
             self.touch(held)
@@ -61,16 +61,16 @@ class Lots:
         self._touched.add(held)
 
     def enter(self, held: HeldLot) -> None:
-        """Something is held of a lot of which nothing was."""
+        """A segment holds rows of a lot that had no held rows."""
         self._held[held.serial] = held
         self._unmerged += held.size < SMALL_LOT
 
     def leave(self, held: HeldLot) -> None:
-        """Nothing is held of a lot any more."""
+        """No rows of a lot are held any more."""
         del self._held[held.serial]
 
     def merge(self, *, tight: bool = False) -> None:
-        """Put small lots together: where they have become many, or all that there are (``tight``)."""
+        """Join small lots: where they have become many, or all of them (``tight``)."""
         if not self._unmerged or (not tight and len(self._held) < self._merge_at):
             return
         run: list[HeldLot] = []
@@ -87,7 +87,7 @@ class Lots:
         self._merge_at = max(_MERGE_FROM, 2 * len(self._held))
 
     def _put_together(self, run: list[HeldLot]) -> None:
-        """One lot of several between which there is none, so that its place among all others is theirs."""
+        """One lot out of several that follow each other, so that its place among all others is theirs."""
         if len(run) < 2:
             return
         for held in run:
@@ -109,7 +109,7 @@ class Lots:
             merged.add(segment)
 
     def settle(self, *, tight: bool = False) -> None:
-        """Let go of what no segment holds in lots that segments have left: where it pays, or all (``tight``)."""
+        """Drop rows that no segment holds from lots that segments have left: where it pays, or from all (``tight``)."""
         touched, self._touched = self._touched, set()
         for held in touched:
             if held.segments and held.live < held.size * (1 if tight else _COMPACT_BELOW):
@@ -130,9 +130,9 @@ class Lots:
 
 
 class HeldLot:
-    """A lot of which segments are held. ``serial`` grows with the time at which its rows came in.
+    """A lot that segments hold rows of. ``serial`` grows with the time at which its rows arrived.
 
-    ``size`` is the cost of all its rows, ``live`` that of the rows which segments hold, both in bytes.
+    ``size`` is the cost of all its rows, ``live`` that of the held rows, both in bytes.
     """
 
     def __init__(self, lots: Lots, lot: Lot, serial: int) -> None:
@@ -158,7 +158,7 @@ class HeldLot:
         self._lots.change(self, SEGMENT_OVERHEAD + (self.size + LOT_OVERHEAD if first else 0))
 
     def remove(self, segment: Segment) -> None:
-        """A segment holds nothing of it any more."""
+        """A segment no longer holds rows of it."""
         self.segments.remove(segment)
         self.live -= segment.size
         if not self.segments:
@@ -166,7 +166,7 @@ class HeldLot:
         self._lots.change(self, -SEGMENT_OVERHEAD - (0 if self.segments else self.size + LOT_OVERHEAD))
 
     def shrink(self, size: int) -> None:
-        """A segment holds so many bytes less of it."""
+        """A segment holds ``size`` bytes less of it."""
         self.live -= size
         self._lots.touch(self)
 
@@ -175,7 +175,7 @@ class HeldLot:
         return self._lots.hold(_take(self.lot, rows))
 
     def compact(self) -> None:
-        """Let go of all rows that no segment holds."""
+        """Drop all rows that no segment holds."""
         segments = sorted(self.segments, key=lambda segment: segment.low)
         lot = _take(self.lot, np.concatenate([np.arange(segment.low, segment.high) for segment in segments]))
         places: list[tuple[Segment, int, int]] = []
@@ -191,7 +191,7 @@ class HeldLot:
         self._lots.change(self, more)
 
     def validate(self) -> None:
-        """Check what must always hold; for tests."""
+        """Check the invariants; for tests."""
         assert self.size == int(self.lot.sizes.sum()), self.size
         assert self.live == sum(segment.size for segment in self.segments), self.live
         places = sorted((segment.low, segment.high) for segment in self.segments)
@@ -220,7 +220,7 @@ def _together(lots: list[Lot]) -> Lot:
 class Segment:
     """Consecutive rows of one stream: ``low`` to ``high`` of a lot. ``first`` is the position of the first of them.
 
-    ``size`` is what its rows cost in memory, in bytes, and ``last_id`` the message id of the last one.
+    ``size`` is the memory that its rows cost, in bytes, and ``last_id`` the message id of the last one.
     """
 
     first: int
@@ -257,11 +257,11 @@ class Segment:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """What each of its rows costs in memory, in bytes."""
+        """The memory that each of its rows costs, in bytes."""
         return self.held.lot.sizes[self.low : self.high]
 
     def place(self, position: int) -> int:
-        """The row of the lot that stands at a position of the stream."""
+        """The row of the lot at a position of the stream."""
         return self.low + position - self.first
 
     def keep(self, begin: int, end: int) -> None:
@@ -273,7 +273,7 @@ class Segment:
         self.held.shrink(less)
 
     def piece(self, begin: int, end: int) -> Piece:
-        """Those of its rows that stand at positions ``begin`` to ``end``, of which it has some."""
+        """Its rows at positions ``begin`` to ``end``, of which it has some."""
         lot, low, high, size, last_id = self.held.lot, self.low, self.high, self.size, self.last_id
         if self.first < begin or self.end > end:
             low, high = self.place(max(begin, self.first)), self.place(min(end, self.end))
@@ -281,7 +281,7 @@ class Segment:
         return Piece(lot, self.held.serial, low, high, size, last_id, self.received_at, self.instance)
 
     def let_go(self) -> None:
-        """Hold nothing any more."""
+        """Drop all rows."""
         self.held.remove(self)
 
     def stable_ends(self) -> NDArray[np.int64]:
