@@ -19,8 +19,7 @@ QUICK = Backoff(initial=0.05, maximum=0.5, give_up_after=120)
 
 def addresses(receiver: Receiver) -> str:
     """Where the receiver's workers listen, as connectors are told."""
-    workers = [slot["worker"] for slot in receiver.status()["workers"] if "worker" in slot]
-    return ",".join(worker["connect"] for worker in workers)
+    return ",".join(receiver.addresses)
 
 
 def payload(stream: str, number: int) -> bytes:

@@ -110,6 +110,17 @@ class Receiver:
         """The registry's URL, for connectors on the same machine when it is embedded. It may hold a password."""
         return self._embedded.url if self._embedded else resolve_secret(self.options.registry)
 
+    @property
+    def addresses(self) -> list[str]:
+        """Where connectors connect, ``host:port``, a worker each in the order of their slots; empty when not started.
+
+        It is what ``Connector(workers=…)`` takes. A worker that takes another's place may have another port, unless the
+        option ``port`` fixes it.
+        """
+        announcer = self._announcer
+        found = announcer.workers() if announcer else {}
+        return [lease.connect for _, (lease, _) in sorted(found.items())]
+
     def start(self, writer: Any = None, *, checkpoint: str = "") -> Any:
         """Without a writer: start the workers and wait for them; returns the receiver itself.
 

@@ -1,0 +1,38 @@
+"""What programs that use this package test themselves with: rows, a receiver on one machine, a worker under orders.
+
+:func:`rows` makes the DataFrame that a receiver's stream would have, :class:`LocalReceiver` runs a query on what a
+test sends, and :class:`FakeWorker` is a real worker for connectors, without Spark and Redis. The pytest fixtures are in
+:mod:`wallaroo_spark.testing.plugin`; nothing else here needs pytest. Names load on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wallaroo_spark.testing.fake_worker import FakeWorker
+    from wallaroo_spark.testing.local import LocalReceiver
+    from wallaroo_spark.testing.proxy import Proxy, Trouble
+    from wallaroo_spark.testing.sent_rows import rows, rows_schema
+
+__all__ = ["FakeWorker", "LocalReceiver", "Proxy", "Trouble", "rows", "rows_schema"]
+
+_HOMES = {
+    "FakeWorker": "wallaroo_spark.testing.fake_worker",
+    "LocalReceiver": "wallaroo_spark.testing.local",
+    "Proxy": "wallaroo_spark.testing.proxy",
+    "Trouble": "wallaroo_spark.testing.proxy",
+    "rows": "wallaroo_spark.testing.sent_rows",
+    "rows_schema": "wallaroo_spark.testing.sent_rows",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,274 @@
+"""A worker for tests of connectors: the package's own on a real port, with the test in place of Spark and Redis.
+
+What a connector is told is therefore what a worker in production tells it: the credits, references, errors and their
+reasons. The test decides what the worker's surroundings do: when a batch is read and committed, when the network
+breaks, when the worker dies.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from wallaroo_spark.columnar import ROW_SCHEMA
+from wallaroo_spark.errors import ConfigurationError, TransportError
+from wallaroo_spark.inner.client import Range, Trust, WorkerClient
+from wallaroo_spark.options import Options
+from wallaroo_spark.references import Reference, References
+from wallaroo_spark.testing.one_slot import OneSlot
+from wallaroo_spark.testing.proxy import Proxy
+from wallaroo_spark.transport import parse_address
+from wallaroo_spark.worker.run import WorkerThread
+from wallaroo_spark.worker.service import WorkerSetup
+
+START_SECONDS = 30.0
+WAIT_SECONDS = 30.0
+"""How long a test waits for messages unless it says otherwise."""
+_LOOK_SECONDS = 0.5
+_NOT_STARTED = "the fake worker is not started; use it in a with statement"
+
+
+class FakeWorker:
+    """One worker at one address, for as long as the ``with`` block lasts; its methods may be called from any thread.
+
+    ``options`` are those of the options page in snake_case, for example ``cookie="secret"``, ``version="0.0.1"`` or
+    ``memory_budget=1 << 20``, which is what credits are granted out of. With ``ready=False`` the query has not started:
+    a HELLO has no answer before :meth:`begin`.
+
+    ``network`` is the proxy in front of the worker, which cuts, stalls and slows down connections.
+    """
+
+    def __init__(self, *, ready: bool = True, **options: Any) -> None:
+        refused = {"registry", "workers", "port", "advertise"} & options.keys()
+        if refused:
+            raise ConfigurationError(f"FakeWorker sets {', '.join(sorted(refused))} itself; leave it out")
+        self._options: dict[str, Any] = {"receiver": "fake", "host": "127.0.0.1", "workers": 1, **options}
+        self._ready = ready
+        self._token = secrets.token_urlsafe(16)
+        self._registry = OneSlot()
+        self._submission = 0
+        self._thread: WorkerThread | None = None
+        self._client: WorkerClient | None = None
+        self._epoch = 0
+        self._offsets: list[dict[str, dict[str, Reference]]] = [{}]
+        self._planned: list[Range] = []
+        self._batches: list[pa.Table] = []
+        self._query = threading.RLock()
+        self.network = Proxy(("127.0.0.1", 0))
+
+    def __enter__(self) -> Self:
+        self.network.__enter__()
+        try:
+            self._start()
+            if self._ready:
+                self.begin()
+        except BaseException:
+            self._stop()
+            self.network.__exit__()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._stop()
+        finally:
+            self.network.__exit__()
+
+    @property
+    def address(self) -> str:
+        """Where connectors connect, ``host:port``; the same when the worker has died and come back."""
+        return self.network.address
+
+    @property
+    def committed(self) -> pa.Table:
+        """The rows of all committed batches, in order, with the columns of a receiver's stream."""
+        with self._query:
+            return pa.concat_tables([ROW_SCHEMA.empty_table(), *self._batches])
+
+    def status(self) -> dict[str, Any]:
+        """The worker's own status: its sessions, instances, streams, bytes and counts."""
+        return self._asked().status()
+
+    # The query, which the test is.
+
+    def begin(self) -> None:
+        """Start the query, or start it again on the same checkpoint; connectors that wait are answered."""
+        with self._query:
+            self._epoch += 1
+            self._asked().rewind(self._epoch, len(self._batches) - 1, self._offsets[-1])
+
+    def read(self, at_least: int = 1, seconds: float = WAIT_SECONDS) -> pa.Table:
+        """Read the next batch: all messages that the worker has, once there are ``at_least`` so many.
+
+        Until it is committed the same batch is read at each call, as Spark runs a batch again: after :meth:`crash` it
+        is filled from what connectors send again. Nothing is acknowledged by it. Raises :class:`TransportError` when
+        the messages do not come within ``seconds``.
+        """
+        with self._query:
+            if not self._planned:
+                self._plan(at_least, seconds)
+            return self._read(seconds)
+
+    def commit(self, at_least: int = 1, seconds: float = WAIT_SECONDS) -> pa.Table:
+        """Commit the batch that :meth:`read` gave, or read one first; its connectors get their ACKs. Its rows."""
+        with self._query:
+            table = self.read(at_least, seconds)
+            reached: dict[str, dict[str, Reference]] = {}
+            for scope, stream, _, end in self._planned:
+                reached.setdefault(scope, {})[stream] = end
+            self._asked().committed(self._epoch, len(self._batches), reached)
+            self._offsets.append(_updated(self._offsets[-1], reached))
+            self._batches.append(table)
+            self._planned = []
+            return table
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Commit whatever comes, for the block: each message is acknowledged soon after it was sent.
+
+        An error of it is raised as the block ends.
+        """
+        stop = threading.Event()
+        failed: list[Exception] = []
+
+        def run() -> None:
+            while not stop.is_set():
+                try:
+                    if self._rows_to_come():
+                        self.commit()
+                    else:
+                        stop.wait(0.02)
+                except Exception as error:
+                    failed.append(error)
+                    return
+
+        thread = threading.Thread(target=run, name="fake-query", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(2 * WAIT_SECONDS)
+        if failed:
+            raise failed[0]
+
+    def go_back(self, batches: int = 1) -> None:
+        """Start the query again on a checkpoint that is so many batches older; connectors have to send those again.
+
+        The rows of these batches are in ``committed`` no longer.
+        """
+        with self._query:
+            keep = max(0, len(self._batches) - batches)
+            self._offsets, self._batches, self._planned = self._offsets[: keep + 1], self._batches[:keep], []
+            self.begin()
+
+    # What goes wrong around it.
+
+    def crash(self) -> None:
+        """The worker dies with all that is not committed, and another one serves the same address."""
+        self.network.refuse()
+        self._stop()
+        self._start()
+        self.begin()
+        self.network.accept()
+
+    def restart(self) -> None:
+        """The worker leaves in good order, telling connectors to come back, and another one serves the same address."""
+        self._stop()
+        self._start()
+        self.begin()
+
+    @contextmanager
+    def registry_away(self) -> Iterator[None]:
+        """For the block the registry does not answer the worker: who says HELLO is asked to try again later."""
+        self._registry.away = True
+        try:
+            yield
+        finally:
+            self._registry.away = False
+
+    @contextmanager
+    def redirecting(self, address: str) -> Iterator[None]:
+        """For the block who says HELLO is sent to another worker at ``host:port``."""
+        self._registry.elsewhere = address
+        try:
+            yield
+        finally:
+            self._registry.elsewhere = ""
+
+    # Its life.
+
+    def _start(self) -> None:
+        options = Options(**self._options)
+        self._submission += 1
+        self._thread = WorkerThread(WorkerSetup(options, 0, self._submission, self._token), self._registry)
+        self._thread.__enter__()
+        lease = self._registry.await_served(self._submission, START_SECONDS)
+        if lease is None:
+            raise TransportError(f"the fake worker does not serve after {START_SECONDS:g} s; its log says why")
+        self._client = WorkerClient(lease.flight, self._token, trust=Trust.of(options))
+        self.network.lead_to(parse_address(lease.connect))
+
+    def _stop(self) -> None:
+        client, thread = self._client, self._thread
+        self._client = self._thread = None
+        if client is not None:
+            client.close()
+        if thread is not None:
+            thread.__exit__(None, None, None)
+
+    def _asked(self) -> WorkerClient:
+        if self._client is None:
+            raise ConfigurationError(_NOT_STARTED)
+        return self._client
+
+    def _rows_to_come(self) -> int:
+        with self._query:
+            return int(self._asked().plan(self._offsets[-1])["rows"]) if not self._planned else 1
+
+    def _plan(self, at_least: int, seconds: float) -> None:
+        client, start = self._asked(), self._offsets[-1]
+        deadline = time.monotonic() + seconds
+        version = -1
+        while (plan := client.plan(start))["rows"] < at_least:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TransportError(
+                    f"the fake worker has {plan['rows']} messages after {seconds:g} s, and {at_least} were waited for; "
+                    f"its sessions are of {self.status()['instances']}"
+                )
+            version = client.available(version, min(left, _LOOK_SECONDS))["version"]
+        self._planned = [
+            (scope, stream, start.get(scope, {}).get(stream), end)
+            for scope, ends in plan["ends"].items()
+            for stream, end in ends.items()
+        ]
+
+    def _read(self, seconds: float) -> pa.Table:
+        batches: list[pa.RecordBatch] = []
+        done: set[int] = set()
+        for batch, marks in self._asked().read(self._planned, boundaries=True, wait=seconds):
+            batches.append(batch)
+            done.update(index for index, _, final in marks if final)
+        missing = [self._planned[index] for index in range(len(self._planned)) if index not in done]
+        if missing:
+            shown = "; ".join(
+                f"{scope or 'any instance'}, stream {stream}, to {end}" for scope, stream, _, end in missing
+            )
+            raise TransportError(
+                f"messages that were read before have not been sent again after {seconds:g} s: {shown}"
+            )
+        return pa.Table.from_batches(batches, schema=ROW_SCHEMA)
+
+
+def _updated(before: References, reached: References) -> dict[str, dict[str, Reference]]:
+    return {scope: {**before.get(scope, {}), **reached.get(scope, {})} for scope in {*before, *reached}}

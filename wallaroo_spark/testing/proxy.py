@@ -1,0 +1,190 @@
+"""A TCP proxy that does to connections what networks do: cut, reset, swallow, slow down, drip, stall.
+
+It carries bytes and knows no protocol, so it stands in front of anything: a worker, a sink, Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from enum import StrEnum
+
+CHUNK = 16 * 1024
+SLOW_BYTES = 4 * 1024
+SLOW_PAUSE = 0.01
+
+
+class Trouble(StrEnum):
+    """How bytes are treated, in both directions unless it says otherwise."""
+
+    NONE = "passed on"
+    SWALLOW = "read and dropped: the connection is half open"
+    SLOW = "passed on at some 400 kB/s"
+    DRIP = "passed on one byte at a time"
+    STALL = "not taken from the target: what it writes piles up"
+
+
+class Proxy:
+    """Listens on a loopback port of its own and connects to ``target``, in a thread with an event loop. A context
+    manager; its methods may be called from any thread, and have taken effect when they return.
+    """
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._server: asyncio.Server | None = None
+        self._links: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._trouble = Trouble.NONE
+        self._changed = asyncio.Event()
+        self.port = 0
+        self.connections = 0
+        """Connections accepted so far."""
+        self.swallowed = 0
+        """Bytes dropped so far."""
+
+    def __enter__(self) -> Proxy:
+        self._thread.start()
+        self._do(self._open)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._do(self._close)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def address(self) -> str:
+        """Where to connect to."""
+        return f"127.0.0.1:{self.port}"
+
+    def become(self, trouble: Trouble) -> None:
+        """Treat the bytes of all connections, those there are and those to come, in this way."""
+
+        async def change() -> None:
+            self._trouble = trouble
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+        self._do(change)
+
+    def cut(self) -> None:
+        """Close all connections in good order, in the middle of whatever they carry."""
+        self._do(lambda: self._end(reset=False))
+
+    def reset(self) -> None:
+        """End all connections with a reset."""
+        self._do(lambda: self._end(reset=True))
+
+    def refuse(self) -> None:
+        """End all connections and accept no more, until :meth:`accept`."""
+
+        async def shut() -> None:
+            assert self._server is not None
+            self._server.close()
+            await self._end(reset=True)
+
+        self._do(shut)
+
+    def accept(self) -> None:
+        """Listen again, on the same port."""
+        self._do(self._open)
+
+    def lead_to(self, target: tuple[str, int]) -> None:
+        """Connect new connections to another target; those there are stay as they are."""
+        self._target = target
+
+    def _do(self, work: Callable[[], object]) -> None:
+        coroutine = work()
+        assert asyncio.iscoroutine(coroutine)
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+
+    async def _open(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=CHUNK)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        await self._end(reset=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _end(self, *, reset: bool) -> None:
+        for link in list(self._links):
+            for writer in link:
+                if reset:
+                    # Lingering for no time at all makes the kernel say RST instead of FIN.
+                    linger = struct.pack("ii", 1, 0)
+                    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    writer.transport.abort()
+                else:
+                    writer.close()
+        self._links.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.connections += 1
+        try:
+            await self._connect(reader, writer)
+        finally:
+            self._tasks.discard(task)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target, limit=CHUNK)
+        except OSError:
+            writer.close()
+            return
+        link = (writer, far_writer)
+        self._links.add(link)
+        ways = {
+            asyncio.ensure_future(self._pump(reader, far_writer, False)),
+            asyncio.ensure_future(self._pump(far_reader, writer, True)),
+        }
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._links.discard(link)
+            for way in ways:
+                way.cancel()
+            await asyncio.wait(ways)
+            for end in link:
+                end.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, from_target: bool) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                data = await reader.read(CHUNK)
+                if not data:
+                    return
+                while from_target and self._trouble is Trouble.STALL:
+                    await self._changed.wait()
+                await self._pass_on(data, writer)
+
+    async def _pass_on(self, data: bytes, writer: asyncio.StreamWriter) -> None:
+        while data:
+            match self._trouble:
+                case Trouble.SWALLOW:
+                    self.swallowed += len(data)
+                    return
+                case Trouble.SLOW:
+                    piece, data = data[:SLOW_BYTES], data[SLOW_BYTES:]
+                    await asyncio.sleep(SLOW_PAUSE)
+                case Trouble.DRIP:
+                    piece, data = data[:1], data[1:]
+                    # One turn of the loop, so that the byte leaves before the next one joins it.
+                    await asyncio.sleep(0)
+                case _:
+                    piece, data = data, b""
+            writer.write(piece)
+            await writer.drain()
