@@ -39,10 +39,13 @@ JUDGED = ("protocol", "worker", "checkpoint", "sidecar")
 # Another Spark's settings would mix its jars with the installed ones.
 for _name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYTHONPATH", "PYSPARK_SUBMIT_ARGS", "PYSPARK_DRIVER_PYTHON"):
     os.environ.pop(_name, None)
-if OTHER_PYSPARK := os.environ.get("WALLAROO_PYSPARK"):
-    # A folder with another PySpark than the installed one, here and in every process that a test starts.
+OTHER_PYSPARK = os.environ.get("WALLAROO_PYSPARK", "")
+"""A folder with another PySpark than the installed one, for this process and every process that a test starts."""
+if OTHER_PYSPARK:
+    OTHER_PYSPARK = str(ROOT / OTHER_PYSPARK)
     sys.path.insert(0, OTHER_PYSPARK)
-    os.environ["PYTHONPATH"] = OTHER_PYSPARK
+# Programs that tests start import the tests, whatever folder they run in.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), OTHER_PYSPARK)))
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["SPARK_SUBMIT_OPTS"] = java_options()

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import pytest
 from chispa import assert_df_equality
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import SparkSession
+
+
+pytestmark = pytest.mark.both
+
+
+def test_it_is_the_pyspark_that_this_run_is_to_use(spark: SparkSession) -> None:
+    import pyspark
+
+    def versions(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        import pyspark
+
+        for frame in frames:
+            yield frame.assign(version=pyspark.__version__)
+
+    told = os.environ.get("WALLAROO_PYSPARK")
+    (found,) = spark.range(1).mapInPandas(versions, "id long, version string").collect()
+
+    assert spark.version == pyspark.__version__ == found.version
+    assert not told or told.endswith(f"pyspark-{'.'.join(spark.version.split('.')[:2])}")
 
 
 def test_it_has_four_task_slots_and_listens_on_loopback_only(spark: SparkSession) -> None:

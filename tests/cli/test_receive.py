@@ -97,7 +97,7 @@ def test_spark_submit_that_is_terminated_stops_the_query_first(tmp_path: Path) -
     spark_submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
     job = [str(ROOT / "jobs" / "receive.py"), "receive.yaml"]
     command = [spark_submit, "--properties-file", str(ROOT / "conf" / "local.conf"), *job]
-    variables = os.environ | {"THE_COOKIE": COOKIE, "PYTHONPATH": str(ROOT)}
+    variables = os.environ | {"THE_COOKIE": COOKIE}
     with (
         (tmp_path / "errors").open("w") as errors,
         subprocess.Popen(

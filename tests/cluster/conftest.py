@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.conftest import ROOT, StandaloneCluster
+from tests.conftest import StandaloneCluster
 
 SUBMIT_SECONDS = 240
 
@@ -41,7 +40,6 @@ def submit(standalone_cluster: StandaloneCluster, tmp_path: Path) -> Submit:
             check=False,
             timeout=SUBMIT_SECONDS,
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
         )
 
     return run

@@ -31,6 +31,7 @@ def run(spark: SparkSession, receiver: Receiver, sink: Any, checkpoint: str, **o
     return receiver.start(rows.writeStream.trigger(availableNow=True).foreachBatch(sink), checkpoint=checkpoint)
 
 
+@pytest.mark.both
 def test_a_run_takes_all_that_is_sent_acknowledges_its_last_batch_and_the_next_run_goes_on(
     spark: SparkSession, receiver: Receiver, feeders: Feeders, checkpoint: str
 ) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.both
 def test_a_worker_killed_in_the_middle_of_a_stream_loses_and_repeats_nothing(
     spark: SparkSession, feeders: Feeders, tmp_path: Path
 ) -> None:

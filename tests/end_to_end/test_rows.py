@@ -68,6 +68,7 @@ def expected_rows(instance: str, stream: str, count: int, *, flags: Flags, keys:
     ]
 
 
+@pytest.mark.both
 def test_connectors_of_every_revision_fill_one_table(
     spark: SparkSession, receiver: Receiver, feeders: Feeders, tmp_path: Path
 ) -> None:
@@ -138,6 +139,7 @@ def test_rows_keep_the_order_of_their_stream_across_batches(
     assert all(batches.values(name) == payloads(name, 1, 100) for name in "abc")
 
 
+@pytest.mark.both
 def test_nothing_is_acknowledged_that_no_commit_file_speaks_for(
     spark: SparkSession, receiver: Receiver, feeders: Feeders, tmp_path: Path
 ) -> None:

@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.conftest import ROOT
 from wallaroo_spark.registry import EmbeddedRedis
 
 pytestmark = pytest.mark.spark
@@ -28,7 +27,7 @@ def forms(secret: str) -> set[str]:
 
 def test_no_secret_is_in_anything_that_spark_or_redis_shows(tmp_path: Path) -> None:
     with EmbeddedRedis() as redis, (tmp_path / "driver.log").open("wb") as log:
-        environment = os.environ | GIVEN | {"REGISTRY": redis.url, "PYTHONPATH": str(ROOT)}
+        environment = os.environ | GIVEN | {"REGISTRY": redis.url}
         command = [sys.executable, "-m", "tests.receiver.shown", str(tmp_path)]
         ended = subprocess.run(command, stdout=log, stderr=log, env=environment, timeout=SECONDS, check=False)
     shown = {path: path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file()}

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Self
 
 from proving.processes import processes_with
-from tests.conftest import ROOT
 from tests.waiting import eventually
 
 MARK = "WALLAROO_TEST_DRIVER"
@@ -48,7 +47,7 @@ class Drivers:
     def start(self, port: int, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
         """A driver whose workers listen at ``port`` and the next one; see ``tests/receiver/driver.py``."""
         command = [sys.executable, "-m", self._module, str(self._directory), str(port), *arguments]
-        environment = os.environ | {MARK: self._mark, "PYTHONPATH": str(ROOT)} | variables
+        environment = os.environ | {MARK: self._mark} | variables
         with self._log(len(self._started)).open("wb") as log:
             driver = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True

@@ -82,6 +82,7 @@ def test_a_package_that_does_not_fit_is_named_with_the_command_that_helps(found:
     assert refused.value.message == said
 
 
+@pytest.mark.both
 def test_this_environment_is_fit_to_run(spark: SparkSession) -> None:
     checks.environment(spark)
 

@@ -29,6 +29,7 @@ fi
 if [ "$1 $2" = "-m pip" ]; then
     [ "$3" = --version ] && exit
     echo "pip ${{@: -1}}" >>"$NOTES"
+    while [ $# -gt 1 ]; do if [ "$1" = --target ]; then mkdir -p "$2"; fi; shift; done
     exit "${{PIP_STATUS:-0}}"
 fi
 exec "{sys.executable}" "$@"
@@ -177,6 +178,33 @@ def test_an_unknown_set_is_refused(machine: Machine) -> None:
 
     assert refused.returncode == 1
     assert "unknown set 'everything'" in refused.stderr
+
+
+def test_the_oldest_pyspark_is_installed_once_and_beside_the_newest_one(ready: Machine) -> None:
+    before = ready.calls()
+
+    first, second = ready.setup("oldest-pyspark"), ready.setup("oldest-pyspark")
+
+    assert (first.returncode, second.returncode, second.stderr) == (0, 0, ""), first.stderr
+    assert ready.calls() == [*before, "pip pyspark==4.2.*"]
+    assert (ready.root / ".venv" / "pyspark-4.2").is_dir()
+
+
+def test_the_oldest_pyspark_is_installed_again_where_that_failed(ready: Machine) -> None:
+    failed = ready.setup("oldest-pyspark", PIP_STATUS="1")
+
+    assert failed.returncode == 1
+    assert "PySpark 4.2 could not be installed" in failed.stderr
+    assert not (ready.root / ".venv" / "pyspark-4.2").exists()
+    assert ready.setup("oldest-pyspark").returncode == 0
+
+
+def test_the_oldest_pyspark_needs_an_environment(machine: Machine) -> None:
+    machine.java("17.0.1")
+    refused = machine.setup("oldest-pyspark")
+
+    assert refused.returncode == 1
+    assert "run ./scripts/setup test first" in refused.stderr
 
 
 def test_a_second_set_up_does_nothing_and_says_nothing(ready: Machine) -> None:

@@ -26,6 +26,8 @@ from wallaroo_spark.source.ranges import RangePartition
 from wallaroo_spark.source.reader import WallarooStreamReader
 
 SCHEMA = from_arrow_schema(ROW_SCHEMA)
+
+pytestmark = pytest.mark.both
 EVERYTHING = ReadAllAvailable()
 MakeReader = Callable[..., WallarooStreamReader]
 

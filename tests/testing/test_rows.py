@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
+pytestmark = pytest.mark.both
+
 
 def test_the_schema_is_that_of_the_source(spark: SparkSession) -> None:
     from pyspark.sql.types import StructType
