@@ -1,0 +1,181 @@
+"""The Python of README and docs runs as it stands there, from the top of each page to its end."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from proving.ports import lasting_port
+from tests.conftest import ROOT
+from tests.pages.reading import Reader, blocks_of, pages, python_blocks
+from tests.waiting import eventually
+from wallaroo_spark import BlockingConnector, Receiver
+from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.testing import FakeWorker, LocalReceiver
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECONDS = 120.0
+"""Far more than anything here takes; a limit, never an expectation."""
+TRIED = {"README.md", "docs/pubsub.md", "docs/testing.md"}
+"""The pages whose Python a test below runs."""
+
+
+def until(holds: Callable[[], Any], running: Future[None] | None = None) -> None:
+    """Wait until something holds; an error of the block that is running meanwhile is raised."""
+
+    def holds_or_failed() -> bool:
+        if running is not None and running.done():
+            running.result()
+        return bool(holds())
+
+    eventually(holds_or_failed, seconds=SECONDS)
+
+
+def numbered_lines(after: int | None) -> list[tuple[int, bytes]]:
+    """What the reader's own program has to send."""
+    return [(number, b"line %d" % number) for number in range((after or 0) + 1, 101)]
+
+
+@contextmanager
+def sink_program(folder: Path) -> Iterator[str]:
+    """``wallaroo-spark sink``; its address."""
+    command = [str(Path(sys.executable).with_name("wallaroo-spark")), "sink", "--to", str(folder), "--port", "0"]
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout is not None
+        said = re.match(r"Listening on (\S+),", program.stdout.readline())
+        assert said is not None
+        yield said[1]
+    finally:
+        program.terminate()
+        program.wait(SECONDS)
+        assert program.stdout is not None
+        program.stdout.close()
+
+
+def test_every_page_with_python_is_tried() -> None:
+    found = {str(page.relative_to(ROOT)) for page in pages() if python_blocks(page)}
+
+    assert found == TRIED
+
+
+def test_a_block_that_is_not_run_says_why() -> None:
+    left_out = [str(block) for page in pages() for block in blocks_of(page) if block.left_out]
+
+    assert left_out == []
+
+
+def test_the_readme(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COOKIE", "secret")
+    port = lasting_port((0, 1))
+    with EmbeddedRedis() as store, sink_program(tmp_path / "sink") as sink:
+        places = {
+            "redis://redis:6379": store.url,
+            "/data/": f"{tmp_path}/",
+            "port=7100": f"port={port}",
+            "host-a:7100,host-b:7101": f"127.0.0.1:{port},127.0.0.1:{port + 1}",
+            "sink-host:7200": sink,
+            # The session of the tests has four task slots, which is one less than two workers and two partitions take.
+            "partitions=2": "partitions=1",
+        }
+        page = Reader("README.md", places, spark=spark, numbered_lines=numbered_lines)
+
+        # Ten lines on each side.
+        running = page.begin()
+        until(lambda: "query" in page.names and page["query"].isActive, running)
+        page.run()
+        lines = spark.read.parquet(f"{tmp_path}/orders").orderBy("message_id").collect()
+        assert [(row.instance, row.message_id, row.line) for row in lines] == [
+            ("shop-1", number, line.decode()) for number, line in numbered_lines(None)
+        ]
+        page["query"].stop()
+        running.result(SECONDS)
+
+        # Publish results, and a subscriber.
+        before, printed = page["query"], []
+        page.names["print"] = lambda *shown: printed.append(shown)
+        running = page.begin()
+        until(lambda: page["query"] is not before and page["query"].isActive, running)
+        following = page.begin()
+        send_until(lambda: bool(printed), store.url)
+        page["query"].stop()
+        running.result(SECONDS)
+        following.result(SECONDS)
+        assert printed[0][1] == [{"instance": "shop-2", "count": 1}]
+
+        # A transactional sink, in a program like the first.
+        with Receiver(spark, "orders", workers=1, registry=store.url, cookie="secret") as receiver:
+            rows = receiver.stream().selectExpr("instance", "message_id", "CAST(value AS STRING) AS line")
+            page.names.update(receiver=receiver, orders=rows)
+            page.places["/data/"] = f"{tmp_path}/with-a-sink/"
+            page.run()
+            send(store.url, "shop-3", [1, 2, 3])
+            page["query"].stop()
+        until(lambda: any((tmp_path / "sink").glob("orders-*.out")))
+        page.finish()
+
+
+def send(registry: str, instance: str, ids: list[int]) -> None:
+    """Send some messages and wait until they are committed."""
+    settings: dict[str, Any] = {"registry": registry, "cookie": "secret", "drain_timeout": SECONDS}
+    with BlockingConnector("orders", instance=instance, **settings) as connector:
+        connector.open("orders").send_many([b"line %d" % number for number in ids], ids)
+
+
+def send_until(seen: Callable[[], bool], registry: str) -> None:
+    """Send a message after the other, until a subscriber has seen one: it begins with an epoch that is yet to come."""
+    numbers = iter(range(1, 1000))
+
+    def seen_after_another() -> bool:
+        send(registry, "shop-2", [next(numbers)])
+        return seen()
+
+    eventually(seen_after_another, seconds=SECONDS)
+
+
+def test_the_page_on_publish_subscribe(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wallaroo_spark.pubsub import Topic, publish
+
+    monkeypatch.setenv("COOKIE", "")
+    checkpoint = str(tmp_path / "checkpoint")
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 20).load()
+    printed: list[tuple[Any, ...]] = []
+    with EmbeddedRedis() as store, FakeWorker() as other:
+        places = {"redis://redis:6379": store.url, "host:7100": other.address}
+        page = Reader("docs/pubsub.md", places, print=lambda *shown: printed.append(shown))
+        with Topic(spark, "totals", checkpoint=checkpoint, partitions=1, registry=store.url):
+            query = (
+                rows.writeStream.foreachBatch(lambda frame, _: publish(frame, "totals"))
+                .option("checkpointLocation", checkpoint)
+                .start()
+            )
+            running = [page.begin(), page.begin(), page.begin()]
+            until(lambda: len(printed) > 20, running[0])
+            with other.committing():
+                until(lambda: other.committed.num_rows > 10, running[2])
+            query.stop()
+        for one in running[:2]:
+            one.result(SECONDS)
+        page.finish()
+    assert {len(shown) for shown in printed} == {2, 3}
+
+
+def test_the_page_on_testing(spark: SparkSession, tmp_path: Path) -> None:
+    page = Reader("docs/testing.md", {"/tmp/local-receiver": str(tmp_path / "first")}, spark=spark)
+    for _ in range(5):
+        page.run()
+    page.finish()
+
+    assert page["pytest_plugins"] == ["wallaroo_spark.testing.plugin"]
+    with LocalReceiver(spark, tmp_path / "second") as receiver:
+        page["test_a_line_is_a_row"](receiver)
