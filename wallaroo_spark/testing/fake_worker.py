@@ -64,22 +64,29 @@ class FakeWorker:
         self.network = Proxy(("127.0.0.1", 0))
 
     def __enter__(self) -> Self:
-        self.network.__enter__()
-        try:
-            self._start()
-            if self._ready:
-                self.begin()
-        except BaseException:
-            self._stop()
-            self.network.__exit__()
-            raise
+        self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begin to serve; what a ``with`` statement does, for where there can be none."""
+        self.network.__enter__()
         try:
-            self._stop()
+            self._start_worker()
+            if self._ready:
+                self.begin()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the worker and all connections."""
+        try:
+            self._stop_worker()
         finally:
             self.network.__exit__()
 
@@ -176,15 +183,15 @@ class FakeWorker:
     def crash(self) -> None:
         """The worker dies with all that is not committed, and another one serves the same address."""
         self.network.refuse()
-        self._stop()
-        self._start()
+        self._stop_worker()
+        self._start_worker()
         self.begin()
         self.network.accept()
 
     def restart(self) -> None:
         """The worker leaves in good order, telling connectors to come back, and another one serves the same address."""
-        self._stop()
-        self._start()
+        self._stop_worker()
+        self._start_worker()
         self.begin()
 
     @contextmanager
@@ -207,7 +214,7 @@ class FakeWorker:
 
     # Its life.
 
-    def _start(self) -> None:
+    def _start_worker(self) -> None:
         options = Options(**self._options)
         self._submission += 1
         self._thread = WorkerThread(WorkerSetup(options, 0, self._submission, self._token), self._registry)
@@ -218,7 +225,7 @@ class FakeWorker:
         self._client = WorkerClient(lease.flight, self._token, trust=Trust.of(options))
         self.network.lead_to(parse_address(lease.connect))
 
-    def _stop(self) -> None:
+    def _stop_worker(self) -> None:
         client, thread = self._client, self._thread
         self._client = self._thread = None
         if client is not None:
