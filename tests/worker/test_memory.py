@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
+
+import pytest
 
 PROGRAM = """
 import pyarrow as pa
@@ -18,3 +21,32 @@ def test_arrow_keeps_what_it_lets_go_of() -> None:
     kept, backend = done.stdout.split()
     assert kept in {"True", "False"}
     assert (backend == "jemalloc") == (kept == "True")
+
+
+SERVING = """
+import ctypes
+from wallaroo_spark.options import Options
+from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.worker.run import run_worker
+from wallaroo_spark.worker.service import WorkerSetup
+
+class Account(ctypes.Structure):
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks used free top"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+with EmbeddedRedis() as server, Registry(server.url, "orders") as registry:
+    options = Options.parse({"receiver": "orders", "registry": server.url, "host": "127.0.0.1"})
+    beats = run_worker(WorkerSetup(options, 0, registry.next_submission(), "a token"), registry, iter(()))
+    while not any(lease.flight for lease in registry.leases().values()):
+        next(beats)
+    account = ctypes.CDLL(None).mallinfo2
+    account.restype = Account
+    print(account().free)
+    beats.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc alone keeps this account")
+def test_a_worker_does_not_keep_what_its_keys_took() -> None:
+    done = subprocess.run([sys.executable, "-c", SERVING], capture_output=True, text=True, timeout=120, check=True)
+    assert int(done.stdout) < 8 << 20

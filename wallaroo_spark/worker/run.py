@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from wallaroo_spark.inner.trust import fleet_keys
 from wallaroo_spark.slots.service import ServiceThread, serve
 from wallaroo_spark.slots.tenancy import Registry
 from wallaroo_spark.worker.memory import keep_memory
@@ -28,5 +29,7 @@ class WorkerThread(ServiceThread):
 
 def run_worker(setup: WorkerSetup, registry: Registry, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """Serve the slot, yielding empty frames as heartbeats; ends when the worker does."""
+    # Deriving the keys takes 16 MiB once, which would be kept for as long as the worker lives.
+    fleet_keys(setup.token)
     keep_memory()
     yield from serve(WorkerThread(setup, registry), rows)
