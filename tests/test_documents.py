@@ -19,6 +19,7 @@ CITATION = re.compile(
 )
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 PATH = re.compile(rf"(?<![\w./-])(?:\./)?((?:{'|'.join(TOP)})/[\w./*-]*[\w*/])")
+ROLE = re.compile(r":(?:mod|class|func|meth|data|attr|exc):`~?([\w.]+)`")
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)`,\s+`((?:Test|test_)\w+)`")
 PLACEHOLDER = "NAME"
 COMMENT = re.compile(r"(?:^|\s)# .*$", re.MULTILINE)
@@ -115,6 +116,26 @@ def wrong_paths(text: str) -> Iterator[str]:
             yield f"{name}: there is no {test}"
 
 
+def wrong_roles(path: Path) -> Iterator[str]:
+    """References in the docstrings of a module, relative or from the package on, that lead to nothing."""
+    for name in ROLE.findall(text_of(path)):
+        dots = len(name) - len(name.lstrip("."))
+        parts = name.lstrip(".").split(".")
+        if dots:
+            folder = path.parents[dots - 1]
+        elif parts[0] == "wallaroo_spark":
+            folder = ROOT
+        else:
+            continue
+        while parts and (folder / parts[0]).is_dir():
+            folder = folder / parts.pop(0)
+        module = folder / "__init__.py"
+        if parts and (folder / f"{parts[0]}.py").exists():
+            module = folder / f"{parts.pop(0)}.py"
+        if parts and not re.search(rf"\b{parts[0]}\b", module.read_text(encoding="utf-8")):
+            yield f"{name}: there is no {parts[0]} in {module.relative_to(ROOT)}"
+
+
 def test_what_is_cited_is_in_the_repository() -> None:
     wrong = {
         str(path.relative_to(ROOT)): found
@@ -135,6 +156,13 @@ def test_the_links_of_all_pages_lead_somewhere() -> None:
 
 def test_the_paths_that_pages_and_code_name_are_there() -> None:
     wrong = {str(path.relative_to(ROOT)): found for path in files() if (found := list(wrong_paths(text_of(path))))}
+
+    assert wrong == {}
+
+
+def test_docstrings_refer_to_modules_and_names_that_are_there() -> None:
+    modules = [path for path in files() if path.suffix == ".py" and path.is_relative_to(ROOT / "wallaroo_spark")]
+    wrong = {str(path.relative_to(ROOT)): found for path in modules if (found := list(wrong_roles(path)))}
 
     assert wrong == {}
 

@@ -18,7 +18,7 @@ from wallaroo_spark.steps import SinkStep, passed
 log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
 RunPartitions = Callable[[int], Iterable[Vote]]
-"""Runs :func:`~.task.vote` for every partition of a batch, each somewhere, and collects the votes."""
+"""Runs :func:`~.vote.vote` for every partition of a batch, each somewhere, and collects the votes."""
 
 
 class Coordinator:

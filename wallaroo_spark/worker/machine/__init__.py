@@ -1,1 +1,1 @@
-"""What a worker decides: its state as a pure machine, with events in and instructions out."""
+"""The decisions of a worker: its state as a pure machine, with events in and instructions out."""

@@ -1,8 +1,8 @@
-"""What sessions send becomes rows in the buffer: bytes, frames, columns, and the streams that they belong to.
+"""Turns the bytes of sessions into rows in the buffer: bytes, frames, columns, and the streams that they belong to.
 
-What several sessions have sent at about the same time is decoded in one pass. Each session is served for itself for all
-that: bad input, and an error of this program, cost the session that they came from and no other. An error that cannot
-be laid to one of them costs all: what was taken out of their frames may be lost, and has to be sent again.
+Bytes of several sessions that arrived at about the same time are decoded in one pass. Each session is still handled by
+itself: bad input, or an error of this program, costs the session that caused it and no other. An error that belongs to
+no single session costs all of them: frames that were already taken may be lost, and have to be sent again.
 
 Source: ``docs/architecture.md#rules``, rule 7; ``docs/protocol.md#session-states`` and
 ``docs/protocol.md#stream-states``; ``docs/decisions/runs.md``.
@@ -35,7 +35,7 @@ from wallaroo_spark.worker.machine.sessions import Sessions
 from wallaroo_spark.worker.machine.streams import Streams
 
 LONGEST_HELLO = 5 + 4 * (2 + 0xFFFF)
-"""Bytes of a HELLO whose four fields are as long as they can be."""
+"""The longest HELLO: its four fields are as long as they can be."""
 Run = tuple[Client, MessageRun]
 Found = tuple[list[Client], Decoded, list[RunRows]]
 P = ParamSpec("P")
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Arrivals:
-    """Takes in what peers send."""
+    """Handles the bytes that peers send."""
 
     def __init__(self, sessions: Sessions, gates: Gates, handshake: Handshake, streams: Streams) -> None:
         self._sessions = sessions
@@ -53,7 +53,7 @@ class Arrivals:
         self._streams = streams
 
     def take_in(self, parts: tuple[tuple[int, bytes], ...], received_at: int) -> None:
-        """Bytes by session, which came in at ``received_at`` (µs since 1970 UTC)."""
+        """Handle bytes, given by session, that arrived at ``received_at`` (µs since 1970 UTC)."""
         try:
             self._take_in(parts, received_at)
         except Exception as error:
@@ -79,7 +79,7 @@ class Arrivals:
                 self._guarded(client, self._settle, client)
 
     def _guarded(self, client: Client, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | None:
-        """Do something for a session, which ends if that fails; None then."""
+        """Call a function for a session, which ends if the call fails; None then."""
         try:
             return work(*args, **options)
         except RemoteProtocolError as error:
@@ -99,7 +99,7 @@ class Arrivals:
             raise broken(Fault.FRAME_TOO_LONG, reason)
 
     def _next_run(self, client: Client) -> MessageRun | None:
-        """The next messages of a session; what comes before them is dealt with."""
+        """The next messages of a session; frames before them are handled."""
         while (found := client.protocol.next_event()) is not None:
             client.turn = None
             if isinstance(found, MessagesReceived):
@@ -132,7 +132,7 @@ class Arrivals:
                 self._buffer.settle(held)
 
     def _decoded(self, runs: list[Run]) -> list[Found]:
-        """The runs by stream, together with those that were decoded with them."""
+        """The runs by stream, with the sessions whose runs were decoded together."""
         unit = self._sessions.options.event_time_unit
         try:
             return [
@@ -156,7 +156,7 @@ class Arrivals:
         held: HeldLot | None,
         received_at: int,
     ) -> None:
-        """Take in what the session's streams may send. Raises :class:`RemoteProtocolError` for what they may not."""
+        """Accept the rows that the session's streams may send. Raises :class:`RemoteProtocolError` for the others."""
         buffer, counts = self._buffer, self._sessions.counts
         admission = client.protocol.admit(rows.spans, rows.count, error)
         parts = [part for part in rows.until(admission.end) if part.stream_id not in admission.ignored]
@@ -179,7 +179,7 @@ class Arrivals:
             raise admission.error
 
     def _end(self, client: Client, ledger: Ledger) -> None:
-        """A stream has ended; when all of it is committed already, say so once more: the connector waits for it."""
+        """A stream has ended; when all of it is committed already, acknowledge it again: the connector waits."""
         if ledger.broken_off:
             return
         self._buffer.end(ledger)
@@ -189,7 +189,7 @@ class Arrivals:
         self._sessions.tidy(ledger)
 
     def _settle(self, client: Client) -> None:
-        """What a session is told, and whether it is read on, once all that it has sent is dealt with."""
+        """Tell the session its credits and references, and decide whether it is read, after all its frames."""
         self._streams.ask(client)
         self._gates.tell(client, client.untold & client.streams)
         self._gates.regulate(client)

@@ -10,7 +10,7 @@ from wallaroo_spark.references import StreamKey
 
 
 class Phase(StrEnum):
-    """How far a connection has come on the worker's side; the protocol's own state is in its session."""
+    """The phase of a connection on the worker's side; the protocol's own state is in its session."""
 
     GREETING = "greeting"
     PARKED = "parked"
@@ -60,12 +60,12 @@ class Client:
 
     @property
     def revision(self) -> Revision:
-        """The revision that is spoken; HELLO has been received."""
+        """The revision of the session; HELLO has been received."""
         assert self.protocol.revision is not None
         return self.protocol.revision
 
     def key(self, stream_id: int) -> StreamKey:
-        """The identity of one of its streams."""
+        """The key of one of its streams."""
         return StreamKey(self.instance if self.revision.stream_scope == "instance" else "", stream_id)
 
     def __str__(self) -> str:

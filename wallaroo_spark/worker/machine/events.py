@@ -1,4 +1,5 @@
-"""What happens to a worker, and what it asks of the world: the vocabulary of :mod:`.state`.
+"""Events, which happen to a worker, and instructions, which it asks its shell to carry out: the vocabulary of
+:mod:`.state`.
 
 Events go in, instructions come out; both are values. Times: ``now`` is a monotonic clock in seconds, ``received_at``
 microseconds since 1970 UTC.
@@ -27,7 +28,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Bytes from peers, with their sessions, to be taken in together; ``received_at`` is in µs since 1970 UTC."""
+    """Bytes from peers, with their sessions, to be handled together; ``received_at`` is in µs since 1970 UTC."""
 
     parts: tuple[tuple[int, bytes], ...]
     received_at: int
@@ -43,7 +44,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A peer does not read what it is sent, and ``queued`` bytes wait for it."""
+    """A peer does not read, and ``queued`` bytes wait for it."""
 
     session: int
     queued: int
@@ -79,7 +80,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class ClaimsLost:
-    """These stream ids belong to another slot by now: the registry was emptied, and that one was faster."""
+    """These stream ids belong to another slot now: the registry was emptied, and the other slot claimed them first."""
 
     streams: frozenset[int]
 
@@ -95,7 +96,9 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The driver says what Spark has committed since: only what has changed. Without ``now``, it is the last Tick's."""
+    """The driver names the references that Spark has committed since the last event; only changed ones. Without
+    ``now``, the time is that of the last Tick.
+    """
 
     epoch: int
     batch: int
@@ -151,7 +154,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the connection: after what is written has left, or at once."""
+    """Close the connection: after the written bytes have left, or at once."""
 
     session: int
     at_once: bool = False
@@ -189,21 +192,21 @@ class AskClaims:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseClaims:
-    """Give stream ids back; nothing of them is held here any more."""
+    """Give stream ids back; no rows of them are held here any more."""
 
     streams: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseInstances:
-    """Give connector instances back: none is connected, and nothing that they have sent is held here any more."""
+    """Give connector instances back: none is connected, and none of their rows are held here any more."""
 
     instances: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WakeReaders:
-    """Something that planning or a waiting read may care about has changed."""
+    """Something that matters to planning or to a waiting read has changed."""
 
 
 @dataclass(frozen=True, slots=True)

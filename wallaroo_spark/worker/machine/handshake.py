@@ -13,7 +13,9 @@ from wallaroo_spark.worker.machine.sessions import Sessions
 
 
 class Handshake:
-    """Takes HELLOs, asks the registry whose they are, and answers; parks them until the query's place is known."""
+    """Takes HELLOs, asks the registry to which slot they belong, and answers; parks them until the query's references
+    are known.
+    """
 
     def __init__(self, sessions: Sessions, gates: Gates) -> None:
         self.ready = False
@@ -21,7 +23,7 @@ class Handshake:
         self._gates = gates
 
     def hello(self, client: Client) -> None:
-        """A sound HELLO has come."""
+        """A valid HELLO has arrived."""
         sessions, options = self._sessions, self._sessions.options
         sessions.log(client, f"says HELLO in {client.revision.name}")
         client.deadline = None
@@ -48,7 +50,7 @@ class Handshake:
                 self._ask(client)
 
     def begin(self) -> None:
-        """The query's place is known: OK can say what is committed, so those who wait may go on."""
+        """The query's references are known: OK can name them, so the parked connectors may go on."""
         self.ready = True
         for client in [c for c in self._sessions.clients.values() if c.phase is Phase.PARKED]:
             self._ask(client)

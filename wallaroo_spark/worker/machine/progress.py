@@ -1,4 +1,4 @@
-"""Where the query stands, as the driver says: what Spark has committed, and that it went back.
+"""The query's place, as the driver tells it: what Spark has committed, and that the query went back.
 
 Source: ``docs/architecture.md#rules``, rules 1 and 2; ``docs/protocol.md#rewinding``.
 """
@@ -16,7 +16,9 @@ from wallaroo_spark.worker.machine.sessions import Sessions
 
 
 class Progress:
-    """The newest epoch and batch that the driver has told of; what is older is counted and passed over."""
+    """Follows the newest epoch and batch that the driver has named; commit notices that are older are counted and
+    ignored.
+    """
 
     def __init__(self, sessions: Sessions, gates: Gates, recall: Recall) -> None:
         self.epoch = 0
@@ -38,7 +40,7 @@ class Progress:
         self._moved(moved)
 
     def rewound(self, event: e.Rewound) -> bool:
-        """A query goes on from exactly these references; False when that is no news."""
+        """A query goes on from exactly these references; False when the notice is stale."""
         if event.epoch < self.epoch or (event.epoch == self.epoch and event.batch < self.batch):
             self._sessions.counts["stale-commits"] += 1
             return False
@@ -56,7 +58,7 @@ class Progress:
         return True
 
     def _moved(self, ledgers: Iterable[Ledger]) -> None:
-        """Tell the senders what is committed, forget what nobody needs, and let more in."""
+        """Acknowledge to the senders, forget streams that nobody needs, and let more messages in."""
         sessions = self._sessions
         keys: dict[int | None, list[StreamKey]] = {}
         for ledger in ledgers:

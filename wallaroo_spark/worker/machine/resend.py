@@ -1,4 +1,4 @@
-"""Senders are made to go back: by NACK where the revision has it, else by connecting again.
+"""Makes senders go back: by NACK where the revision has it, else by connecting again.
 
 Source: ``docs/decisions/v3-leaves-by-closing.md``; ``docs/protocol.md#rewinding``.
 """
@@ -20,7 +20,7 @@ class Recall:
         self._sessions = sessions
 
     def send_again(self, keys: Iterable[StreamKey], why: str) -> None:
-        """Tell whoever sends these, or may have sent what is committed no longer."""
+        """Tell the sessions that send these streams, or that may have sent rows which are no longer committed."""
         # All are found before the first is told: a session that leaves takes with it what is known of its streams.
         pairs = [(client, key) for key in keys for client in self._senders(key)]
         for client, key in pairs:

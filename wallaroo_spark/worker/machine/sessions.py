@@ -1,7 +1,8 @@
-"""The connections of a worker: how they come, what they are told, and how they go.
+"""The connections of a worker: how they begin, what they are told, and how they end.
 
-The other parts of the worker's state (:mod:`.gates`, :mod:`.handshake`, :mod:`.streams`, :mod:`.progress`) stand on
-this one. What they ask of the world is gathered in ``out``.
+The other parts of the worker's state (:mod:`.pressure.gates`, :mod:`.handshake`, :mod:`.streams`, :mod:`.progress`) are
+built on this one. Their instructions are gathered in ``out``.
+
 Source: ``docs/protocol.md#session-states`` and ``docs/protocol.md#rewinding``.
 """
 
@@ -25,9 +26,9 @@ from wallaroo_spark.worker.machine.pressure.flow import FlowControl
 LEAVING_SECONDS = 5.0
 """How long a peer has to close after RESTART or ERROR."""
 LEAST_EARLY, EARLY_PART = 1 << 20, 16
-"""What all peers that have not been told OK may have sent, in bytes, and as a part of the budget."""
+"""The most bytes that all peers without OK may have sent, in bytes and as a part of the budget."""
 ACTIVE_SECONDS = 1.0
-"""How long a session counts as one that sends after it has."""
+"""How long a session counts as active after it has sent something."""
 
 
 class Sessions:
@@ -74,7 +75,7 @@ class Sessions:
             self.fault(self.clients[event.session], broken(Fault.WORKER_FULL, "too many connections"), at_once=True)
 
     def disconnected(self, event: e.Disconnected) -> None:
-        """The connection is gone, whoever ended it."""
+        """The connection is gone; either side may have ended it."""
         client = self.clients.get(event.session)
         if client is None:
             return
@@ -91,17 +92,17 @@ class Sessions:
         del self.clients[event.session]
 
     def stuck(self, event: e.Stuck) -> None:
-        """A peer does not read what it is sent."""
+        """A peer does not read the bytes that are sent to it."""
         client = self.clients.get(event.session)
         if client is not None:
             reason = f"does not read: {event.queued} bytes wait for it"
             self.fault(client, broken(Fault.PEER_NEVER_READS, reason), at_once=True)
 
     def give_up(self, sessions: Iterable[int], error: Exception) -> None:
-        """An error of ours while these sessions were being served: it costs all of them, and no other.
+        """An error of this program while these sessions were being served: it ends all of them, and no other.
 
-        Whatever they had sent may be lost, so they must send it again; what was done by half is put in order. An error
-        in this is for the caller to deal with, and then nobody can say what the state is worth.
+        Their messages may be lost, so they must send them again; parts of the state that were half changed are put in
+        order. An error in this method is for the caller to handle, and then the state may be wrong.
         """
         self.counts["internal-errors"] += 1
         cut_off = list(dict.fromkeys(sessions))
@@ -125,7 +126,7 @@ class Sessions:
             self.tidy(ledger)
 
     def _put_in_order(self, sessions: Iterable[int]) -> None:
-        """Have the parts of the state agree again, where an error came between them."""
+        """Make the parts of the state agree again after an error between them."""
         clients = self.clients
         self.buffer.unfinished = sum(client.unfinished for client in clients.values())
         self.early = sum(client.early for client in clients.values())
@@ -172,11 +173,11 @@ class Sessions:
                     self.send_off(client, f"nothing was sent for {seconds:g} seconds (idleTimeout)", told=True)
 
     def instances(self) -> set[str]:
-        """The connector instances that are served, or of which something is held."""
+        """The connector instances that are served, or of which rows are held."""
         return {self.clients[session].instance for session in self.serving} | self.buffer.senders()
 
     def _release_instances(self) -> None:
-        """Give back those that are gone and of which nothing is held: they may go to any worker now."""
+        """Give back instances that are gone and of which no rows are held: any worker may have them now."""
         if not self.assigned.issubset(self.clients[session].instance for session in self.serving):
             gone = self.assigned - self.instances()
             if gone:
@@ -184,14 +185,14 @@ class Sessions:
                 self.out.append(e.ReleaseInstances(tuple(sorted(gone))))
 
     def _active(self, client: Client) -> bool:
-        """Whether a session has sent something of late, or would if it had credits."""
+        """Whether a session has sent something recently, or would if it had credits."""
         return client.heard_at + ACTIVE_SECONDS > self._now or client.protocol.credits.available <= 0
 
     def weigh(self, client: Client) -> None:
-        """Count what has come of a session's next frame.
+        """Count the received bytes of a session's next frame.
 
-        Whoever has not been told OK must not be able to fill the buffer, so all that such peers have sent is counted by
-        itself. Raises :class:`RemoteProtocolError` where that is too much.
+        A peer without OK must not be able to fill the buffer, so the bytes of all such peers are counted separately.
+        Raises :class:`RemoteProtocolError` when they are too many.
         """
         pending = client.protocol.pending
         unfinished = pending if client.phase is Phase.STREAMING else 0
@@ -205,11 +206,11 @@ class Sessions:
             raise broken(Fault.WORKER_FULL, reasons.later(why))
 
     def heard(self, client: Client) -> None:
-        """A peer has sent something."""
+        """A peer has sent bytes."""
         client.heard_at = self._now
 
     def _awaits(self, client: Client) -> bool:
-        """Whether a silent peer has reason to be: it is not read, or waits to have its messages acknowledged."""
+        """Whether a silent peer has a reason: it is not read, or it waits for an ACK."""
         ledgers = (self.buffer.ledgers.get(key) for key in client.streams)
         return client.paused or any(ledger is not None and not ledger.empty for ledger in ledgers)
 
@@ -221,7 +222,7 @@ class Sessions:
                 self.send_off(client, reason)
 
     def fault(self, client: Client, error: RemoteProtocolError, *, at_once: bool = False) -> None:
-        """A peer broke a rule: tell it why where it can be told, close, and count."""
+        """A peer broke a rule: send it the reason if possible, close, and count."""
         self.counts[f"fault:{error.fields['fault']}"] += 1
         self.log(client, f"is sent away: {error.message}", warning=True)
         data = client.protocol.fail(error.message)
@@ -230,9 +231,10 @@ class Sessions:
         self.leave(client, at_once=at_once)
 
     def send_off(self, client: Client, why: str, *, told: bool = False) -> None:
-        """Have a connector that did nothing wrong connect again, in the way in which its revision does.
+        """Make a connector that did nothing wrong connect again, in the way of its revision.
 
-        ``told`` is for what its people should read: it is said in an ERROR wherever that does not stop the connector.
+        ``told`` is for reasons that its operator should read: they go into an ERROR wherever an ERROR does not stop the
+        connector.
         """
         revision = client.revision if client.phase is Phase.STREAMING else None
         if revision is None or not revision.has(Restart):
@@ -250,7 +252,7 @@ class Sessions:
             self.leave(client, wait=True)
 
     def _nack(self, client: Client) -> None:
-        """Say from where each stream is to be sent again, where the revision can say it."""
+        """Name the reference from which each stream is to be sent again, where the revision has NACK."""
         if client.phase is Phase.STREAMING and client.revision.has(Nack):
             for key in sorted(client.streams):
                 self.send(client, client.protocol.nack(key.stream_id, self.buffer.reference(key)))
@@ -294,7 +296,7 @@ class Sessions:
                 self.tidy(ledger)
 
     def tidy(self, ledger: Ledger) -> None:
-        """Forget a stream that nobody sends and of which nothing is held; another worker may have it now."""
+        """Forget a stream that no session sends and of which no rows are held; another worker may have it now."""
         if not ledger.empty or ledger.key not in self.buffer.ledgers:
             return
         owner = self.clients.get(ledger.owner) if ledger.owner is not None else None
@@ -313,9 +315,9 @@ class Sessions:
             self.claims.discard(stream_id)
 
     def send(self, client: Client, data: bytes) -> None:
-        """Have bytes written to a peer."""
+        """Send bytes to a peer."""
         self.out.append(e.Send(client.session, data))
 
     def log(self, client: Client, text: str, *, warning: bool = False, error: Exception | None = None) -> None:
-        """Have a line logged about a peer."""
+        """Log a line about a peer."""
         self.out.append(e.Log(client.session, f"{client} {text}", warning, error))

@@ -1,17 +1,17 @@
 """A worker's state as a pure machine: events in, instructions out; no socket, Redis, thread or clock.
 
 ``handle`` takes an event of :mod:`.events` and returns instructions that the shell carries out in their order. Bad
-input from one session ends that session and touches nothing of another. The parts, each on those before it:
+input from one session ends that session and does not affect another. The parts, each built on those before it:
 
 - :mod:`.sessions` -- connections come and go
-- :mod:`.gates` -- credits, and which sockets are read
+- :mod:`.pressure.gates` -- credits, and which sockets are read
 - :mod:`.handshake` -- HELLO to OK
-- :mod:`.recall` -- senders are made to go back
+- :mod:`.resend` -- senders are made to go back
 - :mod:`.streams` -- NOTIFY and claims
-- :mod:`.arrivals` -- what is sent becomes rows
-- :mod:`.progress` -- what the driver says of the query
-- :mod:`.relief` -- a full buffer gives way
-- :mod:`.turns` -- frames that are under way when it is full
+- :mod:`.arrivals` -- frames become rows
+- :mod:`.progress` -- the driver's notices about the query
+- :mod:`.pressure.shedding` -- a full buffer gives way
+- :mod:`.pressure.fair_queue` -- unfinished frames when the buffer is full
 
 Source: ``docs/architecture.md#rules``, rules 1 to 7; ``docs/protocol.md#session-states``,
 ``docs/protocol.md#rewinding`` and ``docs/protocol.md#points-of-reference``.
@@ -39,7 +39,7 @@ _SERVING = (Phase.PARKED, Phase.ASKING, Phase.STREAMING)
 
 
 class WorkerState:
-    """All that a worker knows. ``cookie`` is the secret itself, not where it is kept."""
+    """The whole state of a worker. ``cookie`` is the secret itself, not its place."""
 
     def __init__(self, options: Options, origin: Origin, cookie: str) -> None:
         self.options = options
@@ -57,7 +57,7 @@ class WorkerState:
 
     @property
     def ready(self) -> bool:
-        """Whether the driver has said where the query stands."""
+        """Whether the driver has told the query's references."""
         return self._handshake.ready
 
     @property
@@ -71,10 +71,10 @@ class WorkerState:
         return self.sessions.claims
 
     def handle(self, event: e.Event) -> list[e.Instruction]:
-        """Take in one event; what is to be done, in order.
+        """Handle one event; returns the instructions, in order.
 
-        An error of this program costs the sessions that the event is of. Where it is of none, or where they cannot be
-        ended in good order, the error is raised, and nothing must be asked of this state any more.
+        An error of this program ends the sessions of the event. When the event has none, or when they cannot be ended
+        in good order, the error is raised, and this state must not be used any more.
         """
         version = self.buffer.version
         try:
@@ -126,12 +126,12 @@ class WorkerState:
                 self.sessions.stop(event.reason)
 
     def instances(self) -> list[str]:
-        """The connector instances that are served, or of which something is held."""
+        """The connector instances that are served, or of which rows are held."""
         return sorted(self.sessions.instances())
 
     @property
     def assigned(self) -> set[str]:
-        """The instances that are to be given back once nothing of them is left."""
+        """The instances that are to be given back once no rows of them are held."""
         return self.sessions.assigned
 
     def activity(self) -> list[dict[str, Any]]:
@@ -150,7 +150,7 @@ class WorkerState:
         ]
 
     def status(self) -> dict[str, Any]:
-        """What an operator wants to know, as JSON-ready values; bytes and counts."""
+        """The status for an operator, as JSON-ready values; bytes and counts."""
         return {
             "slot": self.sessions.slot,
             "ready": self.ready,
@@ -167,7 +167,7 @@ class WorkerState:
         }
 
     def validate(self) -> None:
-        """Check what must always hold; every test fixture ends with it."""
+        """Check the invariants; every test fixture ends with it."""
         self.buffer.validate()
         clients = self.sessions.clients
         for client in clients.values():

@@ -1,4 +1,4 @@
-"""Streams are opened: by NOTIFY alone where an id belongs to its instance, by a claim where it is the whole source's.
+"""Opens streams: by NOTIFY alone where an id belongs to its instance, by a claim where it belongs to the whole source.
 
 Source: ``docs/protocol.md#stream-states``.
 """
@@ -39,14 +39,14 @@ class Streams:
             client.to_ask.append(notify.stream_id)
 
     def ask(self, client: Client) -> None:
-        """Ask for all the ids that one read has brought, in one go."""
+        """Ask the registry for all stream ids of one read at once."""
         if client.to_ask:
             self._sessions.out.append(e.AskClaims(client.session, tuple(client.to_ask)))
             self._asked.update(dict.fromkeys(client.to_ask, client.session))
             client.to_ask.clear()
 
     def _taken(self, client: Client, key: StreamKey) -> bool:
-        """Whether another session here has the stream, or what it sent is still needed by it."""
+        """Whether another session here has the stream, or still needs the rows that it sent."""
         clients = self._sessions.clients
         asking = clients.get(self._asked.get(key.stream_id, client.session))
         if asking is not None and asking is not client and key.stream_id in asking.asked:
@@ -94,7 +94,7 @@ class Streams:
         self.claimed(e.Claimed(event.session, event.streams, frozenset()))
 
     def lost(self, event: e.ClaimsLost) -> None:
-        """Ids that another slot has by now: what is held of them is sent there once more."""
+        """Another slot has these ids now: their held rows are sent again to that slot."""
         sessions = self._sessions
         keys = [StreamKey("", stream_id) for stream_id in event.streams & sessions.claims]
         sessions.claims -= event.streams
@@ -107,7 +107,7 @@ class Streams:
             sessions.tidy(ledger)
 
     def _bring_up_to_date(self, client: Client, notify: Notify) -> None:
-        """Say what was committed between OK and NOTIFY: sent again it is dropped, and no commit would tell of it."""
+        """Acknowledge what was committed between OK and NOTIFY: no later commit would tell the connector."""
         key = client.key(notify.stream_id)
         if self._sessions.buffer.reference(key) not in (None, notify.ref):
             self._gates.tell(client, [key])

@@ -1,1 +1,1 @@
-"""How a worker keeps within its memory: credit windows, which sockets are read, and what makes room when it is full."""
+"""How a worker keeps within its memory: credit windows, which sockets are read, and how a full buffer gets room."""

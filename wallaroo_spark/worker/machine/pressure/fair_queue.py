@@ -1,9 +1,9 @@
-"""Frames that are under way when the worker is full.
+"""Unfinished frames when the worker is full.
 
-What has come of a frame takes memory as rows do, and only the rest of it can make rows of it. Where the buffer is full
-and what it holds will not leave it, some of those who are in the middle of a frame may go on, and have some time to
-come to its end. So a full worker does not wait for ever, neither for those that it does not read nor for one that does
-not send the rest.
+The received bytes of a frame take memory as rows do, and only the rest of the frame can turn them into rows. When the
+buffer is full and its rows cannot leave it, some sessions with an unfinished frame may continue, and have a limited
+time to finish it. So a full worker waits forever neither for sessions that it does not read nor for one that does not
+send the rest.
 
 Source: ``docs/architecture.md#rules``, rules 6 and 8.
 """
@@ -38,7 +38,7 @@ class Turns:
             self._give(now + self._sessions.options.handshake_timeout)
 
     def _give(self, until: float) -> None:
-        """The rest of these frames fits into what is left, all together; those that a read waits for come first."""
+        """Frames whose missing bytes fit into the free memory, all together; those that a read waits for come first."""
         waiting = [c for c in self._sessions.streaming.values() if c.unfinished and c.turn is None]
         waiting.sort(key=lambda client: (not self._gates.needed(client), client.protocol.missing))
         others = [c for c in self._sessions.streaming.values() if c.turn is not None]

@@ -1,6 +1,6 @@
 """How much a worker lets in: credit windows granted out of the memory budget, and which sockets are read.
 
-Windows are fixed, as far as there is room for them, or adapted to what the query takes (:mod:`.pace`).
+Windows are fixed, as far as there is room for them, or adapted to the query's rate (:mod:`.pace`).
 
 Pure. Source: ``docs/protocol.md#credits``; ``docs/architecture.md#rules``, rule 6.
 """
@@ -25,7 +25,9 @@ _SMOOTHING = 10_000
 
 
 class Pressure(IntEnum):
-    """How full the buffer is: past soft only what a waiting read needs is let in, past hard nothing."""
+    """How full the buffer is: above the soft limit only messages that a waiting read needs are let in, above the hard
+    limit none.
+    """
 
     NONE = 0
     SOFT = 1
@@ -33,11 +35,11 @@ class Pressure(IntEnum):
 
 
 class FlowControl:
-    """The windows and gates of one worker, from its budget and what is in use.
+    """The windows and gates of one worker, from its budget and the memory in use.
 
     ``pace`` is None where windows are fixed. ``active`` is how many sessions have something to send, as far as is
-    known: what the next batch needs is shared among them, what the budget has room for among all. ``waiting`` is
-    whether a read waits for messages: they are to come then, whatever a batch needs.
+    known: the need of the next batch is divided among them, the room in the budget among all. ``waiting`` is whether a
+    read waits for messages, which are then let in whatever a batch needs.
     """
 
     def __init__(self, budget: int, pace: Pace | None = None) -> None:
@@ -52,7 +54,7 @@ class FlowControl:
 
     @classmethod
     def of(cls, options: Options) -> Self:
-        """As the options ``credits``, ``memoryBudget`` and those of the size of a batch say."""
+        """Made from the options ``credits``, ``memoryBudget`` and those of the size of a batch."""
         flow = cls(options.memory_budget)
         if options.credits == "adaptive":
             flow.pace = Pace(flow.soft_limit)
@@ -63,17 +65,17 @@ class FlowControl:
 
     @property
     def limit(self) -> int:
-        """Up to how many bytes held credits are granted."""
+        """Credits are granted up to this many held bytes."""
         return self.soft_limit if self.pace is None or self.waiting else self.pace.limit
 
     def observe(self, rows: int, size: int) -> None:
-        """Take note of what messages cost in memory."""
+        """Record the memory that messages cost."""
         if rows:
             weight = min(1.0, rows / _SMOOTHING)
             self._row_bytes += (size / rows - self._row_bytes) * weight
 
     def full(self, used: int) -> bool:
-        """Take note of what is in use; whether nobody gets credits for now, unless a read waits."""
+        """Record the memory in use; returns whether no session gets credits for now, unless a read waits."""
         if self.pace is not None:
             self.pace.arrived(used)
         return used >= self.limit
@@ -91,7 +93,7 @@ class FlowControl:
             self.pace.committed(self.pace.now if now is None else now, number, freed, used)
 
     def _bound(self, pace: Pace) -> None:
-        """What rows cost is an average of some, so a little more than the options say."""
+        """Bound the pace by the options; the memory of a row is an average, so a little more than they say."""
         rows = self._row_bytes * _ROOM
         pace.bound(self._least_rows * rows, min(self._most_rows * rows, self._most_bytes * _ROOM))
 
@@ -107,7 +109,7 @@ class FlowControl:
         return Pressure.SOFT if used >= self.soft_limit else Pressure.NONE
 
     def window(self, used: int, sessions: int) -> int:
-        """The credits that one of so many sessions may hold: its share of what is free, and at least one."""
+        """The credits that one of ``sessions`` sessions may hold: its share of the free memory, and at least one."""
         each = max(1, sessions) * self._row_bytes
         share = int((self.soft_limit - used) / each)
         if self.limit < self.soft_limit:

@@ -1,4 +1,4 @@
-"""What is let in: ACK frames with credits that are due, and the sockets that are not read for now.
+"""Grants credits in ACK frames, and decides which sockets are not read for now.
 
 Source: ``docs/protocol.md#credits``; ``docs/architecture.md#rules``, rules 1 and 6.
 """
@@ -40,7 +40,9 @@ class Gates:
         self.regulate_all()
 
     def settle(self) -> None:
-        """After every event: where the pressure has changed, or credits are to be had again, it is so for all."""
+        """After every event: apply a change of pressure to all sessions, and grant credits when they are available
+        again.
+        """
         flow, used = self._sessions.flow, self._sessions.buffer.used
         pressure, full = flow.pressure(used), flow.full(used)
         if pressure is not self._pressure:
@@ -68,10 +70,10 @@ class Gates:
             sessions.send(client, client.protocol.ack(credits, pairs))
 
     def tell(self, client: Client, keys: Iterable[StreamKey]) -> None:
-        """:meth:`acknowledge` what is committed of these streams of a session, or of none.
+        """:meth:`acknowledge` the committed references of these streams of a session, or of none.
 
-        A sender that is acknowledged may forget, and with opaque ids only what it repeats tells what it begins with. So
-        a stream that is still repeated is told of when that is over.
+        A sender may forget what is acknowledged, and with opaque ids only its repetition shows where it begins. So a
+        stream that is still being repeated is acknowledged when the repetition is complete.
         """
         references = []
         for key in keys:
@@ -84,7 +86,7 @@ class Gates:
         self.acknowledge(client, references)
 
     def regulate(self, client: Client) -> None:
-        """Read from a session's socket, or do not."""
+        """Decide whether to read from a session's socket."""
         streaming = client.phase is Phase.STREAMING
         used = self._sessions.buffer.used
         may_read = self._sessions.flow.may_read(used, streaming=streaming, needed=self._needed(client))
@@ -101,14 +103,14 @@ class Gates:
             self.regulate(client)
 
     def drains(self) -> bool:
-        """Whether what is held leaves the buffer by itself: it is read now, or a batch can take of it."""
+        """Whether the held rows leave the buffer by themselves: they are read now, or a batch can take some."""
         buffer = self._sessions.buffer
         if self.waited:
             return any(buffer.find(planned) is not None for planned in self.waited)
         return buffer.plannable()
 
     def _needed(self, client: Client) -> bool:
-        """:meth:`needed`, under soft pressure; with none or more of it that does not matter."""
+        """:meth:`needed`, under soft pressure; under any other pressure it does not matter."""
         soft = self._sessions.flow.pressure(self._sessions.buffer.used) is Pressure.SOFT
         return soft and self.needed(client)
 
@@ -119,9 +121,9 @@ class Gates:
         return self._lacks_sender(client.key(0).scope)
 
     def _lacks_sender(self, scope: str) -> bool:
-        """Whether nobody sends one of the streams of a scope that reads wait for: its NOTIFY may be on its way.
+        """Whether no session sends one of the streams of a scope that reads wait for: its NOTIFY may be on its way.
 
-        It is looked for once, until a stream gets a sender or loses one, and not once for each session.
+        This is computed once until a stream gets a sender or loses one, and not once for each session.
         """
         if self._known_at != self._sessions.turnover:
             self._known_at = self._sessions.turnover

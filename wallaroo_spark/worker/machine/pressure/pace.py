@@ -31,19 +31,19 @@ from collections.abc import Callable
 WORTH = 20
 """How many times its fixed price a batch should last."""
 SMALLEST_BATCH = 2 << 20
-"""Bytes that a batch may always have; a buffer that has no room for two such is not regulated."""
+"""Bytes that a batch may always have; a buffer without room for two such batches is not regulated."""
 START_PART = 8
-"""What a batch may have at first, as a part of the most that is held."""
+"""The size of the first batch, as a part of the most that may be held."""
 PATIENCE_SECONDS = 15.0
 """How long a full buffer waits for a commit before it may hold more."""
 CREEP_SECONDS = 900.0
-"""How long it then takes to come to the most that is held: ``maxTriggerDelay``, by default."""
+"""How long it then takes to reach the most that may be held: ``maxTriggerDelay``, by default."""
 FIRST_SECONDS = 5.0
-"""What a batch should last at most as long as its fixed price is not known."""
+"""The longest that a batch should last as long as its fixed price is not known."""
 FIRST_PROBE_SECONDS = 10.0
-"""How long after a batch was first held back some are made small: a query that starts has something better to do."""
+"""How long after a batch was first held back some batches are made small; a query that starts should not be slowed."""
 PROBE_EVERY = 64
-"""Batches from where some are made small to where the next are."""
+"""Number of batches between two groups that are made small."""
 _PROBES = 2
 _PROBE_PART = 4 * WORTH
 _GROWTH = 4
@@ -83,14 +83,14 @@ class Pace:
         self._set_limit()
 
     def bound(self, least: float, largest: float) -> None:
-        """A batch is planned from ``least`` bytes on, and takes no more than ``largest``."""
+        """A batch is planned from ``least`` bytes on, and takes at most ``largest``."""
         self._least = int(min(self.most, max(SMALLEST_BATCH, least)))
         self._largest = int(min(self.most, max(self._least, largest)))
         self.batch = self._bounded(self.batch)
         self._set_limit()
 
     def arrived(self, used: int) -> bool:
-        """Take note of what is held; whether that is all that may be."""
+        """Record the held bytes; returns whether they are at the limit."""
         if self._began is None and used:
             self._began = self.now
         if used < self.limit:
@@ -100,7 +100,7 @@ class Pace:
         return True
 
     def tick(self, now: float, used: int, plannable: Callable[[], bool]) -> None:
-        """Time has passed; ``plannable`` tells whether a batch could take any of what is held."""
+        """Time has passed; ``plannable`` tells whether a batch could take any of the held rows."""
         passed, self.now = max(0.0, now - self.now), max(now, self.now)
         if not self.arrived(used) or self.limit >= self.most:
             return

@@ -1,8 +1,9 @@
-"""When the buffer is full and nothing would ever leave it, something has to give way.
+"""Makes room when the buffer is full and no row would ever leave it.
 
-Rows leave by being committed, and are committed once they have been planned and read. That stands still when a read
-waits for messages that there is no room for, and when nothing held may end a batch. Source:
-``docs/architecture.md#rules``, rule 6.
+Rows leave by being committed, and they are committed once they have been planned and read. That stops when a read waits
+for messages that there is no room for, and when no held row may end a batch.
+
+Source: ``docs/architecture.md#rules``, rule 6.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from wallaroo_spark.worker.machine.sessions import Sessions
 
 
 class Relief:
-    """Makes room, at the cost of having messages sent again or, where that would not help, of a session.
+    """Makes room, at the price of having messages sent again or, where that would not help, of a session.
 
-    What has been let go of is asked for when no read waits any longer. Asked for at once, it would be back before what
-    the read waits for, take the same room and be let go of again; and in some revisions a session can only go back as a
-    whole, with the streams that are waited for.
+    Dropped rows are asked for again when no read waits any longer. If they were asked for at once, they would be back
+    before the rows that the read waits for, take the same room and be dropped again; and in some revisions a session
+    can only go back as a whole, with the streams that reads wait for.
     """
 
     def __init__(self, sessions: Sessions, gates: Gates, recall: Recall) -> None:
@@ -52,7 +53,7 @@ class Relief:
         return self._sessions.flow.pressure(self._buffer.used)
 
     def _make_room(self) -> None:
-        """Let go of streams that no read waits for, those first that can be had again, and the largest of them."""
+        """Drop streams that no read waits for: first those that can be sent again, and of them the largest."""
         waited = {planned.key for planned in self._gates.waited}
         ledgers = [ledger for ledger in self._buffer.ledgers.values() if not ledger.empty]
         others = [ledger for ledger in ledgers if ledger.key not in waited]
@@ -87,7 +88,7 @@ class Relief:
         self._sessions.tidy(ledger)
 
     def _drop_unstable_tails(self) -> None:
-        """Where no stream has anything that a batch may end at, end the one that has sent most since it could."""
+        """When no stream has a row at which a batch may end, end the session that has sent most since it could."""
         while self._sessions.flow.pressure(self._buffer.held) is not Pressure.NONE:
             ledgers = [ledger for ledger in self._buffer.ledgers.values() if not ledger.empty]
             if not ledgers or any(ledger.start < ledger.stable_end for ledger in ledgers):
