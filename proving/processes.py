@@ -50,6 +50,7 @@ def _running() -> Iterator[psutil.Process]:
 
 def _environment_of(process: psutil.Process) -> dict[str, str]:
     try:
-        return process.environ()
+        found: dict[str, str] = process.environ()
     except psutil.Error:
         return {}
+    return found

@@ -27,6 +27,10 @@ def named(row: Row) -> str:
     return row.name
 
 
+def as_keyword(row: Row, value: Any) -> dict[str, Any]:
+    return {row.attribute: value}
+
+
 def values(row: Row) -> st.SearchStrategy[Any]:
     """Values that the row allows."""
     least = int(row.minimum or 0)
@@ -48,6 +52,7 @@ def values(row: Row) -> st.SearchStrategy[Any]:
         case Kind.JSON:
             references = st.dictionaries(st.integers(0, 2**64 - 1).map(str), st.integers(0, 2**64 - 1))
             return st.dictionaries(NAMES, references)
+    raise AssertionError(f"no values of kind {row.kind} are known")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=named)
@@ -152,10 +157,10 @@ def test_a_text_that_cannot_be_read_is_named_with_what_was_expected(name: str, t
 @pytest.mark.parametrize("row", [row for row in ROWS if row.minimum], ids=named)
 def test_a_value_below_its_bound_is_refused_and_the_bound_is_allowed(row: Row) -> None:
     assert row.minimum is not None
-    assert getattr(Options(**{row.attribute: row.minimum}), row.attribute) == row.minimum
+    assert getattr(Options(**as_keyword(row, row.minimum)), row.attribute) == row.minimum
 
     with pytest.raises(ConfigurationError, match=rf"option {row.name}: .* is not "):
-        Options(**{row.attribute: row.minimum - 1})
+        Options(**as_keyword(row, row.minimum - 1))
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.choices], ids=named)
@@ -178,7 +183,7 @@ def test_a_name_unlike_any_other_points_to_the_page() -> None:
 
 @pytest.mark.parametrize("row", SECRETS, ids=named)
 def test_a_secret_is_never_shown(row: Row) -> None:
-    options = Options(**{row.attribute: "hush-hush"})
+    options = Options(**as_keyword(row, "hush-hush"))
 
     assert "hush-hush" not in repr(options)
     assert "hush-hush" not in str(options)

@@ -11,7 +11,7 @@ from proving.bench.stage import Context, Installation, noop
 from proving.bench.usage import MEBIBYTE
 from proving.ticker import Ticker
 
-SHORT = {"warm_up": 5.0, "window": 1.0, "windows": 5}
+SHORT: dict[str, Any] = {"warm_up": 5.0, "window": 1.0, "windows": 5}
 WAYS = ("fixed", "adaptive")
 LOOK_SECONDS = 0.1
 

@@ -119,4 +119,6 @@ def measure(count: int, repetitions: int, progress: Callable[[str], None]) -> di
 
 def slowest(result: dict[str, Any], shape: str = "varied 20-180 B", streams: int = 1) -> float:
     """The slowest revision of a case, by its median."""
-    return min(case["median"] for case in result["cases"] if (case["shape"], case["streams"]) == (shape, streams))
+    return min(
+        float(case["median"]) for case in result["cases"] if (case["shape"], case["streams"]) == (shape, streams)
+    )

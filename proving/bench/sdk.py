@@ -111,7 +111,7 @@ def measure(directory: Path, count: int, repetitions: int, progress: Callable[[s
 
 def slowest(result: dict[str, Any], way: str = "send_many") -> float:
     """Of the revisions, by the clock."""
-    return min(case["clock"]["median"] for case in result["cases"] if case["way"] == way)
+    return min(float(case["clock"]["median"]) for case in result["cases"] if case["way"] == way)
 
 
 async def send(load: Load) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,14 +78,14 @@ def role_of(process: Process, line: str, workers: Iterable[int]) -> str | None:
     return None
 
 
-def cpu_by_role(workers: Iterable[int], root: int | None = None) -> Counter[str]:
+def cpu_by_role(workers: Iterable[int], root: int | None = None) -> dict[str, float]:
     """Seconds of processor time by role so far, of everything below ``root`` (this process) and of itself, "driver".
 
     Spark's Python daemons collect the tasks' processes that have ended, so theirs counts too.
     """
     root, known = root or os.getpid(), set(workers)
     everything = processes()
-    seconds: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
     if root in everything:
         seconds["driver"] += everything[root].own
     for process in below(everything, root):

@@ -10,7 +10,7 @@ from typing import Any
 from proving.simulator.history import History
 
 Action = Callable[[], None]
-Steps = Generator[Any, Any, None]
+Steps = Generator[Any, Any, Any]
 """A process: yields seconds to sleep, or a :class:`Promise` to wait for."""
 
 

@@ -6,6 +6,7 @@ The announcer and the checkpoint's watcher are the product's own; what is a thre
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, cast
 
 from proving.simulator.checkpoint import RECEIVER, SimulatedFiles
@@ -42,9 +43,11 @@ class Watcher(CheckpointWatcher):
 class AnnouncerByHand(Announcer):
     """The product's announcer, whose workers are told at once and one after the other."""
 
-    def commit(self, epoch: int, batch: int, references: References) -> None:
+    def commit(
+        self, epoch: int, batch: int, references: References, undecided: Collection[tuple[str, str]] = ()
+    ) -> None:
         """Spark has committed a batch."""
-        super().commit(epoch, batch, references)
+        super().commit(epoch, batch, references, undecided)
         self.settle()
 
     def settle(self, seconds: float = TELL_SECONDS) -> bool:

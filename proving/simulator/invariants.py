@@ -141,8 +141,8 @@ class Judge:
                 raise Violation(f"{source.name} is planned up to {end!r}")
             if isinstance(end, str):
                 continue
-            place = source.after(end) - 1
-            if place < source.after(begin):
+            place = source.after(_id(end)) - 1
+            if place < source.after(_id(begin)):
                 raise Violation(f"{source.name} is planned backwards: ({begin}, {end}]")
             if not source.stable(place):
                 raise Violation(f"{source.name} is planned up to {end}, which cannot be resumed from")
@@ -158,7 +158,7 @@ class Judge:
             if source.ephemeral:
                 self._in_order(source, found.pop(key, []))
                 continue
-            places = range(source.after(begin), source.after(to))
+            places = range(source.after(_id(begin)), source.after(_id(to)))
             wanted = [(key, source.ids[place], source.payload(place)) for place in places]
             if found.pop(key, []) != wanted:
                 got = [row[1] for row in rows if row[0] == key]
@@ -225,3 +225,9 @@ class Judge:
             if process is None or not process.alive or not process.content:
                 late.append(f"{program.instance} waits for acknowledgements")
         return late
+
+
+def _id(reference: int | str | None) -> int | None:
+    """A reference of a stream that is not ephemeral."""
+    assert not isinstance(reference, str)
+    return reference

@@ -9,6 +9,7 @@ from unittest import mock
 
 import numpy as np
 
+from proving.simulator.core import Steps
 from proving.simulator.query import Query, Task
 from proving.simulator.worker import Worker
 from wallaroo_spark.checkpoint import files
@@ -158,11 +159,12 @@ def commits_before_the_sink() -> AbstractContextManager[Any]:
     """The watcher is shown the commit of a batch that is still being read."""
     run = Query._read
 
-    def early(self: Query, start: Any, end: Any) -> Iterator[Any]:
+    def early(self: Query, start: Any, end: Any) -> Steps:
         batch = max(self.world.checkpoint.batches("offsets"))
         self.world.checkpoint.commit(batch)
         self.driver.wake_watcher()
-        return (yield from run(self, start, end))
+        rows = yield from run(self, start, end)
+        return rows
 
     return mock.patch.object(Query, "_read", early)
 

@@ -67,7 +67,7 @@ class Worker(Part):
         self.beyond = Part(f"{self.name}'s callers")
         self.options = world.options(workers)
         self.state: WorkerState | None = None
-        self.lease: Lease | None = None
+        self.lease: Lease = None  # type: ignore[assignment]  # nothing reads it before a slot is held
         self.serving = False
         self.stopping = False
         self.address = f"10.0.0.{self.number}:7100"

@@ -17,6 +17,7 @@ from wallaroo_spark.checkpoint import (
     receivers_in,
 )
 from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.references import References
 
 from .conftest import DATA, offset, offsets_text
 
@@ -54,8 +55,8 @@ def test_each_of_two_receivers_finds_its_own_source() -> None:
 
 
 def test_of_two_sources_of_one_receiver_the_one_that_is_less_far_counts() -> None:
-    one = {"a": {"1": 9, "2": 7, "3": "e:0:5:40"}, "b": {"4": 1}, "": {"5": 2}}
-    other = {"a": {"1": 2**63, "2": 7, "3": "e:0:5:7"}, "": {"5": 1, "6": 3}}
+    one: References = {"a": {"1": 9, "2": 7, "3": "e:0:5:40"}, "b": {"4": 1}, "": {"5": 2}}
+    other: References = {"a": {"1": 2**63, "2": 7, "3": "e:0:5:7"}, "": {"5": 1, "6": 3}}
     for first, second in ((one, other), (other, one)):
         planned = parse_offsets(4, offsets_text(offset(first), "-", offset(second)), "orders")
         assert planned is not None
@@ -244,8 +245,8 @@ def test_holes_show_behind_what_a_purge_has_left() -> None:
 
 
 def test_only_what_differs_is_changed() -> None:
-    before = {"a": {"1": 10, "2": 20}, "b": {"1": 5}}
-    after = {"a": {"1": 10, "2": 25, "3": 1}, "b": {"1": 5}, "c": {"9": "e:1:2"}}
+    before: References = {"a": {"1": 10, "2": 20}, "b": {"1": 5}}
+    after: References = {"a": {"1": 10, "2": 25, "3": 1}, "b": {"1": 5}, "c": {"9": "e:1:2"}}
     assert changed(before, after) == {"a": {"2": 25, "3": 1}, "c": {"9": "e:1:2"}}
 
 

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 import wallaroo_spark
 from tests.cli.conftest import Run
 from wallaroo_spark.cli import main as program
+from wallaroo_spark.cli.common import debug_option
 from wallaroo_spark.errors import RegistryError
 
 HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "redis")
@@ -27,7 +28,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
 
     def invoke(error: BaseException, *arguments: str, env: dict[str, str] | None = None) -> Result:
         @click.command()
-        @program.debug_option
+        @debug_option
         def status() -> None:
             raise error
 

@@ -52,7 +52,7 @@ def test_a_topic_goes_on_behind_what_was_acknowledged(desk: Desk, stage: Stage) 
                     stage.publish(0, [1, 2, 3])
                     stage.commit(0)
                 last = (1 << 32) if batch else 2
-                eventually(lambda last=last: last in acknowledged(desk))  # type: ignore[misc]
+                eventually(lambda last=last: last in acknowledged(desk))
                 os.kill(process.pid, signal.SIGTERM)
                 shown, errors = process.communicate(timeout=30)
             assert process.returncode == 143, errors

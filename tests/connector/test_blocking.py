@@ -131,12 +131,12 @@ class TestCalls:
                 hand_over = loop.call_soon_threadsafe
 
                 def interrupted(*call: Any, **options: Any) -> None:
-                    loop.call_soon_threadsafe = hand_over
+                    loop.call_soon_threadsafe = hand_over  # type: ignore[method-assign]
                     if begun:
                         hand_over(*call, **options)
                     raise KeyboardInterrupt
 
-                loop.call_soon_threadsafe = interrupted
+                loop.call_soon_threadsafe = interrupted  # type: ignore[method-assign, assignment]
                 with pytest.raises(KeyboardInterrupt):
                     stream.send(b"x")
                 return sender.waiting_for

@@ -38,7 +38,7 @@ from wallaroo_spark.source.fleet_view import FleetView
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
 
 
-class NoHandshake(flight.ClientAuthHandler):  # type: ignore[misc]  # pyarrow has no type information
+class NoHandshake(flight.ClientAuthHandler):
     """What a client that knows of no token would say."""
 
     def authenticate(self, outgoing: Any, incoming: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -74,7 +74,7 @@ class TestWhatIsShown:
             assert [secret for secret in secrets_of(password) if secret in repr(said)] == []
 
     def test_no_repr_holds_a_secret(self, plain: Running, redis_server: EmbeddedRedis, pems: Pems) -> None:
-        secrets = {"cookie": COOKIE, "token": TOKEN, "registry": redis_server.url}
+        secrets: dict[str, Any] = {"cookie": COOKIE, "token": TOKEN, "registry": redis_server.url}
         options = Options(receiver="orders", **secrets)
         receiver = Receiver(None, "orders", **secrets)
         things = [options, receiver, receiver.options, receiver.status(), WorkerSetup(options, 0, 1, TOKEN)]

@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -242,7 +243,8 @@ def test_whole_epochs_to_whoever_comes_and_goes_while_everything_is_killed(play:
     play.freeze_publisher(0, 1)
     play.kill_driver()
     play.go_on(3)
-    assert not any(future.done() for future in (*feeds, *guests, late)), "none of them has failed"
+    futures: list[Future[Any]] = [*feeds, *guests, late]
+    assert not any(future.done() for future in futures), "none of them has failed"
 
     play.enough.set()
     for feed in feeds:

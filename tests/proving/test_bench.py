@@ -14,7 +14,7 @@ from proving.bench.load import Template, thinned
 from proving.bench.loads import Load, always, compared
 from proving.bench.picture import panels
 from proving.bench.report import goals_of, text
-from wallaroo_spark.protocol import REVISIONS, FrameBuffer, Message, MessageRun
+from wallaroo_spark.protocol import REVISIONS, FrameBuffer, Message, MessageRun, Revision
 
 
 def test_the_quickest_section_writes_figures_tables_and_a_picture(
@@ -63,7 +63,7 @@ def test_a_section_that_failed_leaves_its_goals_unmeasured() -> None:
 
 
 @pytest.mark.parametrize("revision", REVISIONS.values(), ids=lambda revision: revision.name)
-def test_generated_frames_are_messages_of_streams_in_turn(revision: decode.Revision) -> None:
+def test_generated_frames_are_messages_of_streams_in_turn(revision: Revision) -> None:
     template = Template(revision, 20)
     buffer = FrameBuffer(1 << 20)
     for first, count in ((0, 3), (3, 4)):

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -36,15 +37,15 @@ def main(directory: Path, port: int, registry: str) -> None:
     written.mkdir(exist_ok=True)
 
     def each(frame: DataFrame, number: int) -> None:
-        totals = frame.selectExpr("instance", "CAST(CAST(value AS STRING) AS BIGINT) AS amount").groupBy("instance")
-        totals = totals.agg({"amount": "sum", "*": "count"}).toDF("instance", "total", "orders").persist()
+        amounts = frame.selectExpr("instance", "CAST(CAST(value AS STRING) AS BIGINT) AS amount").groupBy("instance")
+        totals = amounts.agg({"amount": "sum", "*": "count"}).toDF("instance", "total", "orders").persist()
         draft = written / f".{number}"
         draft.write_text(json.dumps(sorted([row.instance, row.total, row.orders] for row in totals.collect())))
         os.replace(draft, written / f"{number}.json")
         publish(totals.selectExpr("*", f"repeat('x', {PAD_BYTES}) AS pad").repartition(4), TOPIC)
         totals.unpersist()
 
-    shared = {"registry": registry, "cookie": COOKIE, "lease_seconds": 2}
+    shared: dict[str, Any] = {"registry": registry, "cookie": COOKIE, "lease_seconds": 2}
     with (
         Receiver(spark, "orders", workers=2, port=port, max_offsets_per_trigger=40, **shared) as receiver,
         Topic(spark, TOPIC, checkpoint=checkpoint, partitions=2, max_subscriber_bytes=8_000_000, **shared),

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,7 +146,7 @@ def test_a_slow_subscriber_is_cut_off_while_another_goes_on(stage: Stage) -> Non
 
 def test_a_topic_over_tls_that_ends_ends_the_iteration(stage: Stage, pems: Pems) -> None:
     announce(stage)
-    mine = {"tls_certificate": pems.server, "tls_key": pems.server_key, "advertise": "localhost"}
+    mine: dict[str, Any] = {"tls_certificate": pems.server, "tls_key": pems.server_key, "advertise": "localhost"}
     with stage.publisher(**mine), following(stage, tls_ca=pems.ca) as topic:
         next(topic)
         stage.publish(0, [1], [2])

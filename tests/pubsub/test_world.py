@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.pubsub.audience import Violation
 from tests.pubsub.mutants import MUTANTS
-from tests.pubsub.world import Violation, World
+from tests.pubsub.world import World
 from wallaroo_spark.pubsub.messages import Why
 
 SEEDS = 120

@@ -167,7 +167,7 @@ def test_addresses_that_cannot_be_are_refused(given: dict[str, Any], said: str) 
 
 
 def test_addresses_by_slot_are_fine() -> None:
-    fine = {"advertise": "worker-{slot}.example.com:{port}", "inner_advertise": "10.0.0.{slot}"}
+    fine: dict[str, Any] = {"advertise": "worker-{slot}.example.com:{port}", "inner_advertise": "10.0.0.{slot}"}
     checks.addresses(Options(port=7100, inner_port=7102, **fine))
 
 

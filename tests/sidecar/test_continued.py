@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.receiver.support import COOKIE, Feeders, addresses, numbered, payload
 from tests.sinks.server.serving import ServingSink
@@ -45,7 +45,7 @@ def test_a_query_its_sinks_and_its_topic_go_on_from_what_was_written_before(
             lines(rows, batch)
             rows.unpersist()
 
-        shared = {"registry": redis.url, "cookie": COOKIE, "lease_seconds": 2}
+        shared: dict[str, Any] = {"registry": redis.url, "cookie": COOKIE, "lease_seconds": 2}
         with (
             Receiver(spark, "orders", workers=1, **shared) as receiver,
             Topic(spark, "rows", checkpoint=checkpoint, **shared) as topic,

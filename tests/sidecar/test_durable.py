@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ ROWS = pa.record_batch({"value": [b"one", b"two"]})
 
 
 @pytest.fixture
-def synced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that the disk was asked to hold, in order."""
     asked: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: asked.append(os.readlink(f"/proc/self/fd/{descriptor}")))

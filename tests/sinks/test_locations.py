@@ -49,7 +49,7 @@ def test_decisions_stages_and_files_of_sinks_are_on_sparks_default_file_system(
 
         for first in (0, 10):
             run(orders(elsewhere.spark, tmp_path / "in", range(first, first + 10)), write, checkpoint)
-        found = redis.Redis.from_url(server.url).xrange("orders")
+        found: Any = redis.Redis.from_url(server.url).xrange("orders")
 
     assert sorted(int(fields[b"number"]) for _, fields in found) == list(range(20))
     data = tmp_path / "data"

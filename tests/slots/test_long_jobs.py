@@ -125,7 +125,8 @@ def test_a_job_that_fails_is_submitted_again_under_a_new_number() -> None:
 
 
 def test_a_registry_that_is_away_delays_a_submission() -> None:
-    session, answers = Jobs(), iter([RegistryError("Redis is away"), 5])
+    session = Jobs()
+    answers: Iterator[RegistryError | int] = iter([RegistryError("Redis is away"), 5])
 
     def number() -> int:
         answer = next(answers)

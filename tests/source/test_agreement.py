@@ -53,9 +53,9 @@ def test_where_files_cannot_be_shared_each_leads(tmp_path: Path) -> None:
 
 
 def test_a_follower_never_goes_back_where_ids_increase() -> None:
-    start = {"a": {"1": 20, "2": 5, "3": "e:0:1:4"}, "b": {"7": 1}}
-    end = {"a": {"1": 15, "2": 9, "3": "e:1:1:2"}, "c": {"8": 3}}
-    found = {"a": {"1": 20, "2": 9, "3": "e:1:1:2"}, "b": {"7": 1}, "c": {"8": 3}}
+    start: dict[str, dict[str, int | str]] = {"a": {"1": 20, "2": 5, "3": "e:0:1:4"}, "b": {"7": 1}}
+    end: dict[str, dict[str, int | str]] = {"a": {"1": 15, "2": 9, "3": "e:1:1:2"}, "c": {"8": 3}}
+    found: dict[str, dict[str, int | str]] = {"a": {"1": 20, "2": 9, "3": "e:1:1:2"}, "b": {"7": 1}, "c": {"8": 3}}
     assert followed(start, end, increasing=True) == found
     found["a"]["1"] = 15
     assert followed(start, end, increasing=False) == found

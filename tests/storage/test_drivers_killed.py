@@ -63,5 +63,5 @@ def test_a_driver_that_is_killed_goes_on_from_a_checkpoint_elsewhere(server: Ser
         eventually(lambda: stream.acknowledged == 300 or driver.poll() is not None, seconds=SECONDS)
         assert stream.acknowledged == 300, drivers.log(driver)
         drivers.end(driver)
-        entries = [fields[b"value"] for _, fields in found.xrange("orders")]
+        entries = [fields[b"value"] for _, fields in found.xrange("orders")]  # type: ignore[union-attr, index]
     assert entries == [payload("s", number) for number in range(1, 301)]

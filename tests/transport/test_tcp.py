@@ -9,6 +9,7 @@ import pickle
 import socket
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -241,7 +242,7 @@ async def test_closing_the_listener_waits_for_handlers_and_cancels_none() -> Non
 
 async def test_a_handler_may_close_its_own_listener() -> None:
     closed = asyncio.Event()
-    listeners: asyncio.Queue = asyncio.Queue()
+    listeners: asyncio.Queue[Any] = asyncio.Queue()
 
     async def last(stream: ByteStream) -> None:
         await (await listeners.get()).close()

@@ -66,7 +66,9 @@ class Connector:
         payload = None if flags & Flags.BOUNDARY else b"x" * size
         return self.session.message(Message(stream_id, message_id, payload, flags))
 
-    def messages(self, stream_id: int, ids: Iterable[int], flags: Flags = Flags.NONE, size: int = 10) -> list[Frame]:
+    def messages(
+        self, stream_id: int, ids: Iterable[int | None], flags: Flags = Flags.NONE, size: int = 10
+    ) -> list[Frame]:
         return self.send(*(self.message(stream_id, message_id, flags, size) for message_id in ids))
 
     def end(self, stream_id: int, last_id: int) -> list[Frame]:

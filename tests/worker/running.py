@@ -102,8 +102,9 @@ class Fleet:
         def found() -> Lease | None:
             assert thread.alive(0), "the worker has ended"
             lease = self.registry.leases().get(slot)
-            good = lease is not None and lease.flight and lease.submission == submission
-            return lease if good and (but is None or lease.generation > but.generation) else None
+            if lease is None or not lease.flight or lease.submission != submission:
+                return None
+            return lease if but is None or lease.generation > but.generation else None
 
         lease = eventually(found, f"slot {slot} is served")
         return Running(thread, lease, self.registry, Trust.of(Options(**self.options)))

@@ -107,8 +107,8 @@ class Sender:
                 source = self.sources[frame.stream_id]
                 if frame.success and frame.ref != NOTHING_PROCESSED:
                     self.world.check_committed(self.key(frame.stream_id), frame.ref)
-                ref = None if frame.ref == NOTHING_PROCESSED else frame.ref
-                source.next = source.index_after(ref) if frame.success else None
+                reference = None if frame.ref == NOTHING_PROCESSED else frame.ref
+                source.next = source.index_after(reference) if frame.success else None
             case Ack():
                 for stream_id, ref in frame.refs:
                     self.world.check_committed(self.key(stream_id), ref)

@@ -340,7 +340,8 @@ class ResendBufferAgainstAWorker(RuleBasedStateMachine):
     @precondition(lambda self: not self.box.resend_pending)
     @rule(steps=st.lists(st.integers(1, 3), min_size=1, max_size=6), size=st.integers(0, 50))
     def send(self, steps: list[int], size: int) -> None:
-        last, ids = self.sent[-1] if self.sent else 0, []
+        ids: list[int] = []
+        last = self.sent[-1] if self.sent else 0
         for step in steps:
             last += step
             # Without an order to keep, ids go down by turns.

@@ -97,7 +97,8 @@ class TestPulling:
     def test_what_is_of_no_use_is_said_once_what_came_before_it_was_taken(
         self, arguments: dict[str, Any], sent: int, complaint: str
     ) -> None:
-        given, found = pieces(**arguments), []
+        given = pieces(**arguments)
+        found: list[Any] = []
         with pytest.raises(LocalProtocolError, match=complaint) as caught:
             pulled(given, found)
         found = [payload for batch in found for payload in batch.payloads]

@@ -64,7 +64,7 @@ class TestLines:
         path.write_bytes(content)
         records = once(Lines(path))
         assert b"".join(record.payload + b"\n" for record in records) in (content, content + b"\n")
-        assert [record.id for record in records] == sorted({record.id for record in records})
+        assert [record.id for record in records] == sorted({record.id or 0 for record in records})
         for record in records:
             assert record.id is not None
             assert content[: record.id].endswith(record.payload + b"\n") or record.id == len(content)

@@ -74,6 +74,6 @@ class TestRecordsInBatches:
 
     def test_a_record_without_a_reference_is_told_in_its_turn(self) -> None:
         source = Records("orders", lambda: [Record(1, b"x"), Record(None, b"y")]).read(None)
-        assert next(source) == Record(1, b"x")  # type: ignore[call-overload]  # a plain iterator
+        assert next(source) == Record(1, b"x")  # type: ignore[arg-type]  # a plain iterator
         with pytest.raises(ReplayError, match="without a reference"):
-            next(source)  # type: ignore[call-overload]
+            next(source)  # type: ignore[arg-type]

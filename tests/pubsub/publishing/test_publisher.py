@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -141,7 +142,7 @@ def test_what_is_no_longer_kept_is_said(stage: Stage) -> None:
         ({"identity": "another"}, "topic 'totals' was begun anew"),
     ],
 )
-def test_who_does_not_fit_is_told_why(stage: Stage, fields: dict[str, str], said: str) -> None:
+def test_who_does_not_fit_is_told_why(stage: Stage, fields: dict[str, Any], said: str) -> None:
     with stage.publisher() as address, Client(address) as client:
         client.hello(**fields)
         (closed,) = client.take_all()

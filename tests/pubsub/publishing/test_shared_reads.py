@@ -30,7 +30,7 @@ class File:
 
 
 async def follow(readings: Readings, key: str, file: File) -> list[object]:
-    found = []
+    found: list[object] = []
     async for message in readings.messages(key, file.read):
         found.append(message.time)
         await asyncio.sleep(0)

@@ -177,7 +177,7 @@ def test_times_of_a_batch_and_a_column(spark: SparkSession, lines: Lines, tmp_pa
 
         with pytest.raises(ConfigurationError, match=r"is run by another driver .*, with another checkpoint"):
             started(spark, tmp_path / "other", partitions=1, registry=topic.registry_url, lease_seconds=0.5).start()
-        refused = {
+        refused: dict[Any, str] = {
             None: "the times of topic 'totals' are pairs of a batch and a column; name the column with epoch=",
             7: "the times of topic 'totals' are pairs",
             (-1, "id"): "epoch -1 is no batch id; Spark counts batches from 0",

@@ -80,7 +80,7 @@ class Publisher:
 
     def __init__(self, catalog: Catalog, partition: int = 0, *, tls: ssl.SSLContext | None = None, **settings: Any):
         record = catalog.records["totals"]
-        given = {"cookie": COOKIE, "product": record.product} | settings
+        given: dict[str, Any] = {"cookie": COOKIE, "product": record.product} | settings
         self.machine = Publication("totals", partition, given.pop("identity", record.identity), **given)
         self.partition = partition
         self.hellos: list[Hello] = []

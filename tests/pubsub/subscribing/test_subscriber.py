@@ -43,7 +43,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def following(catalog: Catalog, **settings: Any) -> Subscription:
-    return subscribe("totals", registry=catalog, **({"cookie": COOKIE, "lost_after": 30.0} | settings))
+    given: dict[str, Any] = {"cookie": COOKIE, "lost_after": 30.0} | settings
+    return subscribe("totals", registry=catalog, **given)
 
 
 async def frontier_at(items: AsyncIterator[Any], time: Any) -> list[Any]:
@@ -330,7 +331,7 @@ async def test_frontiers_are_not_read_without_end_either(catalog: Catalog) -> No
         assert isinstance(await core.next(), Frontier)
         for batch in range(21):
             publisher.commit(batch)
-            await until(lambda batch=batch: core.frontier == (batch + 1,))  # type: ignore[misc]
+            await until(lambda batch=batch: core.frontier == (batch + 1,))
         for batch in range(21, 200):
             publisher.commit(batch)
         (follower,) = publisher.machine._subscribers.values()

@@ -18,7 +18,8 @@ from proving.servers.postgres import PostgresServer
 from tests.sinks.stores.checks import CHECKS, Store, name_of, refuses
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.sinks.interface import Prepared, Transaction
-from wallaroo_spark.sinks.stores.postgres import IDEMPOTENT, KEEP, TWO_PHASE, PostgresSink
+from wallaroo_spark.sinks.settings import IDEMPOTENT, TWO_PHASE
+from wallaroo_spark.sinks.stores.postgres import KEEP, PostgresSink
 from wallaroo_spark.sinks.stores.postgres_copy import hex_of
 
 Make = Callable[..., PostgresSink]

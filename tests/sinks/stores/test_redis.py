@@ -31,7 +31,7 @@ from wallaroo_spark.sinks.stores.redis import RedisSink
 
 
 @pytest.fixture
-def client(redis_url: str) -> Iterator[redis.Redis]:
+def client(redis_url: str) -> Iterator[Any]:
     with redis.Redis.from_url(redis_url) as opened:
         yield opened
 
@@ -47,7 +47,7 @@ def make(redis_url: str, tmp_path: Path) -> Callable[..., RedisSink]:
 
 
 @pytest.fixture(params=["stream", "list"])
-def store(request: pytest.FixtureRequest, make: Callable[..., RedisSink], client: redis.Redis, key: str) -> Store:
+def store(request: pytest.FixtureRequest, make: Callable[..., RedisSink], client: Any, key: str) -> Store:
     def seen() -> list[str]:
         if request.param == "list":
             return [value.decode() for value in client.lrange(key, 0, -1)]
@@ -65,9 +65,7 @@ def test_a_crash_behind_the_commit_repeats_nothing(store: Store, monkeypatch: py
     check_a_crash_behind_the_commit_repeats_nothing(store, monkeypatch)
 
 
-def test_fields_are_the_columns_and_nulls_are_left_out(
-    make: Callable[..., RedisSink], client: redis.Redis, key: str
-) -> None:
+def test_fields_are_the_columns_and_nulls_are_left_out(make: Callable[..., RedisSink], client: Any, key: str) -> None:
     columns = {
         "count": pa.array([1, None], pa.int32()),
         "name": pa.array(["ä", "b"]).dictionary_encode(),
@@ -83,7 +81,7 @@ def test_fields_are_the_columns_and_nulls_are_left_out(
     assert second == {b"name": b"b"}
 
 
-def test_a_batch_of_many_rows_keeps_their_order_and_leaves_no_other_key(store: Store, client: redis.Redis) -> None:
+def test_a_batch_of_many_rows_keeps_their_order_and_leaves_no_other_key(store: Store, client: Any) -> None:
     before = set(client.keys())
     values = [f"{number}" for number in range(5_001)]
 
@@ -125,7 +123,7 @@ def test_a_driver_that_was_overtaken_commits_nothing_again(store: Store) -> None
 
 
 def test_rows_that_redis_loses_on_their_way_are_carried_again(
-    store: Store, client: redis.Redis, key: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, client: Any, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared = store.prepare(0, ["a"], ["b"])
 
@@ -145,7 +143,8 @@ def test_rows_that_redis_loses_on_their_way_are_carried_again(
 def test_a_new_checkpoint_counts_from_the_start(redis_url: str, store: Store, tmp_path: Path, key: str) -> None:
     store.make().commit(5, store.prepare(5, ["old"]))
     kind = "list" if "list" in repr(store.make()) else "stream"
-    new = RedisSink(redis_url, checkpoint=str(tmp_path / "another"), name="orders", **{kind: key})
+    target: dict[str, Any] = {kind: key}
+    new = RedisSink(redis_url, checkpoint=str(tmp_path / "another"), name="orders", **target)
 
     new.commit(0, store.prepare(0, ["new"], sink=new))
 
@@ -169,7 +168,7 @@ def test_a_list_takes_one_column(make: Callable[..., RedisSink], key: str) -> No
     assert "column other has no place there" in refuses(make(list=key), {"value": ["a"], "other": ["a"]})
 
 
-def test_a_key_of_another_kind_is_a_vote_to_abort(store: Store, client: redis.Redis, key: str) -> None:
+def test_a_key_of_another_kind_is_a_vote_to_abort(store: Store, client: Any, key: str) -> None:
     prepared = store.prepare(0, ["a"])
     client.set(key, "somebody's")
 
@@ -226,5 +225,5 @@ def test_over_tls_the_host_s_name_is_checked_whatever_the_client_does_by_itself(
         url = f"rediss://:{password}@localhost:{port}/0?ssl_ca_certs={pems.ca}"
         sink = RedisSink(url, checkpoint=str(tmp_path / "checkpoint"), name="orders", list=key)
         with pytest.raises(SinkError, match="certificate verify failed") as refused:
-            sink.prepare(Transaction("orders", 0, 0, 0), iter([pa.record_batch({"value": ["x"]})]))
+            sink.prepare(Transaction("orders", 0, 0, "0"), iter([pa.record_batch({"value": ["x"]})]))
     assert str(password) not in str(refused.value)

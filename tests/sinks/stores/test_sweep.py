@@ -17,9 +17,10 @@ from proving.servers.postgres import PostgresServer
 from tests.sinks.stores.kafka_reader import records
 from tests.sinks.sweep import CASES, Case, Lives, Subject, sweep
 from wallaroo_spark.sinks.interface import Prepared, Transaction
+from wallaroo_spark.sinks.settings import IDEMPOTENT, TWO_PHASE
 from wallaroo_spark.sinks.stores.files import FilesSink
 from wallaroo_spark.sinks.stores.kafka import KafkaSink
-from wallaroo_spark.sinks.stores.postgres import IDEMPOTENT, TWO_PHASE, PostgresSink
+from wallaroo_spark.sinks.stores.postgres import PostgresSink
 from wallaroo_spark.sinks.stores.redis import RedisSink
 from wallaroo_spark.steps import SinkStep
 

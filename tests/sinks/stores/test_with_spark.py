@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -67,7 +67,8 @@ def test_a_connector_sink_of_another_making(rows: DataFrame, tmp_path: Path) -> 
     """It says 0 once it was started again: where its outputs end is in the log, and goes to the tasks with the sink."""
     to, port = tmp_path / "out", lasting_port()
     to.mkdir()
-    address, settings = f"127.0.0.1:{port}", {"version": terse.VERSION, "cookie": terse.COOKIE}
+    address = f"127.0.0.1:{port}"
+    settings: dict[str, Any] = {"version": terse.VERSION, "cookie": terse.COOKIE}
     writer = sinks.connector(address, checkpoint=str(tmp_path / "checkpoint"), name="spark", **settings)
     for batch in range(3):
         program = subprocess.Popen([sys.executable, "-m", "tests.sinks.remote.terse", str(to), str(port)])
@@ -90,9 +91,9 @@ def test_postgres(rows: DataFrame, postgres: PostgresServer, tmp_path: Path, mod
             f"CREATE TABLE {table} (id bigint, value text, half float8, price numeric(12, 2), raw bytea, "
             "at timestamptz, day date, first bool)"
         )
-        settings = {"checkpoint": str(tmp_path), "name": f"spark-{mode}", "mode": mode}
+        settings: dict[str, Any] = {"checkpoint": str(tmp_path), "name": f"spark-{mode}", "mode": mode}
         writer = sinks.postgres(postgres.dsn, table=table, **settings)
-        deliver_twice(writer, rows, lambda: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+        deliver_twice(writer, rows, lambda: (connection.execute(f"SELECT count(*) FROM {table}").fetchone() or [0])[0])
 
         right = (
             f"SELECT count(*) FROM {table} WHERE value = 'ä ' || id AND price = id"

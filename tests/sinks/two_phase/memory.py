@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -66,7 +66,7 @@ def partition_rows(batch: int, partition: int, count: int = 3) -> list[str]:
     return [f"{batch}-{partition}-{number}" for number in range(count)]
 
 
-def run_here(sink: MemorySink, partitions: int = 2, attempt: int = 0) -> object:
+def run_here(sink: MemorySink, partitions: int = 2, attempt: int = 0) -> Callable[[int], list[Vote]]:
     """Runs every partition of a batch in this thread."""
 
     def run(batch: int) -> list[Vote]:

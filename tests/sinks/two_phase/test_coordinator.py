@@ -88,7 +88,7 @@ def test_a_task_that_fails_aborts_the_batch_and_its_error_is_passed_on(
 def test_an_earlier_attempt_of_a_task_is_thrown_away(sink: MemorySink, start: Callable[..., Coordinator]) -> None:
     def run(batch: int) -> list[Vote]:
         vote(sink, batch, 0, pieces(["lost with its executor"]))
-        return run_here(sink, attempt=1)(batch)  # type: ignore[operator]
+        return run_here(sink, attempt=1)(batch)
 
     driver = start()
     driver.deliver(0, run)
@@ -109,7 +109,7 @@ def test_a_sink_that_is_away_after_the_decision_is_told_later(
     driver.deliver(0, run_here(sink))
 
     def run(batch: int) -> Any:
-        votes = run_here(sink)(batch)  # type: ignore[operator]
+        votes = run_here(sink)(batch)
         sink.unreachable = True
         return votes
 
@@ -131,7 +131,7 @@ def test_a_driver_that_was_taken_for_dead_cannot_commit(sink: MemorySink, start:
     old, new = start(), start()
 
     def run(batch: int) -> Any:
-        votes = run_here(sink)(batch)  # type: ignore[operator]
+        votes = run_here(sink)(batch)
         new.deliver(batch, run_here(sink))
         return votes
 
@@ -151,7 +151,7 @@ def test_a_failing_driver_does_not_abort_what_another_has_decided(
     old = start()
 
     def run(batch: int) -> list[Vote]:
-        votes = run_here(sink)(batch)  # type: ignore[operator]
+        votes = run_here(sink)(batch)
         log = DecisionLog(str(tmp_path), sink.name)
         log.load()
         assert log.commit(batch, log.next_try(batch), [one.prepared for one in votes])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from unittest import mock
 
@@ -70,7 +70,7 @@ class Fickle(MemorySink):
             raise error(when)
 
 
-def run_of(sink: Fickle, sick: int | None, retried: bool) -> object:
+def run_of(sink: Fickle, sick: int | None, retried: bool) -> Callable[[int], list[Vote]]:
     """Runs the partitions of a batch; one of them may be sick, and another may have been tried before."""
 
     def run(batch: int) -> list[Vote]:
@@ -105,7 +105,7 @@ class Drivers:
 
         def overtaken(batch: int) -> list[Vote]:
             """This driver was thought to be dead: another one takes its place meanwhile."""
-            votes: list[Vote] = run(batch)  # type: ignore[operator]
+            votes: list[Vote] = run(batch)
             successor = Coordinator(self.sink, DecisionLog(self.folder, "orders"))
             if other == "delivers":
                 successor.deliver(batch, run_of(self.sink, None, False))

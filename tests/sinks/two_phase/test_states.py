@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from wallaroo_spark.errors import SinkError
@@ -16,7 +18,7 @@ from wallaroo_spark.sinks.two_phase.states import (
 )
 
 
-def reachable(table: dict, start: object) -> set[object]:
+def reachable(table: dict[Any, Any], start: object) -> set[object]:
     seen, todo = {start}, [start]
     while todo:
         for target in table[todo.pop()].values():

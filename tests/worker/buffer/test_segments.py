@@ -199,10 +199,11 @@ def test_whatever_is_put_together_and_committed_each_stream_keeps_its_order(
                 committed[key] += (last[key] - committed[key] + 1) // 2
                 buffer.commit({key: committed[key]})
         else:
+            assert isinstance(event, tuple)
             stream_id, size = event
-            key = StreamKey("shop-1", stream_id)  # type: ignore[arg-type]
+            key = StreamKey("shop-1", stream_id)
             last[key] += 1
-            take_in(buffer, (stream_id, last[key]), size=size)  # type: ignore[arg-type]
+            take_in(buffer, (stream_id, last[key]), size=size)
         buffer.validate()
     for key in (A, B, C):
         if last[key] > committed[key]:
