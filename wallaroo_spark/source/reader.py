@@ -29,6 +29,7 @@ from wallaroo_spark.inner.client import Trust
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.source.agreement import Agreement, followed
+from wallaroo_spark.source.available_now import AvailableNow
 from wallaroo_spark.source.fleet_view import FleetView
 from wallaroo_spark.source.offsets import merge, offset, references_of
 from wallaroo_spark.source.planner import Limits, Plan, combine, ranges, shares, slot_of
@@ -51,10 +52,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: tuple[int, dict[str, Any]] | None = None
         self._held_since: float | None = None
         self._holders: dict[tuple[str, str], int] = {}
-        self._waiting_until: float | None = None
-        self._began = 0.0
-        self._idle_since: float | None = None
-        self._target: dict[str, Any] | None = None
+        self._run: AvailableNow | None = None
         self._last: dict[str, Any] = {}
         self._looked = False
         self._checked = False
@@ -121,8 +119,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         limits = self._limits(limit)
-        if self._waiting_until is not None:
-            return self._latest_of_available_now(start, limits)
+        if self._run is not None:
+            return self._latest_of(self._run, start, limits)
         stamp = self._fleet.stamp
         if self._planned == (stamp, start) and self._held_since is None:
             return start
@@ -192,90 +190,57 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._last
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """An AvailableNow run begins: it ends with what connectors sent until all have fallen quiet."""
-        self._began = time.monotonic()
-        self._waiting_until = self._began + self.options.available_now_timeout
-        self._idle_since = self._target = None
+        """An AvailableNow run begins: it ends with what connectors sent until all of them were quiet."""
+        options = self.options
+        self._run = AvailableNow(
+            now=time.monotonic(),
+            quiet_seconds=options.quiet_seconds,
+            timeout=options.available_now_timeout,
+            instances=options.instances,
+            increasing=options.message_ids == "increasing",
+        )
         _ = self._fleet
 
-    def _latest_of_available_now(self, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
-        """As :meth:`latestOffset`, but says "nothing more" only once all connectors are quiet, or time is over."""
-        limits = Limits(limits.max_rows, limits.max_bytes)
+    def _latest_of(self, run: AvailableNow, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
+        """As :meth:`latestOffset`, but ``start`` comes back only when the run has reached its target."""
+        limits, references = Limits(limits.max_rows, limits.max_bytes), references_of(start)
         while True:
-            assert self._waiting_until is not None
-            late = time.monotonic() > self._waiting_until
-            if self._target is None and (late or (self._quiet() and not self._owes(start))):
+            if not run.has_target and self._has_everything(run, references):
                 everything = self._plan(start, Limits())
                 if everything is not None:
-                    self._target = self._offset(merge(references_of(start), everything.ends))
+                    run.set_target(merge(references, everything.ends))
             plan = self._plan(start, limits)
             if plan is not None and not plan.empty:
-                ends = self._within_target(references_of(start), plan)
-                if ends != references_of(start):
-                    self._idle_since = None
+                ends = run.within_target(references, plan.ends)
+                if ends != references:
+                    run.busy()
                     self._last = self._offset(ends)
                     return self._last
-            if self._target is not None:
+            if run.has_target:
                 return start
-            self._idle_since = self._idle_since or time.monotonic()
+            run.nothing_to_read(now=time.monotonic())
             time.sleep(_LOOK_SECONDS)
 
-    def _within_target(self, start: dict[str, Any], plan: Plan) -> dict[str, Any]:
-        """The plan's ends, without streams that have reached the frozen target or began behind it."""
-        if self._target is None:
-            return merge(start, plan.ends)
-        target = references_of(self._target)
-        ends = {
-            scope: {
-                stream_id: self._nearer(end, target[scope][stream_id])
-                for stream_id, end in streams.items()
-                if stream_id in target.get(scope, {})
-                and start.get(scope, {}).get(stream_id) != target[scope][stream_id]
-            }
-            for scope, streams in plan.ends.items()
-        }
-        return merge(start, {scope: streams for scope, streams in ends.items() if streams})
-
-    def _nearer(self, end: Reference, target: Reference) -> Reference:
-        """The one that comes first. Which of two references does is known only where ids increase."""
-        if self.options.message_ids == "increasing" and isinstance(end, int) and isinstance(target, int):
-            return min(end, target)
-        return target
-
-    def _quiet(self) -> bool:
-        """Whether every connector that was seen, and each that is named, has sent nothing for a while or ended all.
-
-        Only time in which no batch runs counts: before one is committed, a connector may have to wait for credits.
-        """
-        options, now = self.options, time.monotonic()
-        seen = self._fleet.seen
-        if options.instances:
-            expected = set(options.instances) <= set(seen)
-        else:
-            # Whoever is to come is given a moment to connect.
-            expected = now - self._began >= options.quiet_seconds
-        if not expected:
-            return False
-        waited = 0.0 if self._idle_since is None else now - self._idle_since
+    def _has_everything(self, run: AvailableNow, start: References) -> bool:
+        """Whether what the workers hold now is all that the run takes."""
+        now = time.monotonic()
+        if run.late(now=now):
+            return True
         connected = {connector["instance"]: connector for connector in self._fleet.connectors()}
-        for instance, last in list(seen.items()):
-            idle = connected[instance]["idle"] if instance in connected else now - last["at"]
-            ended = last["streams"] and not last["open"]
-            if not ended and min(idle, waited) < options.quiet_seconds:
-                return False
+        if not run.quiet(self._fleet.seen, connected, now=now):
+            return False
+        if self._connectors_wait(start):
+            run.busy()
+            return False
         return True
 
-    def _owes(self, start: dict[str, Any]) -> bool:
-        """Whether some connector may wait to be told of what is committed before it goes on; it is not quiet then."""
-        references = references_of(start)
+    def _connectors_wait(self, start: References) -> bool:
+        """Whether some connector may wait to be told of a commit before it sends more, so that it is not quiet yet."""
         try:
-            owes = any(view.client.owes(references) for view in self._fleet.slots().values())
+            return any(view.client.owes(start) for view in self._fleet.slots().values())
         except TransportError as error:
             log.warning("whether a connector waits for a worker is not known: %s", error)
-            owes = True
-        if owes:
-            self._idle_since = None
-        return owes
+            return True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The end of what is buffered, with how much that lies behind what was planned last, as ``lag``."""

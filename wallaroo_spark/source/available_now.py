@@ -1,0 +1,104 @@
+"""What ``Trigger.AvailableNow`` means for a source that is pushed to: when a run has everything that it takes.
+
+Pure: the time comes in as ``now``, in seconds of one monotonic clock. Source: ``docs/options.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from wallaroo_spark.references import Reference, References
+from wallaroo_spark.source.offsets import merge
+
+
+class AvailableNow:
+    """One run. It takes what connectors send until all of them are quiet, and no message that arrives later.
+
+    The *target* of a run is where it ends: the ends of all streams at the moment when the connectors were quiet, or
+    when the time for that was over.
+    """
+
+    def __init__(
+        self,
+        *,
+        now: float,
+        quiet_seconds: float,
+        timeout: float,
+        instances: Collection[str] = (),
+        increasing: bool = True,
+    ) -> None:
+        self._began = now
+        self._latest = now + timeout
+        self._quiet_seconds = quiet_seconds
+        self._instances = frozenset(instances)
+        self._increasing = increasing
+        self._idle_since: float | None = None
+        self._target: References | None = None
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the end of the run is known."""
+        return self._target is not None
+
+    def late(self, *, now: float) -> bool:
+        """Whether the run has waited for as long as it may."""
+        return now > self._latest
+
+    def quiet(
+        self, seen: Mapping[str, Mapping[str, Any]], connected: Mapping[str, Mapping[str, Any]], *, now: float
+    ) -> bool:
+        """Whether every connector has sent nothing for a while, or has ended all of its streams.
+
+        ``seen`` has every instance that ever was connected, as it was last seen, ``connected`` those that are connected
+        now. Only time in which no batch runs counts: before a batch is committed, a connector may wait for credits.
+        """
+        # Without names, connectors that have not connected yet are given a moment to do so.
+        come = self._instances <= set(seen) if self._instances else now - self._began >= self._quiet_seconds
+        if not come:
+            return False
+        waited = 0.0 if self._idle_since is None else now - self._idle_since
+        for instance, last in list(seen.items()):
+            idle = connected[instance]["idle"] if instance in connected else now - last["at"]
+            ended = last["streams"] and not last["open"]
+            if not ended and min(idle, waited) < self._quiet_seconds:
+                return False
+        return True
+
+    def nothing_to_read(self, *, now: float) -> None:
+        """No batch could be planned: the time in which no batch runs begins, or goes on."""
+        if self._idle_since is None:
+            self._idle_since = now
+
+    def busy(self) -> None:
+        """A batch is planned, or a connector waits to be acknowledged: the time in which no batch runs starts anew."""
+        self._idle_since = None
+
+    def set_target(self, ends: References) -> None:
+        """The run ends at these references."""
+        self._target = ends
+
+    def within_target(self, start: References, ends: References) -> dict[str, dict[str, Reference]]:
+        """Where a batch ends that goes from ``start`` to ``ends``, and no further than the target.
+
+        Streams that have reached the target, or that the target does not have, stay where they are.
+        """
+        if self._target is None:
+            return merge(start, ends)
+        target = self._target
+        nearer = {
+            scope: {
+                stream_id: self._nearer(end, target[scope][stream_id])
+                for stream_id, end in streams.items()
+                if stream_id in target.get(scope, {})
+                and start.get(scope, {}).get(stream_id) != target[scope][stream_id]
+            }
+            for scope, streams in ends.items()
+        }
+        return merge(start, {scope: streams for scope, streams in nearer.items() if streams})
+
+    def _nearer(self, end: Reference, target: Reference) -> Reference:
+        """The reference that comes first. Their order is known only where ids increase."""
+        if self._increasing and isinstance(end, int) and isinstance(target, int):
+            return min(end, target)
+        return target
