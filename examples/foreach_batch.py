@@ -33,7 +33,7 @@ class Totals:
 def start(receiver: Receiver, folder: Path) -> StreamingQuery:
     """Start the query; its checkpoint is beside the totals, and a query that starts there again goes on."""
     rows = receiver.stream().selectExpr("instance", "length(value) AS value_bytes")
-    query: StreamingQuery = receiver.start(
+    query: StreamingQuery = receiver.start_query(
         rows.writeStream.foreachBatch(Totals(folder / "totals")), checkpoint=str(folder / "checkpoint")
     )
     return query

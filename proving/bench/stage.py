@@ -190,7 +190,7 @@ class Installation:
             self.receiver = Receiver(self.context.spark, self.name, registry=redis.url, **self._options)
             started.enter_context(self.receiver)
             writer = self._sink(self.receiver.stream().writeStream)
-            self.query = self.receiver.start(writer, checkpoint=str(self.checkpoint))
+            self.query = self.receiver.start_query(writer, checkpoint=str(self.checkpoint))
             self._prime()
             self._last = started.pop_all()
         return self

@@ -28,7 +28,7 @@ def checkpoint(tmp_path: Path) -> str:
 def run(spark: SparkSession, receiver: Receiver, sink: Any, checkpoint: str, **options: Any) -> Any:
     """Start one AvailableNow run."""
     rows = rows_of(spark, receiver, **{"quietSeconds": QUIET, **options})
-    return receiver.start(rows.writeStream.trigger(availableNow=True).foreachBatch(sink), checkpoint=checkpoint)
+    return receiver.start_query(rows.writeStream.trigger(availableNow=True).foreachBatch(sink), checkpoint=checkpoint)
 
 
 @pytest.mark.both

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("no_query_left")
 
 def start(spark: SparkSession, receiver: Receiver, batches: Batches, tmp_path: Path, **options: Any) -> Any:
     writer = rows_of(spark, receiver, **options).writeStream.foreachBatch(batches)
-    return receiver.start(writer, checkpoint=str(tmp_path / "checkpoint"))
+    return receiver.start_query(writer, checkpoint=str(tmp_path / "checkpoint"))
 
 
 def sizes(batches: Batches) -> list[int]:
@@ -97,7 +97,9 @@ def test_a_query_without_a_checkpoint_begins_where_it_is_told(
     batches = Batches()
     begin = {"shop-1": {str(stream_id_of("shop-1", "told")): 40}}
     with Receiver(spark, "invoices", workers=1, starting_offsets=begin) as receiver:
-        receiver.start(receiver.stream().writeStream.foreachBatch(batches), checkpoint=str(tmp_path / "checkpoint"))
+        receiver.start_query(
+            receiver.stream().writeStream.foreachBatch(batches), checkpoint=str(tmp_path / "checkpoint")
+        )
         connector = feeders.connect("shop-1", addresses(receiver), cookie="")
         assert connector.open("untold").reference is None
         feeders.feed(connector, numbered("told", 1, 60)).result(60)

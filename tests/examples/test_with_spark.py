@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.conftest import ROOT
 from tests.waiting import eventually
@@ -38,7 +38,7 @@ def test_totals_of_batches_count_each_message_once(spark: SparkSession, tmp_path
     for first in (1, 3):
         with Receiver(spark, "totals", workers=1) as receiver:
             query = foreach_batch.start(receiver, tmp_path)
-            settings = {"workers": receiver.addresses, "drain_timeout": SECONDS}
+            settings: dict[str, Any] = {"workers": receiver.addresses, "drain_timeout": SECONDS}
             with BlockingConnector("totals", instance="shop-1", **settings) as connector:
                 connector.open("orders").send_many([b"book", b"ink"], ids=[first, first + 1])
             assert query.isActive

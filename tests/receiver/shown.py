@@ -84,7 +84,7 @@ def shown_by(spark: Any, receiver: Receiver, checkpoint: Path) -> dict[str, str]
         query = receiver.start(broken, checkpoint=str(checkpoint))
         feeders.feed(connector, numbered("second", 1, 20), end=False)
         try:
-            query.awaitTermination(SECONDS)
+            query.awaitTermination(int(SECONDS))
         except Exception as error:
             found["error"] = f"{error!r} {error} {query.exception()!r} {query.exception()}"
         assert found["error"]

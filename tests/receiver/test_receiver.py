@@ -52,6 +52,8 @@ def test_a_receiver_that_is_not_started_says_so(tmp_path: Path) -> None:
         receiver.stream()
     with pytest.raises(ConfigurationError, match=r"not started; call start\(\), or use it in a with statement"):
         receiver.start(object(), checkpoint=str(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"not started; call start\(\), or use it in a with statement"):
+        receiver.start_query(object(), checkpoint=str(tmp_path))
     assert receiver.status() == {
         "receiver": "orders",
         "warnings": [],

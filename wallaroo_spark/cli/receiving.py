@@ -125,7 +125,7 @@ def start_query(receiver: Any, config: ReceiveConfig) -> Any:
             writer = writer.option("path", sink.path)
         if config.trigger:
             writer = writer.trigger(**config.trigger)
-        return receiver.start(writer.queryName(config.receiver), checkpoint=config.checkpoint)
+        return receiver.start_query(writer.queryName(config.receiver), checkpoint=config.checkpoint)
     except Exception as error:
         if not _is_sparks(error):
             raise

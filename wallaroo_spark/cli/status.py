@@ -21,7 +21,7 @@ ATTEMPTS = 2
 ANSWER_SECONDS = 5.0
 WIDE = 200
 WAITING = (
-    "No connector is let in before a query runs that the receiver has started: receiver.start(rows.writeStream…, "
+    "No connector is let in before a query runs that the receiver has started: receiver.start_query(rows.writeStream…, "
     "checkpoint=…) starts one, and .start() of Spark alone does not."
 )
 SINKS = {

@@ -18,7 +18,7 @@ import uuid
 import weakref
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from pyspark.sql import DataFrame
 
@@ -47,6 +47,9 @@ from wallaroo_spark.slots.patience import Patience
 from wallaroo_spark.source import Secrets, load, register
 from wallaroo_spark.worker import ports
 from wallaroo_spark.worker.service import WorkerSetup
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
@@ -121,15 +124,21 @@ class Receiver:
         found = announcer.workers() if announcer else {}
         return [lease.connect for _, (lease, _) in sorted(found.items())]
 
-    def start(self, writer: Any = None, *, checkpoint: str = "") -> Any:
-        """Without a writer: start the workers and wait for them; returns the receiver itself.
+    @overload
+    def start(self) -> Self: ...
 
-        With a ``DataStreamWriter`` and the ``checkpoint`` it is to use: start the query; returns the StreamingQuery.
-        Raises :class:`ConfigurationError`, :class:`RegistryError` or :class:`CheckpointError` before anything is lost.
+    @overload
+    def start(self, writer: Any, *, checkpoint: str = "") -> StreamingQuery: ...
+
+    def start(self, writer: Any = None, *, checkpoint: str = "") -> Self | StreamingQuery:
+        """Start the workers, wait for them, and return the receiver itself. Does nothing when they run already.
+
+        With a ``writer`` it is :meth:`start_query`. Raises :class:`ConfigurationError`, :class:`RegistryError` or
+        :class:`TransportError`; then nothing is left running.
         """
+        if writer is not None:
+            return self.start_query(writer, checkpoint=checkpoint)
         with self._lifecycle:
-            if writer is not None:
-                return self._start_query(writer, checkpoint)
             if self._fleet is None:
                 self._patience.stopping.clear()
                 try:
@@ -139,6 +148,15 @@ class Receiver:
                     raise
                 _running.add(self)
             return self
+
+    def start_query(self, writer: Any, *, checkpoint: str) -> StreamingQuery:
+        """Start the query of a ``DataStreamWriter`` on a checkpoint, and acknowledge what it commits.
+
+        The workers must be running (:meth:`start`). Raises :class:`ConfigurationError`, :class:`RegistryError` or
+        :class:`CheckpointError`; then no query is left running, and nothing was acknowledged.
+        """
+        with self._lifecycle:
+            return self._start_query(writer, checkpoint)
 
     def stream(self) -> DataFrame:
         """The streaming DataFrame of the rows that connectors send; the same one at each call."""
@@ -317,7 +335,7 @@ class Receiver:
             return QUERY_STARTS if self._query_starts else NO_QUERY
         return str(query.id) if query.isActive else NO_QUERY
 
-    def _start_query(self, writer: Any, checkpoint: str) -> Any:
+    def _start_query(self, writer: Any, checkpoint: str) -> StreamingQuery:
         if self._fleet is None or self._announcer is None or self._registry is None:
             raise ConfigurationError("the receiver is not started; call start(), or use it in a with statement")
         checks.trigger(writer)
@@ -336,7 +354,7 @@ class Receiver:
                     receiver._hold_checkpoint(CheckpointFiles(checkpoint, self._spark), self.owner)
                     receiver._begin()
                 with quick_on_local_disk(self._spark, files.local_folder):
-                    query = writer.option("checkpointLocation", checkpoint).start()
+                    query: StreamingQuery = writer.option("checkpointLocation", checkpoint).start()
                 for receiver in together:
                     receiver._query = query
                 require_own(self._spark, query, files, checkpoint, self._patience.stopping)

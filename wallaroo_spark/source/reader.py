@@ -333,6 +333,6 @@ def _refuse_another_query(partition: RangePartition) -> None:
 def _not_started(receiver: str, what: str) -> ConfigurationError:
     return ConfigurationError(
         f"receiver {receiver!r} did not start this query, {what}, so no message would ever be acknowledged; "
-        "start it with receiver.start(rows.writeStream…, checkpoint=…) in place of .start()",
+        "start it with receiver.start_query(rows.writeStream…, checkpoint=…) in place of .start()",
         receiver=receiver,
     )

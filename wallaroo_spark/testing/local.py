@@ -65,7 +65,7 @@ class LocalReceiver:
         self._results = f"results_{uuid.uuid4().hex}"
         writer = transform(self.receiver.stream()).writeStream.format("memory").queryName(self._results)
         checkpoint = str(self._folder / f"checkpoint-{self._results}")
-        self._query = self.receiver.start(writer.outputMode(output_mode), checkpoint=checkpoint)
+        self._query = self.receiver.start_query(writer.outputMode(output_mode), checkpoint=checkpoint)
         return self.query
 
     def connect(self, instance: str = "shop-1", **settings: Any) -> BlockingConnector:

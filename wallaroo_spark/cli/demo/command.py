@@ -130,7 +130,7 @@ def _run(console: Console, plan: Plan, spark: Any, sink: Sink) -> None:
     limits = {"max_offsets_per_trigger": max(1, plan.expected // KILL_BATCHES)} if plan.kill_worker else {}
     with Receiver(spark, "demo", workers=WORKERS, cookie=cookie, **limits) as receiver:
         writer = receiver.stream().writeStream.foreachBatch(sink.write)
-        query = receiver.start(writer, checkpoint=str(plan.folder / "checkpoint"))
+        query = receiver.start_query(writer, checkpoint=str(plan.folder / "checkpoint"))
         log = plan.folder / "connectors.log"
         with Senders(plan.senders, receiver.registry_url, cookie, log) as senders, View(console) as view:
             _watch(plan, view, receiver, query, sink, senders)
