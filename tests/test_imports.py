@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "inner": ("columnar", "transport"),
     "slots": ("transport",),
     "worker": ("protocol", "columnar", "transport", "inner", "slots"),
-    "source": ("columnar", "registry", "checkpoint", "inner"),
+    "source": ("columnar", "registry", "inner"),
     "receiver": ("transport", "registry", "checkpoint", "inner", "slots", "worker", "source"),
     "connector": ("protocol", "transport", "registry"),
     "sinks": ("protocol", "transport", "storage", "sidecar", "checkpoint", "slots.spark_checks"),

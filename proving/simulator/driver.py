@@ -14,11 +14,11 @@ from proving.simulator.core import Part, Promise, Steps
 from proving.simulator.flight import Client
 from proving.simulator.query import Query
 from proving.simulator.worker import Worker
-from wallaroo_spark.checkpoint import References
 from wallaroo_spark.checkpoint.model import QueryProgress
 from wallaroo_spark.checkpoint.watcher import CheckpointWatcher
 from wallaroo_spark.errors import CheckpointError, RegistryError
 from wallaroo_spark.receiver.announcer import TELL_SECONDS, Announcer, Standing, Teller
+from wallaroo_spark.references import References
 
 if TYPE_CHECKING:
     from proving.simulator.world import World

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from proving.simulator.core import Promise, Simulation
-from wallaroo_spark.checkpoint import References
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.references import flatten
+from wallaroo_spark.references import References, flatten
 from wallaroo_spark.worker.machine import events as e
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from proving.simulator.checkpoint import Row
 from proving.simulator.core import Violation
 from proving.simulator.sources import Source
 from wallaroo_spark.protocol import ConnectorSession, Ok
-from wallaroo_spark.references import Reference, StreamKey
-from wallaroo_spark.source.planner import ranges
+from wallaroo_spark.references import Reference, StreamKey, ranges
 from wallaroo_spark.worker.machine.state import WorkerState
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ class Judge:
         """A worker says something to a session: no OK may come from one whose lease is long another's."""
         state = worker.state
         assert state is not None
-        client = state.sessions.clients.get(session)
+        client = state.connections.by_number.get(session)
         if client is None or client.protocol.revision is None:
             return
         if data[4] != client.protocol.revision.by_frame[Ok].tag:
@@ -135,8 +134,8 @@ class Judge:
         checkpoint = self.world.checkpoint
         if batch != max(checkpoint.batches("offsets"), default=-1) + 1:
             raise Violation(f"batch {batch} is planned once more")
-        for scope, stream_id, begin, end in ranges(start, ends):
-            source = self.world.sources[StreamKey(scope, int(stream_id))]
+        for planned in ranges(start, ends):
+            begin, end, source = planned.start, planned.end, self.world.sources[planned.key]
             if isinstance(end, str) != source.ephemeral:
                 raise Violation(f"{source.name} is planned up to {end!r}")
             if isinstance(end, str):
@@ -152,8 +151,8 @@ class Judge:
         found: defaultdict[StreamKey, list[Row]] = defaultdict(list)
         for row in rows:
             found[row[0]].append(row)
-        for scope, stream_id, begin, to in ranges(start, end):
-            key = StreamKey(scope, int(stream_id))
+        for planned in ranges(start, end):
+            key, begin, to = planned.key, planned.start, planned.end
             source = self.world.sources[key]
             if source.ephemeral:
                 self._in_order(source, found.pop(key, []))

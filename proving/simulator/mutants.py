@@ -15,14 +15,14 @@ from proving.simulator.worker import Worker
 from wallaroo_spark.checkpoint import files
 from wallaroo_spark.protocol import WorkerSession
 from wallaroo_spark.worker.buffer.buffer import Buffer
-from wallaroo_spark.worker.buffer.held_stream import Ledger
+from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.buffer.replays import IncreasingIds, OpaqueIds
 from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.pressure.flow import FlowControl
-from wallaroo_spark.worker.machine.pressure.shedding import Relief
-from wallaroo_spark.worker.machine.progress import Progress
-from wallaroo_spark.worker.machine.resend import Recall
-from wallaroo_spark.worker.machine.sessions import Sessions
+from wallaroo_spark.worker.machine.pressure.shedding import Shedding
+from wallaroo_spark.worker.machine.query_position import QueryPosition
+from wallaroo_spark.worker.machine.resend import Resend
 
 Mutant = Callable[[], AbstractContextManager[Any]]
 
@@ -42,7 +42,7 @@ def tells_what_it_merely_holds() -> AbstractContextManager[Any]:
 
     def held(self: Buffer, scope: str) -> Iterator[Any]:
         for key, reference in committed(self, scope):
-            ledger = self.ledgers.get(key)
+            ledger = self.streams.get(key)
             last = ledger._id_before(ledger.end) if ledger is not None else None
             yield key, reference if last is None else last
 
@@ -52,11 +52,11 @@ def tells_what_it_merely_holds() -> AbstractContextManager[Any]:
 def plans_a_planned_batch_again() -> AbstractContextManager[Any]:
     """A batch that is run again is read as far as the workers have come by now, not as far as was planned."""
 
-    def whole(self: Ledger, start: Any, end: Any) -> tuple[int, int] | None:
+    def whole(self: HeldStream, start: Any, end: Any) -> tuple[int, int] | None:
         begin = self.position_after(start)
         return None if begin is None or self.empty else (begin, self.end)
 
-    return mock.patch.object(Ledger, "range", whole)
+    return mock.patch.object(HeldStream, "range", whole)
 
 
 def takes_replays_for_new() -> AbstractContextManager[Any]:
@@ -85,26 +85,26 @@ def drops_the_first_of_a_run() -> AbstractContextManager[Any]:
 def obeys_stale_commits() -> AbstractContextManager[Any]:
     """A committed message of an older batch or query is followed."""
 
-    def committed(self: Progress, event: e.Committed) -> None:
-        self._moved(self._sessions.buffer.commit(event.references))
+    def committed(self: QueryPosition, event: e.Committed) -> None:
+        self._moved(self._connections.buffer.commit(event.references))
 
-    return mock.patch.object(Progress, "committed", committed)
+    return mock.patch.object(QueryPosition, "committed", committed)
 
 
 def obeys_stale_rewinds() -> AbstractContextManager[Any]:
     """A worker follows whoever told it last where the query stands."""
-    rewound = Progress.rewound
+    rewound = QueryPosition.rewound
 
-    def follow(self: Progress, event: e.Rewound) -> bool:
+    def follow(self: QueryPosition, event: e.Rewound) -> bool:
         self.epoch, self.batch = 0, -1
         return rewound(self, event)
 
-    return mock.patch.object(Progress, "rewound", follow)
+    return mock.patch.object(QueryPosition, "rewound", follow)
 
 
 def ignores_rewinds() -> AbstractContextManager[Any]:
     """A worker does not go back with the query: what is needed again is not asked for."""
-    return mock.patch.object(Recall, "send_again", return_value=None)
+    return mock.patch.object(Resend, "send_again", return_value=None)
 
 
 def obeys_a_lost_lease() -> AbstractContextManager[Any]:
@@ -132,17 +132,17 @@ def reads_past_its_budget() -> AbstractContextManager[Any]:
 
 def passes_errors_over() -> AbstractContextManager[Any]:
     """A session goes on after an error that may have lost what it has sent, as it does when an event loop logs it."""
-    return mock.patch.object(Sessions, "give_up", return_value=None)
+    return mock.patch.object(Connections, "give_up", return_value=None)
 
 
 def never_makes_room() -> AbstractContextManager[Any]:
     """A full worker keeps what it has, whoever waits for something else."""
-    return mock.patch.object(Relief, "relieve", return_value=None)
+    return mock.patch.object(Shedding, "relieve", return_value=None)
 
 
 def ends_batches_anywhere() -> AbstractContextManager[Any]:
     """A batch may end where a stream cannot be resumed."""
-    return mock.patch.object(Ledger, "stable_end", property(lambda self: self.end))
+    return mock.patch.object(HeldStream, "stable_end", property(lambda self: self.end))
 
 
 def forgets_how_far_a_read_had_come() -> AbstractContextManager[Any]:

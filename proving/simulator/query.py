@@ -5,21 +5,20 @@ It may die between any two of these. Planning and reading follow ``wallaroo_spar
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from proving.simulator.checkpoint import Row
 from proving.simulator.core import Part, Promise, Steps
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
-from wallaroo_spark.references import PlannedRange, StreamKey
+from wallaroo_spark.references import PlannedRange, StreamKey, merge, ranges, slot_of_ephemeral
 from wallaroo_spark.registry import Lease
-from wallaroo_spark.source.offsets import merge
-from wallaroo_spark.source.planner import Limits, Plan, combine, ranges, shares, slot_of
+from wallaroo_spark.source.planner import Limits, Plan, combine, shares, slot_of
 
 if TYPE_CHECKING:
     from proving.simulator.driver import Driver
     from proving.simulator.world import World
 
-Planned = tuple[str, str, Any, Any]
 PATIENCE_SECONDS = 0.5
 REFRESH_SECONDS = 1.0
 POLL_SECONDS = 1.0
@@ -70,7 +69,7 @@ class Query(Part):
         self.view = FleetView(world)
         self.ended = Promise()
         self.tasks: list[Task] = []
-        self._holders: dict[tuple[str, str], int] = {}
+        self._holders: dict[StreamKey, int] = {}
         self.sim.spawn(self, self.view.follow())
         self.sim.spawn(self, self._run())
 
@@ -146,12 +145,11 @@ class Query(Part):
 
     def _read(self, start: dict[str, Any], end: dict[str, Any]) -> Steps:
         """All rows of a batch, task by task; one that fails is run again, a few times."""
-        by_slot: dict[int, list[Planned]] = {}
+        by_slot: dict[int, list[PlannedRange]] = {}
         for one in ranges(start, end):
-            scope, stream_id, _, to = one
-            if isinstance(to, str) and int(to.split(":")[1]) >= self.driver.workers:
+            if (slot_of_ephemeral(one.end) or 0) >= self.driver.workers:
                 continue
-            slot = slot_of(scope, stream_id, to, self._holders, {})
+            slot = slot_of(one, self._holders, {})
             by_slot.setdefault(slot, []).append(one)
         self.tasks = [Task(self, slot, by_slot[slot]) for slot in sorted(by_slot)]
         rows: list[Row] = []
@@ -175,7 +173,7 @@ class Query(Part):
 class Task(Part):
     """One reading task, as ``source/ranges.py`` reads."""
 
-    def __init__(self, query: Query, slot: int, planned: list[Planned]) -> None:
+    def __init__(self, query: Query, slot: int, planned: list[PlannedRange]) -> None:
         super().__init__(f"task {slot}")
         self.query = query
         self.world = query.world
@@ -199,8 +197,7 @@ class Task(Part):
         if done:
             self._missing.pop(index, None)
         elif reference is not None:
-            scope, stream_id, _, to = self._missing[index]
-            self._missing[index] = (scope, stream_id, reference, to)
+            self._missing[index] = replace(self._missing[index], start=reference)
 
     def _run(self) -> Steps:
         patience = self.world.profile.replay_timeout
@@ -238,10 +235,7 @@ class Task(Part):
     def _read_from(self, address: str, wait: float) -> Steps:
         """What one worker has of what is missing; the stream may break between any two of its batches."""
         indexes = list(self._missing)
-        asked = {
-            number: PlannedRange(StreamKey(scope, int(stream_id)), start, to)
-            for number, (scope, stream_id, start, to) in enumerate(self._missing[index] for index in indexes)
-        }
+        asked = {number: self._missing[index] for number, index in enumerate(indexes)}
         stream = _Stream(self, indexes)
         finished = Promise()
         call = self.world.inner.call(
@@ -290,5 +284,4 @@ def _rows(batch: Any) -> list[Row]:
 
 
 def _shown(start: dict[str, Any], ends: dict[str, Any]) -> str:
-    shown = ", ".join(f"{scope}/{stream} ({begin}, {end}]" for scope, stream, begin, end in ranges(start, ends))
-    return shown
+    return ", ".join(str(planned) for planned in ranges(start, ends))

@@ -1,6 +1,6 @@
 """A worker's process: the shell's part in it, around the product's own state machine.
 
-It follows ``wallaroo_spark/worker/service.py``, ``leasing.py`` and ``reads.py`` rule by rule.
+It follows ``wallaroo_spark/worker/service.py``, ``slot_tenancy.py`` and ``reads.py`` rule by rule.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from wallaroo_spark.worker.buffer.delivery import gather
 from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.buffer.segments import LOT_OVERHEAD, SEGMENT_OVERHEAD
 from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.machine.outside import carry_out
 from wallaroo_spark.worker.machine.state import WorkerState
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Worker(Part):
         self._claiming: deque[tuple[Callable[[], Steps], Promise]] = deque()
         self._waited: Counter[PlannedRange] = Counter()
         self._reads: list[Waiting] = []
+        self._woken = False
         self.sim.spawn(self, self._run())
 
     @property
@@ -291,7 +293,7 @@ class Worker(Part):
 
     def session_of(self, end: End) -> WorkerSession | None:
         """The session that a connection carries."""
-        client = self.state.sessions.clients.get(self._sessions.get(end.number, -1)) if self.state else None
+        client = self.state.connections.by_number.get(self._sessions.get(end.number, -1)) if self.state else None
         return client.protocol if client else None
 
     def gone(self, end: End, reason: str) -> None:
@@ -318,7 +320,7 @@ class Worker(Part):
         state = self.state
         assert state is not None
         buffer = state.buffer
-        client = state.sessions.streaming.get(session)
+        client = state.connections.streaming.get(session)
         if client is not None and client.turn is None and buffer.used >= buffer.budget:
             raise Violation(f"{self.name} reads session {session} with its budget used up: {buffer.used}")
         self._lot[session] = data
@@ -333,7 +335,7 @@ class Worker(Part):
         if state is None or not self._lot:
             return
         parts, self._lot = self._lot, {}
-        clients = (client for session in parts if (client := state.sessions.clients.get(session)))
+        clients = (client for session in parts if (client := state.connections.by_number.get(session)))
         size = sum(map(len, parts.values())) + sum(client.protocol.pending for client in clients)
         before = state.buffer.rows
         self.handle(e.Received(tuple(parts.items()), round(self.sim.now * 1_000_000)))
@@ -357,37 +359,17 @@ class Worker(Part):
         except MemoryError as error:
             self._fail(error)
             return
-        woken = False
+        self._woken = False
         for instruction in instructions:
-            match instruction:
-                case e.Send():
-                    self._send(instruction)
-                case e.Close():
-                    self._close(instruction)
-                case e.PauseReading():
-                    self._set_paused(instruction.session, True)
-                case e.ResumeReading():
-                    self._set_paused(instruction.session, False)
-                case e.AskAssignment():
-                    self.sim.spawn(self, self._ask_assignment(instruction))
-                case e.ReleaseInstances():
-                    self.sim.spawn(self, self._release_instances(instruction.instances))
-                case e.AskClaims():
-                    self.sim.spawn(self, self._ask_claims(instruction))
-                case e.ReleaseClaims():
-                    self._release_claims(instruction.streams)
-                case e.Log():
-                    self.sim.log(self.name, instruction.text)
-                case e.WakeReaders():
-                    woken = True
+            carry_out(instruction, self)
         self.world.judge.touched(self)
-        if woken:
+        if self._woken:
             self._wake()
 
     def _instructions(self, state: WorkerState, event: e.Event) -> list[e.Instruction]:
         """What the state says; one of the calls that it makes meanwhile may fail."""
         failing = self.failing
-        errors = state.sessions.counts["internal-errors"]
+        errors = state.connections.counts["internal-errors"]
         if failing is None:
             instructions = state.handle(event)
         else:
@@ -395,7 +377,7 @@ class Worker(Part):
                 instructions = state.handle(event)
         if failing is not None and failing.failed:
             self.failing = None
-        elif state.sessions.counts["internal-errors"] > errors:
+        elif state.connections.counts["internal-errors"] > errors:
             raise Violation(f"{self.name} finds an error of its own in {event}")
         return instructions
 
@@ -414,28 +396,55 @@ class Worker(Part):
             waiting.answer.fail(TransportError(f"{self.name} has failed"))
         self.sim.spawn(self, self._release(f"an error: {error}"))
 
-    def _send(self, instruction: e.Send) -> None:
-        peer = self._peers.get(instruction.session)
+    def send(self, send: e.Send) -> None:
+        """Write bytes to a peer."""
+        peer = self._peers.get(send.connection)
         if peer is not None:
-            self.world.judge.said(self, instruction.session, instruction.data)
-            peer.end.write(instruction.data)
+            self.world.judge.said(self, send.connection, send.data)
+            peer.end.write(send.data)
 
-    def _close(self, instruction: e.Close) -> None:
-        peer = self._peers.get(instruction.session)
+    def close(self, close: e.Close) -> None:
+        """Close a connection."""
+        peer = self._peers.get(close.connection)
         if peer is None or peer.end.closed:
             return
-        if instruction.at_once:
+        if close.at_once:
             peer.end.abort()
         else:
             peer.end.close()
         self.sim.after(self.sim.latency(), self, lambda: self.gone(peer.end, ""))
 
-    def _set_paused(self, session: int, paused: bool) -> None:
+    def set_reading(self, session: int, reading: bool) -> None:
+        """Read from a peer, or do not."""
         peer = self._peers.get(session)
         if peer is not None:
-            peer.paused = paused
-            if not paused:
+            peer.paused = not reading
+            if reading:
                 self.sim.after(0.0, self, lambda: self._drain(session))
+
+    def ask_assignment(self, ask: e.AskAssignment) -> None:
+        """Ask the registry which slot an instance belongs to."""
+        self.sim.spawn(self, self._ask_assignment(ask))
+
+    def release_instances(self, instances: tuple[str, ...]) -> None:
+        """Give instances back."""
+        self.sim.spawn(self, self._release_instances(instances))
+
+    def ask_claims(self, ask: e.AskClaims) -> None:
+        """Ask the registry for stream ids."""
+        self.sim.spawn(self, self._ask_claims(ask))
+
+    def release_claims(self, streams: tuple[int, ...]) -> None:
+        """Give stream ids back."""
+        self._in_turn(lambda: self._unclaim(streams))
+
+    def log(self, line: e.Log) -> None:
+        """Write a line to the history."""
+        self.sim.log(self.name, line.text)
+
+    def wake_readers(self) -> None:
+        """Have the reads look again, once all instructions of the event are carried out."""
+        self._woken = True
 
     def _ask_assignment(self, ask: e.AskAssignment) -> Steps:
         slot, workers = self.slot, self.options.workers
@@ -444,9 +453,9 @@ class Worker(Part):
                 yield self._releasing
             answer = yield self.world.registry.ask(lambda r: r.assign(ask.instance, slot, workers))
         except RegistryError as error:
-            self.handle(e.RegistryFailed(ask.session, str(error)))
+            self.handle(e.RegistryFailed(ask.connection, str(error)))
         else:
-            self.handle(e.Assigned(ask.session, ask.instance, answer.slot, answer.connect))
+            self.handle(e.Assigned(ask.connection, ask.instance, answer.slot, answer.connect))
 
     def _release_instances(self, instances: tuple[str, ...]) -> Steps:
         state, lease = self.state, self.lease
@@ -462,18 +471,15 @@ class Worker(Part):
         done, self._releasing = self._releasing, None
         done.resolve(None)
 
-    def _release_claims(self, streams: tuple[int, ...]) -> None:
-        self._in_turn(lambda: self._unclaim(streams))
-
     def _ask_claims(self, ask: e.AskClaims) -> Steps:
         try:
             granted = yield self._in_turn(lambda: self._claim(ask.streams))
         except RegistryError as error:
-            self.handle(e.RegistryFailed(ask.session, str(error), ask.streams))
+            self.handle(e.RegistryFailed(ask.connection, str(error), ask.streams))
             if isinstance(error, LeaseLostError):
                 self.lease_lost(error)
         else:
-            self.handle(e.Claimed(ask.session, ask.streams, frozenset(granted)))
+            self.handle(e.Claimed(ask.connection, ask.streams, frozenset(granted)))
 
     # The inner port.
 

@@ -51,6 +51,10 @@ class Report:
     history: str = ""
 
 
+STORY_LINES = 20
+"""Events of each worker that a failed history shows."""
+
+
 class World:
     """One history as it unfolds; ``changes`` are of its profile."""
 
@@ -193,8 +197,18 @@ class World:
             sim.history.counts,
             sim.history.digest,
             violation,
-            sim.history.last_lines() if violation else "",
+            f"{sim.history.last_lines()}\n{self._stories()}" if violation else "",
         )
+
+    def _stories(self) -> str:
+        """The last events of every worker that lives."""
+        workers = [worker for worker in self.inner.ports.values() if worker.state is not None]
+        lines = [
+            f"{worker.name}: {line}"
+            for worker in workers
+            for line in worker.state.story.lines()[-STORY_LINES:]  # type: ignore[union-attr]
+        ]
+        return "\n".join(["\nthe last events of its workers:", *lines]) if lines else ""
 
 
 def simulate(seed: int, *, verbose: bool = False, **changes: Any) -> Report:

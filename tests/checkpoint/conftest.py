@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wallaroo_spark.checkpoint import References
+from wallaroo_spark.references import References
 
 DATA = Path(__file__).parent / "data"
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from wallaroo_spark.checkpoint import (
     PlannedBatch,
-    changed,
     holes,
     is_commit,
     newest_committed,
@@ -17,7 +16,7 @@ from wallaroo_spark.checkpoint import (
     receivers_in,
 )
 from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.references import References
+from wallaroo_spark.references import References, changed
 
 from .conftest import DATA, offset, offsets_text
 

@@ -44,6 +44,16 @@ def test_json_holds_what_the_worker_says_and_no_secret(desk: Desk) -> None:
     assert TOKEN not in shown.output
 
 
+def test_debug_shows_the_last_events_of_each_worker(desk: Desk) -> None:
+    assert "its last events" not in status(desk).stdout
+    shown = status(desk, "--debug")
+    as_json = json.loads(status(desk, "--debug", "--json").stdout)
+
+    (story,) = (slot["story"] for slot in as_json["workers"])
+    assert any("Rewound(epoch=" in line for line in story)
+    assert all(f"  {line}" in shown.stdout.splitlines() for line in story)
+
+
 def test_a_receiver_that_does_not_run_is_said_to_be_so(desk: Desk) -> None:
     shown = status(desk, receiver="nobody")
     as_json = status(desk, "--json", receiver="nobody")

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import PROGRAM, Run
 from tests.pubsub.running import COOKIE, TOPIC, Stage
 from tests.waiting import eventually
-from wallaroo_spark.pubsub.publishing.leasing import ENDED
+from wallaroo_spark.pubsub.publishing.partition_tenancy import ENDED
 from wallaroo_spark.pubsub.topic_catalog import TopicRecord
 
 

@@ -22,6 +22,7 @@ from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.inner.trust import status_token
 from wallaroo_spark.pubsub import subscribe
 from wallaroo_spark.pubsub.topic_catalog import TopicRecord
+from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 
 READERS = ("connectors", "subscribers", "operators")
@@ -133,7 +134,7 @@ def test_what_others_read_in_redis_opens_no_inner_port(
         lambda: onlooker.stop("a forger"),
         lambda: onlooker.plan({}),
         lambda: onlooker.available(-1, 0),
-        lambda: list(onlooker.read([("shop-1", "1", None, 1)], boundaries=True, wait=0)),
+        lambda: list(onlooker.read([PlannedRange(StreamKey("shop-1", 1), None, 1)], boundaries=True, wait=0)),
     ]
     for forgery in forgeries:
         with pytest.raises(TransportError, match=r"for the status alone|missing or wrong"):

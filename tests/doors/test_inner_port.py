@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import pickle
 import shutil
@@ -33,6 +34,7 @@ from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import DRAFT_BE
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.receiver.announcer import Announcer
+from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.registry import EmbeddedRedis
 from wallaroo_spark.source.fleet_view import FleetView
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
@@ -131,6 +133,14 @@ class TestInnerPortWithTheTokenForTheStatus:
     def test_it_shows_the_status_and_does_not_tell_the_fleet_s_token(self, stranger: Any) -> None:
         assert TOKEN not in status_token(TOKEN)
         assert len(CALLS["status"](stranger, headers(f"Bearer {status_token(TOKEN)}"))) == 1
+
+    def test_it_shows_the_last_events_without_messages_and_secrets(self, stranger: Any) -> None:
+        action = flight.Action("story", b"{}")
+        (answer,) = stranger.do_action(action, headers(f"Bearer {status_token(TOKEN)}"))
+        events = json.loads(answer.body.to_pybytes())["events"]
+
+        assert any("Rewound(" in line for line in events)
+        assert not [line for line in events if TOKEN in line or COOKIE in line]
 
     @pytest.mark.parametrize("name", [name for name in CALLS if name != "status"])
     def test_it_does_nothing_else(self, stranger: Any, name: str) -> None:
@@ -251,7 +261,7 @@ class TestInnerPortOverTls:
             with pytest.raises(TransportError, match=said) as asked:
                 client.status()
             with pytest.raises(TransportError, match=said) as read:
-                list(client.read([("a", "1", None, 1)], boundaries=True, wait=0))
+                list(client.read([PlannedRange(StreamKey("a", 1), None, 1)], boundaries=True, wait=0))
             assert [caught.value.fields["reason"] for caught in (asked, read)] == ["tls", "tls"]
             assert TOKEN not in told(asked.value) + told(read.value)
         for right in (Trust.of(Options(tls_workers_ca=pems.ca)), Trust.of(Options(tls_ca=pems.ca))):
@@ -282,7 +292,7 @@ class TestInnerPortOverTls:
         eventually(lambda: sealed.client.plan({})["ends"].get("shop-9"))
 
         def read(trust: Trust | None) -> int:
-            ranges: list[Any] = [("shop-9", "1", None, 1)]
+            ranges: list[Any] = [PlannedRange(StreamKey("shop-9", 1), None, 1)]
             partition = RangePartition(
                 0, ranges, {0: sealed.lease.flight}, sealed_fleet.receiver, sealed_fleet.url, TOKEN, 0.0, trust=trust
             )

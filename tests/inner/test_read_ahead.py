@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wallaroo_spark.inner.read_ahead import Ahead
+from wallaroo_spark.inner.read_ahead import ReadAhead
 
 SECONDS = 10.0
 
@@ -17,8 +17,8 @@ def never() -> None:
 
 
 def test_everything_comes_in_order() -> None:
-    assert list(Ahead(iter(range(100)), never, SECONDS)) == list(range(100))
-    assert list(Ahead(iter(()), never, SECONDS)) == []
+    assert list(ReadAhead(iter(range(100)), never, SECONDS)) == list(range(100))
+    assert list(ReadAhead(iter(()), never, SECONDS)) == []
 
 
 def test_an_error_comes_behind_what_came_before_it() -> None:
@@ -27,7 +27,7 @@ def test_an_error_comes_behind_what_came_before_it() -> None:
         yield 2
         raise ValueError("the third")
 
-    ahead = iter(Ahead(items(), never, SECONDS))
+    ahead = iter(ReadAhead(items(), never, SECONDS))
     assert [next(ahead), next(ahead)] == [1, 2]
     with pytest.raises(ValueError, match="the third"):
         next(ahead)
@@ -44,7 +44,7 @@ def test_no_more_is_read_ahead_than_is_allowed() -> None:
                 three.set()
             yield number
 
-    ahead = iter(Ahead(items(), lambda: None, SECONDS, depth=2))
+    ahead = iter(ReadAhead(items(), lambda: None, SECONDS, depth=2))
     assert next(ahead) == 0
     assert three.wait(SECONDS)
     # One is handed out, two wait, and one more is in the reader's hand.
@@ -61,7 +61,7 @@ def test_closing_early_cancels_and_waits_for_the_reader() -> None:
         over.set()
         raise ConnectionError("cancelled")
 
-    ahead = iter(Ahead(items(), cancelled.set, SECONDS))
+    ahead = iter(ReadAhead(items(), cancelled.set, SECONDS))
     assert next(ahead) == 1
     ahead.close()  # type: ignore[attr-defined]  # it is a generator
     assert over.is_set()
@@ -75,7 +75,7 @@ def test_a_silence_ends_the_wait_and_is_not_waited_for() -> None:
         goes_on.wait(SECONDS)
         yield 2
 
-    ahead = iter(Ahead(items(), cancelled.set, 0.01))
+    ahead = iter(ReadAhead(items(), cancelled.set, 0.01))
     assert next(ahead) == 1
     with pytest.raises(TimeoutError, match=r"nothing came within 0\.01 s"):
         next(ahead)

@@ -16,6 +16,7 @@ from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
 from wallaroo_spark.inner import client as flight_client
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.protocol import Message
+from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.source import ranges
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
@@ -55,7 +56,7 @@ def away() -> Registry:
 
 
 def partition(fleet: Fleet, address: str, **options: float | bool) -> RangePartition:
-    planned = [("good", "1", None, MESSAGES)]
+    planned = [PlannedRange(StreamKey("good", 1), None, MESSAGES)]
     settings = {"replay_timeout": SECONDS, **options}
     return RangePartition(0, planned, {0: address}, fleet.receiver, fleet.url, TOKEN, **settings)  # type: ignore[arg-type]
 
@@ -133,7 +134,7 @@ def test_a_slow_network_is_slow_and_nothing_else(full: Running, workers: Fleet, 
 
 def test_one_request_has_an_end_that_is_no_error(full: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flight_client, "READ_SECONDS", 1.5)
-    here, to_come = ("good", "1", None, MESSAGES), ("good", "2", None, 1)
+    here, to_come = PlannedRange(StreamKey("good", 1), None, MESSAGES), PlannedRange(StreamKey("good", 2), None, 1)
     found = list(full.client.read([here, to_come], boundaries=False, wait=SECONDS))
     assert sum(batch.num_rows for batch, _ in found) == MESSAGES
     assert {index for _, marks in found for index, _, done in marks if done} == {0}

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tests.checkpoint.conftest import Checkpoint
 from tests.waiting import eventually
 from wallaroo_spark.pubsub.messages import VERSION, Data, Decoder, Hello, Message, encode
-from wallaroo_spark.pubsub.publishing.leasing import Tenancy
+from wallaroo_spark.pubsub.publishing.partition_tenancy import PartitionTenancy
 from wallaroo_spark.pubsub.publishing.publisher import PublisherService, PublisherSetup
 from wallaroo_spark.pubsub.publishing.topic_log import Manifest, TopicLog
 from wallaroo_spark.pubsub.row_payloads import unpack_rows
@@ -132,7 +132,7 @@ class Stage:
 
     def thread(self, setup: PublisherSetup) -> ServiceThread:
         """A publisher that is not started yet."""
-        tenancy = Tenancy(
+        tenancy = PartitionTenancy(
             self.leases, self.topics, TOPIC, setup.partition, setup.submission, f"holder-{setup.submission}"
         )
         self.services.append(PublisherService(setup, tenancy))

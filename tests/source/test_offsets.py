@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wallaroo_spark.checkpoint import parse_offsets
-from wallaroo_spark.source.offsets import merge, offset, references_of
+from wallaroo_spark.references import merge
+from wallaroo_spark.source.offsets import offset, references_of
 
 T = TypeVar("T")
 U64 = st.integers(0, (1 << 64) - 1)

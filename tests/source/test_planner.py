@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wallaroo_spark.checkpoint import References
-from wallaroo_spark.source.offsets import merge
-from wallaroo_spark.source.planner import Limits, Plan, combine, ranges, shares, slot_of
+from wallaroo_spark.references import PlannedRange, References, StreamKey, merge, ranges
+from wallaroo_spark.source.planner import Limits, Plan, combine, shares, slot_of
 
 
-def answer(rows: int = 0, size: int = 0, **ends: Any) -> dict[str, Any]:
-    return {"ends": {"shop": ends} if ends else {}, "rows": rows, "bytes": size}
+def answer(rows: int = 0, size: int = 0, ends: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    return {"ends": {"shop": dict(ends)} if ends else {}, "rows": rows, "bytes": size}
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Slot:
         if limit < whole:
             left = {name: min(count, max(1, limit * count // whole)) for name, count in left.items()}
         ends = {name: int(start.get("shop", {}).get(name, 0)) + count for name, count in left.items()}
-        return answer(sum(left.values()), sum(left.values()), **ends)
+        return answer(sum(left.values()), sum(left.values()), ends)
 
 
 def plan_batch(slots: Mapping[int, Slot], start: References, limits: Limits) -> Plan:
@@ -44,7 +43,7 @@ def plan_batch(slots: Mapping[int, Slot], start: References, limits: Limits) -> 
     return combine(answers)
 
 
-STREAMS = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 60), max_size=8)
+STREAMS = st.dictionaries(st.sampled_from("12345678"), st.integers(0, 60), max_size=8)
 
 
 @settings(deadline=None)
@@ -58,7 +57,7 @@ def test_batches_keep_their_limits_and_every_message_has_its_turn(
     streams: dict[str, int], homes: list[int], max_rows: int | None, max_bytes: int | None
 ) -> None:
     slots = {
-        slot: Slot({name: last for name, last in streams.items() if homes["abcdefgh".index(name)] == slot})
+        slot: Slot({name: last for name, last in streams.items() if homes["12345678".index(name)] == slot})
         for slot in range(3)
     }
     limits = Limits(max_rows, max_bytes)
@@ -69,8 +68,8 @@ def test_batches_keep_their_limits_and_every_message_has_its_turn(
     while not (plan := plan_batch(slots, start, limits)).empty:
         after = merge(start, plan.ends)
         planned = ranges(start, after)
-        taken = sum(int(to) - int(begin or 0) for _, _, begin, to in planned)
-        assert all(int(to) > int(begin or 0) for _, _, begin, to in planned)
+        taken = sum(int(one.end) - int(one.start or 0) for one in planned)
+        assert all(int(one.end) > int(one.start or 0) for one in planned)
         assert 0 < taken == plan.rows <= most
         left -= taken
         start = after
@@ -80,12 +79,12 @@ def test_batches_keep_their_limits_and_every_message_has_its_turn(
 
 
 def test_without_limits_everything_is_taken() -> None:
-    assert shares({0: answer(10, 100, a=10)}, Limits()) == {}
-    assert shares({0: answer(10, 100, a=10)}, Limits(10, 100)) == {}
+    assert shares({0: answer(10, 100, {"1": 10})}, Limits()) == {}
+    assert shares({0: answer(10, 100, {"1": 10})}, Limits(10, 100)) == {}
 
 
 def test_slots_share_a_limit_in_proportion_to_what_they_have() -> None:
-    answers = {0: answer(30, 300, a=30), 1: answer(10, 500, b=10), 2: answer()}
+    answers = {0: answer(30, 300, {"1": 30}), 1: answer(10, 500, {"2": 10}), 2: answer()}
 
     assert shares(answers, Limits(max_rows=20)) == {0: (15, None), 1: (5, None)}
     assert shares(answers, Limits(max_bytes=80)) == {0: (None, 30), 1: (None, 50)}
@@ -93,24 +92,24 @@ def test_slots_share_a_limit_in_proportion_to_what_they_have() -> None:
 
 
 def test_every_slot_has_a_share_of_the_smallest_limit() -> None:
-    assert shares({0: answer(1000, 1, a=1000), 1: answer(1, 1, b=1)}, Limits(max_rows=1)) == {
+    assert shares({0: answer(1000, 1, {"1": 1000}), 1: answer(1, 1, {"2": 1})}, Limits(max_rows=1)) == {
         0: (1, None),
         1: (1, None),
     }
 
 
 def test_a_stream_that_two_slots_have_is_read_from_the_one_that_has_more() -> None:
-    plan = combine({0: answer(5, 5, a=5), 1: answer(9, 9, a=9), 2: answer(7, 7, a=7)})
+    plan = combine({0: answer(5, 5, {"1": 5}), 1: answer(9, 9, {"1": 9}), 2: answer(7, 7, {"1": 7})})
 
-    assert plan.ends == {"shop": {"a": 9}}
-    assert plan.holders == {("shop", "a"): 1}
+    assert plan.ends == {"shop": {"1": 9}}
+    assert plan.holders == {StreamKey("shop", 1): 1}
 
 
 def test_of_ephemeral_references_the_first_slot_counts_for_they_cannot_be_compared() -> None:
-    plan = combine({0: answer(5, 5, a="e:0:1:5"), 1: answer(9, 9, a="e:1:1:9")})
+    plan = combine({0: answer(5, 5, {"1": "e:0:1:5"}), 1: answer(9, 9, {"1": "e:1:1:9"})})
 
-    assert plan.ends == {"shop": {"a": "e:0:1:5"}}
-    assert plan.holders == {("shop", "a"): 0}
+    assert plan.ends == {"shop": {"1": "e:0:1:5"}}
+    assert plan.holders == {StreamKey("shop", 1): 0}
 
 
 def test_no_answer_is_an_empty_plan() -> None:
@@ -122,21 +121,25 @@ def test_ranges_lie_between_offsets_and_leave_out_what_stands_still() -> None:
     start = {"shop": {"1": 5, "2": 7}}
     end = {"shop": {"1": 9, "2": 7, "3": 1}, "": {"4": 2}}
 
-    assert ranges(start, end) == [("shop", "1", 5, 9), ("shop", "3", None, 1), ("", "4", None, 2)]
+    assert ranges(start, end) == [
+        PlannedRange(StreamKey("shop", 1), 5, 9),
+        PlannedRange(StreamKey("shop", 3), None, 1),
+        PlannedRange(StreamKey("", 4), None, 2),
+    ]
 
 
 @pytest.mark.parametrize(
     ("holders", "assigned", "to", "slot"),
     [
-        ({("shop", "1"): 3}, {"shop": 2}, 9, 3),
-        ({("shop", "2"): 3}, {"shop": 2}, 9, 2),
+        ({StreamKey("shop", 1): 3}, {"shop": 2}, 9, 3),
+        ({StreamKey("shop", 2): 3}, {"shop": 2}, 9, 2),
         ({}, {"other": 2}, 9, 0),
         ({}, {"shop": 2}, "e:1:17:9", 1),
-        ({("shop", "1"): 3}, {}, "e:1:17:9", 3),
+        ({StreamKey("shop", 1): 3}, {}, "e:1:17:9", 3),
     ],
     ids=["who has it", "who serves its instance", "a guess", "where alone it can be", "who has what is ephemeral"],
 )
 def test_a_range_is_asked_of_the_likeliest_slot(
-    holders: dict[tuple[str, str], int], assigned: dict[str, int], to: int | str, slot: int
+    holders: dict[StreamKey, int], assigned: dict[str, int], to: int | str, slot: int
 ) -> None:
-    assert slot_of("shop", "1", to, holders, assigned) == slot
+    assert slot_of(PlannedRange(StreamKey("shop", 1), None, to), holders, assigned) == slot

@@ -15,13 +15,18 @@ from tests.source.fleet import TOKEN, LiveFleet
 from tests.waiting import eventually
 from wallaroo_spark.connector import Record, Records, stream_id_of
 from wallaroo_spark.errors import ReplayError
+from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.registry import Registry
-from wallaroo_spark.source.ranges import Planned, RangePartition, read_ranges
+from wallaroo_spark.source.ranges import RangePartition, read_ranges
 
 STREAM = str(stream_id_of("shop-1", "numbers"))
 
 
-def partition(fleet: LiveFleet, *ranges: Planned, slot: int = 0, **options: Any) -> RangePartition:
+def of_shop(start: int | None, end: int) -> PlannedRange:
+    return PlannedRange(StreamKey("shop-1", int(STREAM)), start, end)
+
+
+def partition(fleet: LiveFleet, *ranges: PlannedRange, slot: int = 0, **options: Any) -> RangePartition:
     settings = {
         "addresses": {slot: lease.flight for slot, lease in fleet.registry.leases().items()},
         "receiver": fleet.options.receiver,
@@ -68,9 +73,9 @@ def test_exactly_the_planned_rows_come_in_order(fleet: LiveFleet) -> None:
     feed(fleet, numbers(1, 50))
     eventually(lambda: fleet.held(0) == 50)
 
-    assert ids(read(partition(fleet, ("shop-1", STREAM, 10, 30)))) == list(range(11, 31))
+    assert ids(read(partition(fleet, of_shop(10, 30)))) == list(range(11, 31))
     # A task that is run again reads the same.
-    assert ids(read(partition(fleet, ("shop-1", STREAM, 10, 30)))) == list(range(11, 31))
+    assert ids(read(partition(fleet, of_shop(10, 30)))) == list(range(11, 31))
 
 
 def test_boundaries_come_when_they_are_asked_for(fleet: LiveFleet) -> None:
@@ -81,15 +86,15 @@ def test_boundaries_come_when_they_are_asked_for(fleet: LiveFleet) -> None:
     stream.send_boundary(2)
     eventually(lambda: fleet.held(0) == 2)
 
-    assert ids(read(partition(fleet, ("shop-1", STREAM, None, 2)))) == [1]
-    assert ids(read(partition(fleet, ("shop-1", STREAM, None, 2), include_boundaries=True))) == [1, 2]
+    assert ids(read(partition(fleet, of_shop(None, 2)))) == [1]
+    assert ids(read(partition(fleet, of_shop(None, 2), include_boundaries=True))) == [1, 2]
 
 
 def test_a_range_that_is_not_there_is_waited_for_until_it_is_sent_again(fleet: LiveFleet) -> None:
     fleet.start(0)
     fleet.begin()
     found: list[int] = []
-    reading = threading.Thread(target=lambda: found.extend(ids(read(partition(fleet, ("shop-1", STREAM, 5, 20))))))
+    reading = threading.Thread(target=lambda: found.extend(ids(read(partition(fleet, of_shop(5, 20))))))
     reading.start()
     reading.join(0.3)
     assert reading.is_alive()
@@ -107,7 +112,7 @@ def test_the_rest_is_read_from_another_slot_when_the_stream_has_moved_there(flee
     feed(fleet, numbers(1, 20), slot=1)
     eventually(lambda: fleet.held(1) == 20)
 
-    assert ids(read(partition(fleet, ("shop-1", STREAM, None, 20), slot=0))) == list(range(1, 21))
+    assert ids(read(partition(fleet, of_shop(None, 20), slot=0))) == list(range(1, 21))
 
 
 def test_a_read_that_is_cut_off_half_way_goes_on_with_the_successor_of_the_worker(fleet: LiveFleet) -> None:
@@ -117,7 +122,7 @@ def test_a_read_that_is_cut_off_half_way_goes_on_with_the_successor_of_the_worke
     feed(fleet, numbers(1, total, size))
     eventually(lambda: fleet.held(0) == total)
 
-    batches = read(partition(fleet, ("shop-1", STREAM, None, total)))
+    batches = read(partition(fleet, of_shop(None, total)))
     found = ids(iter([next(batches)]))
     assert 0 < len(found) < total
     fleet.kill(0)
@@ -129,7 +134,7 @@ def test_a_read_that_is_cut_off_half_way_goes_on_with_the_successor_of_the_worke
 
 
 def test_workers_are_found_by_the_task_itself_when_none_was_known_at_planning(fleet: LiveFleet) -> None:
-    part = partition(fleet, ("shop-1", STREAM, None, 3))
+    part = partition(fleet, of_shop(None, 3))
     assert part.addresses == {}
     found: list[int] = []
     reading = threading.Thread(target=lambda: found.extend(ids(read(part))))
@@ -147,7 +152,7 @@ def test_reading_goes_on_while_redis_is_away(fleet: LiveFleet) -> None:
     fleet.begin()
     feed(fleet, numbers(1, 5))
     eventually(lambda: fleet.held(0) == 5)
-    part = partition(fleet, ("shop-1", STREAM, None, 5), registry="redis://127.0.0.1:1/0", slot=7)
+    part = partition(fleet, of_shop(None, 5), registry="redis://127.0.0.1:1/0", slot=7)
 
     assert ids(read(part)) == [1, 2, 3, 4, 5]
 
@@ -155,8 +160,8 @@ def test_reading_goes_on_while_redis_is_away(fleet: LiveFleet) -> None:
 def test_what_does_not_come_again_is_an_error_that_names_it(fleet: LiveFleet) -> None:
     fleet.start(0)
     fleet.begin()
-    ranges: list[Planned] = [("shop-1", str(number), 4, 9) for number in range(6)]
-    part = partition(fleet, *ranges, ("", "77", None, 3), replay_timeout=0.5)
+    ranges = [PlannedRange(StreamKey("shop-1", number), 4, 9) for number in range(6)]
+    part = partition(fleet, *ranges, PlannedRange(StreamKey("", 77), None, 3), replay_timeout=0.5)
 
     with pytest.raises(ReplayError) as failed:
         ids(read(part))
@@ -176,8 +181,14 @@ def test_what_does_not_come_again_is_left_out_when_that_is_allowed(
     fleet.begin()
     feed(fleet, numbers(1, 5))
     eventually(lambda: fleet.held(0) == 5)
-    missing: Planned = ("shop-2", "9", None, 3)
-    part = partition(fleet, missing, ("shop-1", STREAM, 2, 5), replay_timeout=0.5, fail_on_data_loss=False)
+    missing = PlannedRange(StreamKey("shop-2", 9), None, 3)
+    part = partition(
+        fleet,
+        missing,
+        of_shop(2, 5),
+        replay_timeout=0.5,
+        fail_on_data_loss=False,
+    )
 
     assert ids(read(part)) == [3, 4, 5]
     assert "instance 'shop-2' stream 9 (None, 3]" in caplog.text
@@ -190,7 +201,7 @@ def test_an_ephemeral_range_of_a_lost_worker_is_not_waited_for(fleet: LiveFleet)
     stream = fleet.connect("shop-1").open("fleeting", ephemeral=True)
     stream.send(b"x")
     eventually(lambda: fleet.held(0) == 1)
-    planned: Planned = ("shop-1", str(stream.id), None, f"e:0:{lost.generation}:1")
+    planned = PlannedRange(StreamKey("shop-1", stream.id), None, f"e:0:{lost.generation}:1")
     assert len(ids(read(partition(fleet, planned)))) == 1
     fleet.kill(0)
     fleet.start(0)
@@ -205,13 +216,13 @@ def test_an_ephemeral_range_is_read_from_its_own_slot_whichever_is_asked_first(f
     stream = fleet.connect("shop-1").open("fleeting", ephemeral=True)
     stream.send(b"x")
     eventually(lambda: fleet.held(0) == 1)
-    planned: Planned = ("shop-1", str(stream.id), None, f"e:0:{lease.generation}:1")
+    planned = PlannedRange(StreamKey("shop-1", stream.id), None, f"e:0:{lease.generation}:1")
 
     assert len(ids(read(partition(fleet, planned, slot=1)))) == 1
 
 
 def test_secrets_do_not_show(fleet: LiveFleet) -> None:
-    shown = repr(partition(fleet, ("shop-1", STREAM, None, 1)))
+    shown = repr(partition(fleet, of_shop(None, 1)))
 
     assert TOKEN not in shown
     assert fleet.options.registry not in shown

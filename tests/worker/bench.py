@@ -153,15 +153,15 @@ class Bench:
     def _carry_out(self, instruction: e.Instruction) -> None:
         match instruction:
             case e.Send():
-                self.connectors[instruction.session].take(instruction.data)
+                self.connectors[instruction.connection].take(instruction.data)
             case e.Close():
-                self.connectors[instruction.session].closed = instruction
+                self.connectors[instruction.connection].closed = instruction
             case e.PauseReading():
-                assert not self.connectors[instruction.session].paused
-                self.connectors[instruction.session].paused = True
+                assert not self.connectors[instruction.connection].paused
+                self.connectors[instruction.connection].paused = True
             case e.ResumeReading():
-                assert self.connectors[instruction.session].paused
-                self.connectors[instruction.session].paused = False
+                assert self.connectors[instruction.connection].paused
+                self.connectors[instruction.connection].paused = False
             case e.AskAssignment() | e.AskClaims():
                 if self.registry_answers:
                     self.answer(instruction)
@@ -179,11 +179,11 @@ class Bench:
     def answer(self, ask: e.Instruction) -> None:
         """What the registry says to a question."""
         if isinstance(ask, e.AskAssignment):
-            slot, address = self.slot_of.get(ask.instance, (self.state.sessions.slot, "here:1"))
-            self.do(e.Assigned(ask.session, ask.instance, slot, address))
+            slot, address = self.slot_of.get(ask.instance, (self.state.connections.slot, "here:1"))
+            self.do(e.Assigned(ask.connection, ask.instance, slot, address))
         else:
             assert isinstance(ask, e.AskClaims)
-            self.do(e.Claimed(ask.session, ask.streams, frozenset(ask.streams) - self.claims_of_others))
+            self.do(e.Claimed(ask.connection, ask.streams, frozenset(ask.streams) - self.claims_of_others))
 
     def rewind(self, references: Mapping[StreamKey, Reference], batch: int = -1) -> None:
         """A query starts from these references."""

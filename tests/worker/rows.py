@@ -9,7 +9,7 @@ from wallaroo_spark.columnar import StreamRows, by_stream, decode_run
 from wallaroo_spark.protocol import DRAFT_LE, Flags, Message
 from wallaroo_spark.references import Reference, StreamKey
 from wallaroo_spark.worker.buffer.ephemeral import Origin
-from wallaroo_spark.worker.buffer.held_stream import Extent, Ledger
+from wallaroo_spark.worker.buffer.held_stream import Extent, HeldStream
 from wallaroo_spark.worker.buffer.segments import Lots, Piece
 
 KEY = StreamKey("shop-1", 1)
@@ -31,14 +31,16 @@ def rows(ids: Iterable[int], unstable: Iterable[int] = (), size: int = 10, ephem
 
 def ledger(
     message_ids: str = "increasing", committed: Reference | None = None, key: StreamKey = KEY, position: int = 0
-) -> Ledger:
+) -> HeldStream:
     """A stream that has been notified."""
-    made = Ledger(key, ORIGIN, message_ids, committed, position)
+    made = HeldStream(key, ORIGIN, message_ids, committed, position)
     made.open("orders", committed if isinstance(committed, int) else 0)
     return made
 
 
-def put(into: Ledger, ids: Iterable[int], unstable: Iterable[int] = (), size: int = 10, ephemeral: bool = False) -> int:
+def put(
+    into: HeldStream, ids: Iterable[int], unstable: Iterable[int] = (), size: int = 10, ephemeral: bool = False
+) -> int:
     """Append messages; how many of them were new."""
     part = rows(ids, unstable, size, ephemeral)
     segment = into.append(part, Lots().hold(part.lot), 0, "shop-1")
@@ -46,23 +48,25 @@ def put(into: Ledger, ids: Iterable[int], unstable: Iterable[int] = (), size: in
     return 0 if segment is None else len(segment.ids)
 
 
-def held(of: Ledger) -> list[int]:
+def held(of: HeldStream) -> list[int]:
     """The ids of all rows that a ledger holds, in order."""
     return [value for segment in of.segments for value in segment.ids.tolist()]
 
 
-def extent(of: Ledger, start: Reference | None, rows: int | None = None, size: int | None = None) -> Extent | None:
+def extent(of: HeldStream, start: Reference | None, rows: int | None = None, size: int | None = None) -> Extent | None:
     """What a batch that starts there may take."""
     return of.extent(start, rows, size)
 
 
-def end_of(of: Ledger, start: Reference | None, rows: int | None = None, size: int | None = None) -> Reference | None:
+def end_of(
+    of: HeldStream, start: Reference | None, rows: int | None = None, size: int | None = None
+) -> Reference | None:
     """Where a batch that starts there may end."""
     found = extent(of, start, rows, size)
     return found.end if found else None
 
 
-def ids_of(of: Ledger, start: Reference | None, end: Reference) -> list[int] | None:
+def ids_of(of: HeldStream, start: Reference | None, end: Reference) -> list[int] | None:
     """The ids that a planned range has, None while it is not complete."""
     positions = of.range(start, end)
     if positions is None:

@@ -10,6 +10,7 @@ from typing import Any
 from tests.waiting import eventually
 from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.options import Options
+from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.registry import Lease, Registry
 from wallaroo_spark.transport import parse_address
 from wallaroo_spark.worker.run import WorkerThread
@@ -53,7 +54,9 @@ class Running:
     def rows(self, scope: str, stream_id: int, start: Any, end: Any, wait: float = SECONDS) -> list[dict[str, Any]]:
         """The rows of a planned range, which must be there or come in time."""
         found, done = [], False
-        for batch, marks in self.client.read([(scope, str(stream_id), start, end)], boundaries=True, wait=wait):
+        for batch, marks in self.client.read(
+            [PlannedRange(StreamKey(scope, stream_id), start, end)], boundaries=True, wait=wait
+        ):
             found.extend(batch.to_pylist())
             done = done or any(final for _, _, final in marks)
         assert done, "the range is not there"

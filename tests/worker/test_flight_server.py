@@ -20,6 +20,7 @@ from wallaroo_spark.protocol import (
     Flags,
     Message,
 )
+from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.worker.run import run_worker
 from wallaroo_spark.worker.service import WorkerSetup
 
@@ -90,7 +91,7 @@ class TestInnerPort:
     def test_what_is_not_there_when_the_time_is_over_is_left_out(self, worker: Running) -> None:
         good(worker).message(1, 1)
         eventually(lambda: worker.count("messages") == 1)
-        ranges = [("good", "1", None, 9), ("good", "1", None, 1)]
+        ranges = [PlannedRange(StreamKey("good", 1), None, 9), PlannedRange(StreamKey("good", 1), None, 1)]
         marks = [mark for _, found in worker.client.read(ranges, boundaries=False, wait=0.1) for mark in found]
 
         assert marks == [(1, 1, True)]
@@ -102,7 +103,7 @@ class TestInnerPort:
         def read() -> None:
             began.set()
             try:
-                list(worker.client.read([("missing", "1", None, 3)], boundaries=False, wait=60.0))
+                list(worker.client.read([PlannedRange(StreamKey("missing", 1), None, 3)], boundaries=False, wait=60.0))
                 outcome.append("nothing")
             except TransportError as error:
                 outcome.append(error.message)
@@ -123,7 +124,9 @@ class TestInnerPort:
         eventually(lambda: worker.count("messages") == 2)
 
         def ids(boundaries: bool) -> list[int]:
-            batches = worker.client.read([("good", "1", None, 2)], boundaries=boundaries, wait=SECONDS)
+            batches = worker.client.read(
+                [PlannedRange(StreamKey("good", 1), None, 2)], boundaries=boundaries, wait=SECONDS
+            )
             return [value for batch, _ in batches for value in batch.column("message_id").to_pylist()]
 
         assert ids(True) == [1, 2]
@@ -137,7 +140,9 @@ class TestInnerPort:
         for number in range(1, 31):
             peer.message(1, number)
             eventually(lambda wanted=number: worker.count("messages") == wanted)
-        batches = list(worker.client.read([("good", "1", None, 30)], boundaries=False, wait=SECONDS))
+        batches = list(
+            worker.client.read([PlannedRange(StreamKey("good", 1), None, 30)], boundaries=False, wait=SECONDS)
+        )
 
         assert [batch.num_rows for batch, _ in batches] == [10, 10, 10]
         assert [marks for _, marks in batches] == [

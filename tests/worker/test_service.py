@@ -412,8 +412,8 @@ class TestErrorsOfThisProgram:
     @pytest.mark.parametrize(
         "broken",
         [
-            "wallaroo_spark.worker.machine.sessions.Sessions.give_up",
-            "wallaroo_spark.worker.machine.pressure.shedding.Relief.relieve",
+            "wallaroo_spark.worker.machine.connections.Connections.give_up",
+            "wallaroo_spark.worker.machine.pressure.shedding.Shedding.shed",
             "wallaroo_spark.worker.machine.pressure.gates.Gates.settle",
         ],
     )
@@ -438,7 +438,8 @@ class TestErrorsOfThisProgram:
     ) -> None:
         peer = good(worker)
         monkeypatch.setattr(
-            "wallaroo_spark.worker.machine.progress.Progress.committed", fail_with(ZeroDivisionError("a bug"))
+            "wallaroo_spark.worker.machine.query_position.QueryPosition.committed",
+            fail_with(ZeroDivisionError("a bug")),
         )
         with pytest.raises(TransportError, match="an error of this program: ZeroDivisionError\\('a bug'\\)"):
             worker.commit({})
@@ -450,7 +451,7 @@ class TestErrorsOfThisProgram:
 
     def test_an_error_in_a_tick_ends_the_worker(self, worker: Running, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
-            "wallaroo_spark.worker.machine.sessions.Sessions.tick", fail_with(ZeroDivisionError("a bug"))
+            "wallaroo_spark.worker.machine.connections.Connections.tick", fail_with(ZeroDivisionError("a bug"))
         )
 
         with pytest.raises(ZeroDivisionError):

@@ -27,7 +27,7 @@ from wallaroo_spark.protocol import (
 from wallaroo_spark.references import PlannedRange, Reference, StreamKey
 from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.machine import events as e
-from wallaroo_spark.worker.machine.connections import Phase
+from wallaroo_spark.worker.machine.connection import ConnectionPhase
 from wallaroo_spark.worker.machine.state import WorkerState
 
 
@@ -300,9 +300,9 @@ class World:
     def check(self) -> None:
         """What must hold after every step."""
         state = self.bench.state
-        for number, client in state.sessions.clients.items():
-            full = state.buffer.used >= state.buffer.budget and client.phase is Phase.STREAMING
-            assert self.bench.connectors[number].paused or client.turn is not None or not full, client
+        for number, connection in state.connections.by_number.items():
+            full = state.buffer.used >= state.buffer.budget and connection.phase is ConnectionPhase.STREAMING
+            assert self.bench.connectors[number].paused or connection.turn is not None or not full, connection
         for sender in self.senders:
             for source in sender.sources.values():
                 self._check_rows(sender.key(source.stream_id), source)
@@ -319,7 +319,7 @@ class World:
         for _ in range(400):
             if self._step():
                 return
-        held = {str(ledger): ledger.ended for ledger in self.bench.state.buffer.ledgers.values()}
+        held = {str(ledger): ledger.ended for ledger in self.bench.state.buffer.streams.values()}
         raise AssertionError((self.query.planned, self.query.got.keys(), held, self.bench.state.status()))
 
     def _step(self) -> bool:

@@ -16,12 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from wallaroo_spark.errors import CheckpointError
-
-Reference = int | str
-"""A point of reference; text where it marks something that cannot be asked for again."""
-
-References = Mapping[str, Mapping[str, Reference]]
-"""Per scope (an instance's name, or ``""`` for ids of the whole source) and decimal stream id, the last message."""
+from wallaroo_spark.references import Reference, References
 
 OFFSET_LOG_VERSIONS = ("v1", "v2")
 SOURCE_OFFSET_VERSION = 1
@@ -108,18 +103,6 @@ def holes(offset_batches: Collection[int], commit_batches: Collection[int]) -> t
         return ()
     present = sorted(batch for batch in {*offset_batches, *commit_batches} if batch >= oldest)
     return tuple(missing for before, after in pairwise(present) for missing in range(before + 1, after))
-
-
-def changed(before: References | None, after: References) -> References:
-    """The references of ``after`` that ``before`` does not have, or has otherwise."""
-    known = before or {}
-    differing = {
-        scope: {
-            stream: reference for stream, reference in streams.items() if known.get(scope, {}).get(stream) != reference
-        }
-        for scope, streams in after.items()
-    }
-    return {scope: streams for scope, streams in differing.items() if streams}
 
 
 def _source_lines(batch: int, text: str) -> list[str]:

@@ -38,7 +38,7 @@ def debug_option(command: F) -> F:
         expose_value=False,
         is_eager=True,
         callback=_set_debug,
-        help="Log in detail and show tracebacks (also WALLAROO_DEBUG=1).",
+        help="Log in detail and show tracebacks; status shows each worker's last events (also WALLAROO_DEBUG=1).",
     )(command)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wallaroo_spark.cli.common import debug_option, set_up_logging
+from wallaroo_spark.cli.common import debug_option, debugging, set_up_logging
 from wallaroo_spark.errors import TransportError
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def look(registry: Registry, receiver: str, trust: Trust | None = None) -> dict[
     """What there is to know, as JSON-ready values: ``receiver``, ``running``, ``driver`` and ``workers``, one a slot.
 
     ``trust`` is how the workers are verified, None when they speak plain text.
+    When debugging, each worker that answers has its last events as ``story``.
     Raises :class:`RegistryError` when the registry does not answer; a worker that does not is said to be unreachable.
     """
     fleet, leases, driver = registry.fleet(), registry.leases(), registry.locked_by("receiver")
@@ -143,6 +144,7 @@ def _slot(slot: int, lease: Lease | None, fleet: dict[str, str], trust: Trust | 
     client = WorkerClient(lease.flight, fleet.get("status_token", ""), ANSWER_SECONDS, trust)
     try:
         worker = client.status()
+        known |= {"story": client.story()} if debugging() else {}
     except TransportError as error:
         return {**known, "state": "unreachable", "error": error.message}
     finally:
@@ -175,5 +177,10 @@ def _show(answer: dict[str, Any]) -> None:
                 markup=False,
                 soft_wrap=True,
             )
+    for slot in answer["workers"]:
+        if slot.get("story"):
+            console.print(f"slot {slot['slot']}, its last events:", markup=False)
+            for line in slot["story"]:
+                console.print(f"  {line}", markup=False, soft_wrap=True)
     if any(slot["state"] == "waiting" for slot in answer["workers"]):
         console.print(WAITING, markup=False, soft_wrap=True)

@@ -12,15 +12,13 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from wallaroo_spark.errors import ConfigurationError, TransportError
-from wallaroo_spark.inner.read_ahead import Ahead
+from wallaroo_spark.inner.read_ahead import ReadAhead
 from wallaroo_spark.inner.rows import Mark, unpack
 from wallaroo_spark.inner.trust import NAME, fleet_keys, local_socket
 from wallaroo_spark.options import Options
-from wallaroo_spark.references import Reference, References
+from wallaroo_spark.references import PlannedRange, References
 from wallaroo_spark.transport import parse_address, read_authority
 
-Range = tuple[str, str, Reference | None, Reference]
-"""Scope, stream id as decimal text, and the references (from, to]."""
 SILENCE_SECONDS = 20.0
 """How long a read waits for the next rows, or for the word that there are none yet, which comes every second."""
 READ_SECONDS = 120.0
@@ -119,12 +117,17 @@ class WorkerClient:
         """The worker's status."""
         return self._act("status", {})
 
+    def story(self) -> list[str]:
+        """The worker's last events with the instructions that each has caused, a line each, the oldest first."""
+        events: list[str] = self._act("story", {})["events"]
+        return events
+
     def stop(self, reason: str) -> None:
         """Ask the worker to leave in good order."""
         self._act("stop", {"reason": reason})
 
     def read(
-        self, ranges: Sequence[Range], *, boundaries: bool, wait: float, silence: float = SILENCE_SECONDS
+        self, ranges: Sequence[PlannedRange], *, boundaries: bool, wait: float, silence: float = SILENCE_SECONDS
     ) -> Iterator[tuple[pa.RecordBatch, list[Mark]]]:
         """The ranges' rows as they become complete, for up to ``wait`` seconds without any.
 
@@ -132,11 +135,12 @@ class WorkerClient:
         lasted long enough: ask for the rest. A worker from which nothing comes for ``silence`` seconds raises
         :class:`TransportError`.
         """
-        reading = _Reading(self._client, json.dumps({"ranges": ranges, "wait": wait}).encode(), self._headers)
+        ticket = {"ranges": [planned.to_json() for planned in ranges], "wait": wait}
+        reading = _Reading(self._client, json.dumps(ticket).encode(), self._headers)
         rows = (unpack(data, text, boundaries=boundaries) for data, text in reading.chunks())
         came = False
         try:
-            for batch, marks in Ahead(rows, reading.cancel, silence):
+            for batch, marks in ReadAhead(rows, reading.cancel, silence):
                 came = True
                 # A worker that has nothing yet says so in a batch without anything.
                 if marks or batch.num_rows:

@@ -16,7 +16,7 @@ _END_SECONDS = 1.0
 """How long a reader that was cancelled may take to end; one that hangs is left behind, for its call has a deadline."""
 
 
-class Ahead(Generic[T]):
+class ReadAhead(Generic[T]):
     """An iterator over ``items`` that a thread reads, up to ``depth`` of them before they are asked for.
 
     What ``items`` raises is raised in its place. ``cancel`` is called when the iterator is closed before its end, from

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wallaroo_spark.checkpoint import Reference, References, changed
 from wallaroo_spark.errors import RegistryError, TransportError, one_line
 from wallaroo_spark.inner.client import WorkerClient
+from wallaroo_spark.references import Reference, References, changed
 from wallaroo_spark.registry import Lease, Registry
 from wallaroo_spark.steps import Step, passed
 

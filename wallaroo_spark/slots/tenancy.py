@@ -1,7 +1,8 @@
-"""A slot's lease as its worker holds it, and what the worker asks of the registry that it is handed.
+"""The right of a task to serve its number: a lease in the registry, taken, renewed and given back from asyncio.
 
-``wallaroo_spark.registry.Registry`` has the shape of :class:`Registry`; the worker does not import it.
-Source: ``docs/architecture.md#rules``, rules 4 and 5.
+Workers hold one for their slot, publishers one for their partition. ``wallaroo_spark.registry.Registry`` has the shape
+of :class:`Leases`; this room does not import it. Source:
+``docs/architecture.md#rules``, rules 4 and 5.
 """
 
 from __future__ import annotations
@@ -10,176 +11,139 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from wallaroo_spark.errors import LeaseLostError, RegistryError, one_line
 from wallaroo_spark.transport import refuses
 
-log = one_line(logging.getLogger("wallaroo_spark.worker"))
+log = one_line(logging.getLogger("wallaroo_spark.slots"))
 
 T = TypeVar("T")
 
 
 class Lease(Protocol):
-    """What the service needs to know of a slot's lease."""
+    """A lease as the registry gives it out; see ``wallaroo_spark.registry.Lease``."""
 
     @property
     def generation(self) -> int:
-        """Grows with every lease of the slot."""
+        """Grows with every lease of the number."""
+
+    @property
+    def holder(self) -> str:
+        """The process that holds it."""
+
+    @property
+    def connect(self) -> str:
+        """The address for peers, empty until the holder listens."""
+
+    @property
+    def flight(self) -> str:
+        """The inner address, empty until the holder listens, and where there is none."""
 
 
-class Registry(Protocol):
-    """What the service asks of the registry it is handed; see ``wallaroo_spark.registry.Registry``."""
+class Leases(Protocol):
+    """The questions about leases that a registry answers; see ``wallaroo_spark.registry.Registry``."""
 
-    def acquire(self, slot: int, submission: int, holder: str, connect: str, flight: str) -> Any:
-        """The slot's lease, None while another copy of this submission holds it."""
+    def acquire(self, slot: int, submission: int, holder: str, connect: str, flight: str) -> Lease | None:
+        """The lease of a number, None while another copy of this submission holds it."""
 
-    def renew(self, lease: Any, *, instances: Any = (), claims: Any = ()) -> None:
+    def renew(self, lease: Any) -> None:
         """Keep the lease."""
 
     def release(self, lease: Any) -> None:
         """Give the lease back."""
 
-    def leases(self) -> Any:
-        """The live leases by slot."""
-
-    def assign(self, instance: str, knocked: int, workers: int) -> Any:
-        """The slot an instance belongs to."""
-
-    def unassign(self, lease: Any, instances: Any) -> None:
-        """Give instances back."""
-
-    def claim(self, lease: Any, streams: Any) -> set[int]:
-        """Stream ids for this slot."""
-
-    def unclaim(self, lease: Any, streams: Any) -> None:
-        """Give stream ids back."""
-
-
-class Guests(Protocol):
-    """What giving instances back needs to know of the worker's state."""
-
-    @property
-    def assigned(self) -> set[str]:
-        """The instances that are still to be given back."""
-
-    def instances(self) -> list[str]:
-        """Those that are served, or of which something is held."""
+    def leases(self) -> Mapping[int, Lease]:
+        """The live leases by number."""
 
 
 class Tenancy:
-    """A slot's lease from asyncio. Where the registry does not answer, calls raise :class:`RegistryError`.
+    """The lease of one number, as its holder sees it. ``name`` is what the log calls that holder.
 
-    ``current`` is the lease as it was last given out, None before the first.
+    ``current`` is the lease as it was last given out, None before the first. ``registry_away`` is whether the registry
+    did not answer when the lease was last to be renewed. Questions about the lease are asked by one thread.
     """
 
-    def __init__(self, registry: Registry, slot: int, submission: int, holder: str) -> None:
+    def __init__(self, registry: Leases, number: int, submission: int, holder: str, name: str) -> None:
         self.current: Any = None
-        self._registry = registry
-        self._slot = slot
+        self.registry_away = False
+        self._leases = registry
+        self._number = number
         self._submission = submission
         self._holder = holder
-        # Claims are asked for and given back one after the other, or Redis might see it the other way round.
-        self._claiming = asyncio.Lock()
-        # What Redis may have as ours although it is not: it did not answer when that was claimed or given back.
-        self._doubtful: set[int] = set()
-        # Who knocks while instances are given back waits until that is done, or might be given back with them.
-        self._none_leaving = asyncio.Event()
-        self._none_leaving.set()
+        self._name = name
         # Renewing must not queue behind a thousand sessions that ask where they belong.
         self._thread = ThreadPoolExecutor(1, "wallaroo-lease")
 
-    async def acquire(self, connect: str = "", flight: str = "") -> bool:
-        """Ask for the lease once; False when a copy of this submission has it, or the registry does not answer.
+    async def take(self, connect: str, flight: str, stopped: asyncio.Event, pause: float) -> bool:
+        """Take the lease and leave the addresses in it, empty ones for now; asks every ``pause`` seconds until then.
 
-        Raises :class:`LeaseLostError` when a newer submission is known.
+        False when ``stopped`` is set meanwhile. A second copy of the same submission waits here for as long as the
+        first one lives. Raises :class:`LeaseLostError` when a newer submission is known.
         """
-        ask = functools.partial(self._registry.acquire, self._slot, self._submission, self._holder, connect, flight)
-        try:
-            lease = await self._run(ask)
-        except LeaseLostError:
-            raise
-        except RegistryError as error:
-            log.warning("slot %d waits for the registry: %s", self._slot, error)
-            return False
+        while not stopped.is_set():
+            try:
+                if await self.acquire(connect, flight):
+                    return True
+                if await self._relieve_the_dead():
+                    continue
+            except LeaseLostError:
+                raise
+            except RegistryError as error:
+                log.warning("%s waits for the registry: %s", self._name, error)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), pause)
+        return False
+
+    async def acquire(self, connect: str = "", flight: str = "") -> bool:
+        """Ask for the lease once; False when a copy of this submission has it. Raises :class:`RegistryError`."""
+        ask = functools.partial(self._leases.acquire, self._number, self._submission, self._holder, connect, flight)
+        lease = await self.ask(ask)
         self.current = lease or self.current
         return lease is not None
 
-    async def relieve_the_dead(self) -> bool:
+    async def _relieve_the_dead(self) -> bool:
         """As a standby: give back the lease of a holder whose port refuses connections; whether there was one.
 
-        A killed process cannot give its lease back, and Spark retries its task within the same submission, so the slot
-        would stand empty until the lease ran out. A refusal says that nobody listens there any more; silence says
-        nothing, and is left to the lease's own end. Were the holder alive after all, its next renewal would end it.
+        A killed process cannot give its lease back, and Spark retries its task within the same submission, so the
+        number would be served by nobody until the lease ran out. A refusal says that nobody listens there any more;
+        silence says nothing, and is left to the lease's own end. Were the holder alive after all, its next renewal
+        would end it.
         """
-        try:
-            held = (await self._run(self._registry.leases)).get(self._slot)
-            if held is None or not held.flight or not await refuses(held.flight):
-                return False
-            log.warning("slot %d: its holder %s is gone; its lease is given back", self._slot, held.holder)
-            await self._run(functools.partial(self._registry.release, held))
-        except RegistryError:
+        held = (await self.ask(self._leases.leases)).get(self._number)
+        address = (held.flight or held.connect) if held is not None else ""
+        if held is None or not address or not await refuses(address):
             return False
+        log.warning("%s: its holder %s is gone; its lease is given back", self._name, held.holder)
+        await self.ask(functools.partial(self._leases.release, held))
         return True
 
-    async def renew(self, guests: Guests, claims: Callable[[], set[int]]) -> frozenset[int]:
-        """Keep the lease, and put back what an emptied Redis has forgotten; the claims that another slot has by now."""
-        instances = guests.instances()
-        await self._run(functools.partial(self._registry.renew, self.current, instances=instances))
-        # Some may have been given back meanwhile, and are this slot's again by the renewal.
-        guests.assigned.update(instances)
-        async with self._claiming:
-            await self._give_back()
-            wanted = claims().copy()
-            ask = functools.partial(self._registry.claim, self.current, sorted(wanted))
-            return frozenset(wanted - await self._run(ask)) if wanted else frozenset()
+    async def keep(self, renewal: Awaitable[T]) -> T | None:
+        """Await what renews the lease; None, and one line in the log, while the registry does not answer.
 
-    async def assign(self, instance: str, workers: int) -> Any:
-        """The slot of an instance that knocks here, and where it is served."""
-        await self._none_leaving.wait()
-        return await asyncio.to_thread(self._registry.assign, instance, self._slot, workers)
-
-    async def unassign(self, instances: tuple[str, ...], guests: Guests) -> None:
-        """Give instances back, unless they are here again; later, when the registry does not answer now."""
-        await self._none_leaving.wait()
-        back = set(instances) & set(guests.instances())
-        self._none_leaving.clear()
+        Raises :class:`LeaseLostError` when the lease is another's.
+        """
         try:
-            await asyncio.to_thread(self._registry.unassign, self.current, sorted(set(instances) - back))
-        except RegistryError:
-            back = set(instances)
-        finally:
-            guests.assigned.update(back)
-            self._none_leaving.set()
-
-    async def claim(self, streams: tuple[int, ...]) -> frozenset[int]:
-        """Claim stream ids; those that are the slot's now."""
-        async with self._claiming:
-            self._doubtful.update(streams)
-            granted = frozenset(await asyncio.to_thread(self._registry.claim, self.current, streams))
-            self._doubtful.difference_update(streams)
-            return granted
-
-    async def unclaim(self, streams: tuple[int, ...]) -> None:
-        """Give stream ids back; with the next renewal, when the registry does not answer now."""
-        async with self._claiming:
-            self._doubtful.update(streams)
-            with contextlib.suppress(RegistryError):
-                await self._give_back()
-
-    async def _give_back(self) -> None:
-        if self._doubtful:
-            await asyncio.to_thread(self._registry.unclaim, self.current, sorted(self._doubtful))
-            self._doubtful.clear()
+            kept = await renewal
+        except LeaseLostError:
+            raise
+        except RegistryError as error:
+            if not self.registry_away:
+                log.warning("%s goes on without the registry: %s", self._name, error)
+            self.registry_away = True
+            return None
+        self.registry_away = False
+        return kept
 
     async def release(self) -> None:
         """Give the lease back, as far as the registry answers; the last call."""
         if self.current is not None:
             with contextlib.suppress(RegistryError):
-                await self._run(functools.partial(self._registry.release, self.current))
+                await self.ask(functools.partial(self._leases.release, self.current))
         self._thread.shutdown(wait=False)
 
-    async def _run(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+    async def ask(self, question: Callable[[], T]) -> T:
+        """Ask the registry, in the thread that asks about the lease."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, question)

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from wallaroo_spark.checkpoint import Reference, References
 from wallaroo_spark.errors import one_line
+from wallaroo_spark.references import Reference, References
 
 try:
     import fcntl

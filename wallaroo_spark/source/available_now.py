@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from wallaroo_spark.references import Reference, References
-from wallaroo_spark.source.offsets import merge
+from wallaroo_spark.references import Reference, References, merge
 
 
 class AvailableNow:

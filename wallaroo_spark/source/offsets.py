@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wallaroo_spark.checkpoint import Reference, References
+from wallaroo_spark.references import Reference, References
 
 OFFSET_VERSION = 1
 
@@ -31,11 +31,3 @@ def references_of(value: Mapping[str, Any]) -> dict[str, dict[str, Reference]]:
     """The references that an offset says; none for an empty offset."""
     streams: dict[str, dict[str, Reference]] = value.get("streams", {})
     return streams
-
-
-def merge(references: References, newer: References) -> dict[str, dict[str, Reference]]:
-    """All of both, ``newer`` where both say something."""
-    merged = {scope: dict(streams) for scope, streams in references.items()}
-    for scope, streams in newer.items():
-        merged.setdefault(scope, {}).update(streams)
-    return merged

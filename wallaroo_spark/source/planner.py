@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wallaroo_spark.checkpoint import Reference, References
+from wallaroo_spark.references import PlannedRange, Reference, StreamKey, slot_of_ephemeral
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Plan:
     ends: dict[str, dict[str, Reference]]
     rows: int
     bytes: int
-    holders: dict[tuple[str, str], int]
+    holders: dict[StreamKey, int]
 
     @property
     def empty(self) -> bool:
@@ -42,7 +42,7 @@ def combine(answers: Mapping[int, Mapping[str, Any]]) -> Plan:
     That happens while a stream moves; ids say which messages are meant, so either slot reads them rightly.
     """
     ends: dict[str, dict[str, Reference]] = {}
-    holders: dict[tuple[str, str], int] = {}
+    holders: dict[StreamKey, int] = {}
     for slot in sorted(answers):
         for scope, streams in answers[slot]["ends"].items():
             for stream_id, end in streams.items():
@@ -50,7 +50,7 @@ def combine(answers: Mapping[int, Mapping[str, Any]]) -> Plan:
                 if other is not None and not _further(end, other):
                     continue
                 ends.setdefault(scope, {})[stream_id] = end
-                holders[(scope, stream_id)] = slot
+                holders[StreamKey(scope, int(stream_id))] = slot
     rows, size = (sum(answer[key] for answer in answers.values()) for key in ("rows", "bytes"))
     return Plan(ends, rows, size, holders)
 
@@ -81,23 +81,10 @@ def _share(limit: int | None, part: int, whole: int) -> int:
     return max(1, limit * part // max(1, whole))
 
 
-def ranges(start: References, end: References) -> list[tuple[str, str, Reference | None, Reference]]:
-    """What lies between two offsets: scope, stream id, and the references (from, to]."""
-    return [
-        (scope, stream_id, start.get(scope, {}).get(stream_id), to)
-        for scope, streams in end.items()
-        for stream_id, to in streams.items()
-        if start.get(scope, {}).get(stream_id) != to
-    ]
-
-
-def slot_of(
-    scope: str, stream_id: str, to: Reference, holders: Mapping[tuple[str, str], int], assigned: Mapping[str, int]
-) -> int:
+def slot_of(planned: PlannedRange, holders: Mapping[StreamKey, int], assigned: Mapping[str, int]) -> int:
     """The slot to ask first for a range: who has the stream, else where its messages can only be, else a guess."""
-    known = holders.get((scope, stream_id))
+    known = holders.get(planned.key)
     if known is not None:
         return known
-    if isinstance(to, str):
-        return int(to.split(":")[1])
-    return assigned.get(scope, 0)
+    ephemeral = slot_of_ephemeral(planned.end)
+    return assigned.get(planned.key.scope, 0) if ephemeral is None else ephemeral

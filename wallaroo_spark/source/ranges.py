@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from wallaroo_spark.checkpoint import Reference
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError, one_line
 from wallaroo_spark.inner.client import SILENCE_SECONDS, Trust, WorkerClient
+from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.steps import Step, passed
 
@@ -30,15 +30,13 @@ SHUN_SECONDS = 10.0
 """How long a worker that fell silent is left alone while there are others to ask."""
 _SHOWN = 5
 
-Planned = tuple[str, str, Reference | None, Reference]
-
 
 @dataclass
 class RangePartition(InputPartition):
     """The ranges that one task reads, and all it needs for that; shipped to an executor."""
 
     slot: int
-    ranges: list[Planned]
+    ranges: list[PlannedRange]
     addresses: dict[int, str]
     receiver: str
     registry: str = field(repr=False)
@@ -140,7 +138,7 @@ def read_ranges(partition: RangePartition, registry: Callable[[], Registry]) -> 
 
 
 def _read_from(
-    client: WorkerClient, missing: dict[int, Planned], partition: RangePartition, wait: float, silence: float
+    client: WorkerClient, missing: dict[int, PlannedRange], partition: RangePartition, wait: float, silence: float
 ) -> Iterator[pa.RecordBatch]:
     """What one worker has of the missing ranges; ``missing`` is brought up to date as rows are handed on."""
     indexes = list(missing)
@@ -151,19 +149,15 @@ def _read_from(
             if done:
                 missing.pop(index, None)
             elif reference is not None:
-                scope, stream_id, _, to = missing[index]
-                missing[index] = (scope, stream_id, reference, to)
+                missing[index] = replace(missing[index], start=reference)
         if batch.num_rows:
             yield batch
         if missing:
             passed(Step.RANGE_HALF_READ)
 
 
-def _give_up(partition: RangePartition, missing: list[Planned]) -> None:
-    shown = ", ".join(
-        f"{'instance ' + repr(scope) + ' ' if scope else ''}stream {stream_id} ({start}, {to}]"
-        for scope, stream_id, start, to in missing[:_SHOWN]
-    )
+def _give_up(partition: RangePartition, missing: list[PlannedRange]) -> None:
+    shown = ", ".join(str(one) for one in missing[:_SHOWN])
     more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
     message = (
         f"planned messages of {shown}{more} were not sent again within {partition.replay_timeout:g} seconds "

@@ -23,16 +23,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from wallaroo_spark.checkpoint import Reference, References
 from wallaroo_spark.errors import ConfigurationError, TransportError, one_line
 from wallaroo_spark.inner.client import Trust
 from wallaroo_spark.options import Options, resolve_secret
+from wallaroo_spark.references import PlannedRange, Reference, References, StreamKey, merge, ranges, slot_of_ephemeral
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.source.agreement import Agreement, followed
 from wallaroo_spark.source.available_now import AvailableNow
 from wallaroo_spark.source.fleet_view import FleetView
-from wallaroo_spark.source.offsets import merge, offset, references_of
-from wallaroo_spark.source.planner import Limits, Plan, combine, ranges, shares, slot_of
+from wallaroo_spark.source.offsets import offset, references_of
+from wallaroo_spark.source.planner import Limits, Plan, combine, shares, slot_of
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
 from wallaroo_spark.steps import Step, passed
 
@@ -51,7 +51,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self._planned: tuple[int, dict[str, Any]] | None = None
         self._held_since: float | None = None
-        self._holders: dict[tuple[str, str], int] = {}
+        self._holders: dict[StreamKey, int] = {}
         self._run: AvailableNow | None = None
         self._last: dict[str, Any] = {}
         self._looked = False
@@ -261,17 +261,18 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # A task knows the query that it is of, which this process does not: have one look in the first batch.
             return [self._partition(0, [])] if first else []
         self._await_fleet()
-        planned = [one for one in planned if not self._dissolved(one[3])]
-        by_slot: dict[int, list[Any]] = {}
-        assigned = self._assigned({scope for scope, *_ in planned if scope})
+        planned = [one for one in planned if not self._dissolved(one.end)]
+        by_slot: dict[int, list[PlannedRange]] = {}
+        assigned = self._assigned({one.key.scope for one in planned if one.key.scope})
         for one in planned:
-            slot = slot_of(one[0], one[1], one[3], self._holders, assigned)
+            slot = slot_of(one, self._holders, assigned)
             by_slot.setdefault(slot, []).append(one)
         return [self._partition(slot, by_slot[slot]) for slot in sorted(by_slot)]
 
     def _dissolved(self, to: Reference) -> bool:
         """Whether an ephemeral range was of a slot that the fleet no longer has, so that nobody can say it is gone."""
-        return isinstance(to, str) and 0 < self._fleet.workers <= int(to.split(":")[1])
+        slot = slot_of_ephemeral(to)
+        return slot is not None and 0 < self._fleet.workers <= slot
 
     def _await_fleet(self) -> None:
         """Give the workers of a restarted query a moment to be found; the tasks look again by themselves."""
@@ -288,7 +289,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if connector["instance"] in instances
         }
 
-    def _partition(self, slot: int, planned: list[Any]) -> RangePartition:
+    def _partition(self, slot: int, planned: list[PlannedRange]) -> RangePartition:
         options = self.options
         return RangePartition(
             slot=slot,

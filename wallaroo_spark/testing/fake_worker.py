@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from wallaroo_spark.columnar import ROW_SCHEMA
 from wallaroo_spark.errors import ConfigurationError, TransportError
-from wallaroo_spark.inner.client import Range, Trust, WorkerClient
+from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.options import Options
-from wallaroo_spark.references import Reference, References
+from wallaroo_spark.references import PlannedRange, Reference, References, merge, ranges
 from wallaroo_spark.testing.one_slot import OneSlot
 from wallaroo_spark.testing.proxy import Proxy
 from wallaroo_spark.transport import parse_address
@@ -58,7 +58,7 @@ class FakeWorker:
         self._client: WorkerClient | None = None
         self._epoch = 0
         self._offsets: list[dict[str, dict[str, Reference]]] = [{}]
-        self._planned: list[Range] = []
+        self._planned: list[PlannedRange] = []
         self._batches: list[pa.Table] = []
         self._query = threading.RLock()
         self.network = Proxy(("127.0.0.1", 0))
@@ -130,7 +130,8 @@ class FakeWorker:
         with self._query:
             table = self.read(at_least, seconds)
             reached: dict[str, dict[str, Reference]] = {}
-            for scope, stream, _, end in self._planned:
+            for planned in self._planned:
+                scope, stream, end = planned.key.scope, str(planned.key.stream_id), planned.end
                 reached.setdefault(scope, {})[stream] = end
             self._asked().committed(self._epoch, len(self._batches), reached)
             self._offsets.append(_updated(self._offsets[-1], reached))
@@ -254,11 +255,7 @@ class FakeWorker:
                     f"its sessions are of {self.status()['instances']}"
                 )
             version = client.available(version, min(left, _LOOK_SECONDS))["version"]
-        self._planned = [
-            (scope, stream, start.get(scope, {}).get(stream), end)
-            for scope, ends in plan["ends"].items()
-            for stream, end in ends.items()
-        ]
+        self._planned = ranges(start, merge(start, plan["ends"]))
 
     def _read(self, seconds: float) -> pa.Table:
         batches: list[pa.RecordBatch] = []
@@ -268,9 +265,7 @@ class FakeWorker:
             done.update(index for index, _, final in marks if final)
         missing = [self._planned[index] for index in range(len(self._planned)) if index not in done]
         if missing:
-            shown = "; ".join(
-                f"{scope or 'any instance'}, stream {stream}, to {end}" for scope, stream, _, end in missing
-            )
+            shown = "; ".join(map(str, missing))
             raise TransportError(
                 f"messages that were read before have not been sent again after {seconds:g} s: {shown}"
             )

@@ -38,6 +38,8 @@ from wallaroo_spark.worker.reads import Reads
 log = one_line(logging.getLogger("wallaroo_spark.worker.flight"))
 
 T = TypeVar("T")
+_FOR_ONLOOKERS = ("status", "story")
+"""The actions that the token for the status alone is good for."""
 _CALL_SECONDS = 30.0
 _MADE_SECONDS = 60.0
 _PATIENCE = 1.0
@@ -178,6 +180,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             "committed": self._committed,
             "rewind": self._rewind,
             "status": lambda _: self._ask(lambda state: worker.status()),
+            "story": lambda _: {"events": self._ask(lambda state: state.story.lines())},
             "stop": self._stop,
         }
 
@@ -187,7 +190,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """Run one action; its result is one JSON text."""
-        if action.type != "status" and context.get_middleware("token") is not None:
+        if action.type not in _FOR_ONLOOKERS and context.get_middleware("token") is not None:
             raise flight.FlightUnauthorizedError("this token is for the status alone; the action needs the fleet's")
         run = self._actions.get(action.type)
         if run is None:
@@ -198,10 +201,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Stream planned ranges as they become complete; ranges still incomplete when the time is over are left out."""
         request = json.loads(ticket.ticket)
-        ranges = {
-            index: PlannedRange(StreamKey(scope, int(stream_id)), start, end)
-            for index, (scope, stream_id, start, end) in enumerate(request["ranges"])
-        }
+        ranges = {index: PlannedRange.from_json(planned) for index, planned in enumerate(request["ranges"])}
         return flight.GeneratorStream(STORED_SCHEMA, self._batches(context, ranges, request["wait"]))
 
     def _batches(
@@ -231,7 +231,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def _available(self, body: dict[str, Any]) -> Any:
         wait = float(body["wait"])
         version = self._worker.call(self._reads.changed_since(int(body["version"]), wait), wait + _CALL_SECONDS)
-        return self._ask(
+        answer = self._ask(
             lambda state: {
                 "version": version,
                 "ready": state.ready,
@@ -241,6 +241,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
                 "buffered_bytes": state.buffer.held,
             }
         )
+        if answer["buffered_bytes"]:
+            passed(Step.BUFFERED)
+        return answer
 
     def _plan(self, body: dict[str, Any]) -> Any:
         start: dict[StreamKey, Reference] = flatten(body["start"])
@@ -261,7 +264,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return self._ask(lambda state: {"owes": state.buffer.owes(start)})
 
     def _committed(self, body: dict[str, Any]) -> Any:
-        return self._tell(e.Committed(body["epoch"], body["batch"], flatten(body["references"]), time.monotonic()))
+        passed(Step.REFERENCES_RECEIVED)
+        self._tell(e.Committed(body["epoch"], body["batch"], flatten(body["references"]), time.monotonic()))
+        passed(Step.ACK_SENT)
+        return {}
 
     def _rewind(self, body: dict[str, Any]) -> Any:
         return self._tell(e.Rewound(body["epoch"], body["batch"], flatten(body["references"])))

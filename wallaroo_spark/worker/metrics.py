@@ -2,7 +2,7 @@
 
 A collector reads ``status()`` when it is scraped, so nothing is counted twice and the hot path is not touched.
 
-Source: ``docs/architecture.md#the-picture``; the counts are those of :mod:`.machine.sessions`.
+Source: ``docs/architecture.md#the-picture``; the counts are those of :mod:`.machine.connections`.
 """
 
 from __future__ import annotations

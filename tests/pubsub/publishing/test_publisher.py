@@ -17,7 +17,7 @@ from tests.pubsub.running import TOPIC, Client, Stage, rows_of
 from tests.waiting import eventually
 from wallaroo_spark.errors import PubSubError
 from wallaroo_spark.pubsub.messages import Closed, Data, Snapshot, Update, Why, encode
-from wallaroo_spark.pubsub.publishing.leasing import ENDED
+from wallaroo_spark.pubsub.publishing.partition_tenancy import ENDED
 from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog
 from wallaroo_spark.pubsub.row_payloads import unpack_rows
 from wallaroo_spark.pubsub.times import Time

@@ -8,9 +8,9 @@ from tests.worker.rows import ORIGIN, piece_ids, rows
 from wallaroo_spark.columnar import StreamRows
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Fault
-from wallaroo_spark.references import PlannedRange, Reference, StreamKey, flatten, nest
-from wallaroo_spark.worker.buffer.buffer import LEDGER_OVERHEAD, Buffer, FoundRange
-from wallaroo_spark.worker.buffer.held_stream import Extent, Ledger
+from wallaroo_spark.references import PlannedRange, Reference, StreamKey
+from wallaroo_spark.worker.buffer.buffer import STREAM_OVERHEAD, Buffer, FoundRange
+from wallaroo_spark.worker.buffer.held_stream import Extent, HeldStream
 from wallaroo_spark.worker.buffer.segments import LOT_OVERHEAD, SEGMENT_OVERHEAD
 
 A, B, C = StreamKey("shop-1", 1), StreamKey("shop-1", 2), StreamKey("shop-2", 1)
@@ -22,14 +22,14 @@ def buffer() -> Buffer:
     return Buffer(BUDGET, ORIGIN, "increasing")
 
 
-def fill(buffer: Buffer, key: StreamKey, *ids: int, ephemeral: bool = False) -> Ledger:
-    ledger = buffer.ledgers.get(key) or buffer.open(key, f"stream {key.stream_id}", 0)
+def fill(buffer: Buffer, key: StreamKey, *ids: int, ephemeral: bool = False) -> HeldStream:
+    ledger = buffer.streams.get(key) or buffer.open(key, f"stream {key.stream_id}", 0)
     take_in(buffer, ledger, rows(ids, ephemeral=ephemeral))
     buffer.validate()
     return ledger
 
 
-def take_in(buffer: Buffer, ledger: Ledger, part: StreamRows) -> None:
+def take_in(buffer: Buffer, ledger: HeldStream, part: StreamRows) -> None:
     held = buffer.hold(part.lot)
     buffer.append(held, [(ledger, part)], 0, ledger.key.scope)
     buffer.settle(held)
@@ -38,16 +38,6 @@ def take_in(buffer: Buffer, ledger: Ledger, part: StreamRows) -> None:
 def found_ids(found: FoundRange | None) -> list[int]:
     assert found is not None
     return [value for piece, _ in found.pieces for value in piece_ids(piece)]
-
-
-def test_references_travel_nested_and_are_used_flat() -> None:
-    nested: dict[str, dict[str, Reference]] = {"shop-1": {"1": 5, "2": "e:0:1:2"}, "": {"18446744073709551615": 0}}
-    flat = flatten(nested)
-
-    assert flat == {A: 5, B: "e:0:1:2", StreamKey("", 2**64 - 1): 0}
-    assert nest(flat) == nested
-    with pytest.raises(ValueError, match="one"):
-        flatten({"shop-1": {"one": 5}})
 
 
 def test_what_is_taken_in_is_counted_and_what_is_committed_is_free_again(buffer: Buffer) -> None:
@@ -83,7 +73,7 @@ def test_what_was_taken_in_before_a_rule_was_broken_stays_counted(buffer: Buffer
 
 
 def test_streams_themselves_have_a_limit(buffer: Buffer) -> None:
-    most = BUDGET // LEDGER_OVERHEAD
+    most = BUDGET // STREAM_OVERHEAD
     for number in range(most):
         buffer.open(StreamKey("shop-1", number), "", 0)
 
@@ -91,17 +81,17 @@ def test_streams_themselves_have_a_limit(buffer: Buffer) -> None:
         buffer.open(StreamKey("shop-1", most), "", 0)
     assert e.value.fields["fault"] is Fault.TOO_MANY_STREAMS
 
-    buffer.forget(buffer.ledgers[StreamKey("shop-1", 0)])
+    buffer.forget(buffer.streams[StreamKey("shop-1", 0)])
     buffer.open(StreamKey("shop-1", most), "", 0)
     buffer.validate()
 
 
 def test_names_of_streams_count_too(buffer: Buffer) -> None:
     buffer.open(A, "x" * 60_000, 0)
-    assert buffer.overhead == LEDGER_OVERHEAD + 60_000
+    assert buffer.overhead == STREAM_OVERHEAD + 60_000
 
     buffer.open(A, "y", 0)
-    assert buffer.overhead == LEDGER_OVERHEAD + 1
+    assert buffer.overhead == STREAM_OVERHEAD + 1
     buffer.validate()
 
 
@@ -253,7 +243,7 @@ def test_streams_can_be_let_go_of(buffer: Buffer) -> None:
 
     assert buffer.used == 0
     assert buffer.version > version
-    assert buffer.ledgers == {A: ledger}
+    assert buffer.streams == {A: ledger}
 
 
 def test_the_rest_behind_the_last_stable_reference_can_be_let_go_of(buffer: Buffer) -> None:

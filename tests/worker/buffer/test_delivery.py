@@ -69,7 +69,7 @@ def test_a_large_range_leaves_in_several_batches_that_say_how_far_they_lead(
 def test_a_lot_that_leaves_by_itself_is_not_copied(buffer: Buffer) -> None:
     take_in(buffer, *((1, number) for number in range(1, 50)))
     ((stored, _),) = gather(found(buffer, (A, 49)))
-    (segment,) = buffer.ledgers[A].segments
+    (segment,) = buffer.streams[A].segments
     assert address(stored) == address(segment.held.lot.stored)
 
 

@@ -29,7 +29,7 @@ class TestReferences:
         stream = ledger(committed=4)
         put(stream, [5, 6])
 
-        assert repr(stream) == "Ledger('shop-1'/1, 0..2, committed=4)"
+        assert repr(stream) == "HeldStream('shop-1'/1, 0..2, committed=4)"
 
 
 class TestExtent:

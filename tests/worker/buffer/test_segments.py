@@ -43,7 +43,7 @@ def parts(*messages: tuple[int, int], size: int = 10) -> list[StreamRows]:
 def take_in(buffer: Buffer, *messages: tuple[int, int], size: int = 10) -> None:
     found = parts(*messages, size=size)
     held = buffer.hold(found[0].lot)
-    pairs = [(buffer.ledgers[StreamKey("shop-1", part.stream_id)], part) for part in found]
+    pairs = [(buffer.streams[StreamKey("shop-1", part.stream_id)], part) for part in found]
     buffer.append(held, pairs, 0, "shop-1")
     buffer.settle(held)
     buffer.validate()
@@ -70,11 +70,11 @@ def test_what_is_committed_of_a_lot_still_counts_while_half_of_it_is_held(buffer
 
 def test_when_less_than_half_is_held_the_rest_moves_and_the_memory_is_free(buffer: Buffer) -> None:
     take_in(buffer, (1, 1), (3, 1), (1, 2), (2, 1), (3, 2), (1, 3), (2, 2), (1, 4), (1, 5))
-    (before,) = {segment.held.lot for ledger in buffer.ledgers.values() for segment in ledger.segments}
+    (before,) = {segment.held.lot for ledger in buffer.streams.values() for segment in ledger.segments}
     buffer.commit({A: 5, B: 1})
     buffer.validate()
     assert buffer.used == LOT_OVERHEAD + 2 * SEGMENT_OVERHEAD + 3 * ROW
-    (after,) = {segment.held.lot for ledger in buffer.ledgers.values() for segment in ledger.segments}
+    (after,) = {segment.held.lot for ledger in buffer.streams.values() for segment in ledger.segments}
     assert (before.stored.num_rows, after.stored.num_rows) == (9, 3)
     assert values(buffer, B, 1, 2) == [2]
     assert values(buffer, C, None, 2) == [1, 2]
@@ -106,13 +106,13 @@ def test_new_messages_between_replayed_ones_lie_in_a_lot_of_their_own(buffer: Bu
 
 def test_a_stream_that_is_let_go_frees_its_part_at_once(buffer: Buffer) -> None:
     take_in(buffer, (1, 1), (2, 1), (2, 2), (2, 3))
-    buffer.drop(buffer.ledgers[A])
+    buffer.drop(buffer.streams[A])
     buffer.validate()
     assert buffer.used == LOT_OVERHEAD + SEGMENT_OVERHEAD + 3 * ROW
 
 
 def lots_of(buffer: Buffer) -> int:
-    return len({segment.held for ledger in buffer.ledgers.values() for segment in ledger.segments})
+    return len({segment.held for ledger in buffer.streams.values() for segment in ledger.segments})
 
 
 def test_messages_that_came_one_by_one_are_put_together(buffer: Buffer) -> None:
@@ -160,7 +160,7 @@ def test_nothing_is_put_together_across_a_large_lot(buffer: Buffer) -> None:
     buffer.merge()
     buffer.validate()
     assert lots_of(buffer) == 3
-    serials = [segment.held.serial for segment in buffer.ledgers[A].segments]
+    serials = [segment.held.serial for segment in buffer.streams[A].segments]
     assert serials == sorted(serials)
 
 
@@ -171,7 +171,7 @@ def test_what_is_put_together_does_not_become_too_large(buffer: Buffer) -> None:
     buffer.merge()
     buffer.validate()
     assert lots_of(buffer) >= 2
-    assert all(segment.held.size <= LARGEST_MERGED for segment in buffer.ledgers[A].segments)
+    assert all(segment.held.size <= LARGEST_MERGED for segment in buffer.streams[A].segments)
 
 
 @given(
@@ -209,5 +209,5 @@ def test_whatever_is_put_together_and_committed_each_stream_keeps_its_order(
         if last[key] > committed[key]:
             held = values(buffer, key, committed[key] or None, last[key])
             assert held == list(range(committed[key] + 1, last[key] + 1))
-            serials = [segment.held.serial for segment in buffer.ledgers[key].segments]
+            serials = [segment.held.serial for segment in buffer.streams[key].segments]
             assert serials == sorted(serials)

@@ -39,7 +39,7 @@ def test_what_came_together_lies_in_one_lot_and_is_delivered_to_each_stream(benc
     a, b, c = joined(bench, "a", "b", "c")
     together(bench, (a, sent(a, 1, 2)), (b, sent(b, 5)), (c, sent(c, 7, 8, 9)))
 
-    held = {segment.held for ledger in bench.state.buffer.ledgers.values() for segment in ledger.segments}
+    held = {segment.held for ledger in bench.state.buffer.streams.values() for segment in ledger.segments}
     assert len(held) == 1
     assert bench.run_batch() == {A: [1, 2], B: [5], C: [7, 8, 9]}
 
@@ -202,5 +202,5 @@ def test_whichever_call_fails_as_a_session_is_refused_it_is_let_go_whole() -> No
         if not failing.failed:
             break
         bench.state.validate()
-        refused += 0 not in bench.state.sessions.serving
+        refused += 0 not in bench.state.connections.serving
     assert refused

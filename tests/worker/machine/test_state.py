@@ -360,7 +360,7 @@ class TestComingAndGoing:
         unlucky.open(8)
         unlucky.messages(8, [1])
         other.open(7)
-        with mock.patch.object(bench.state.sessions, "stuck", side_effect=MemoryError):
+        with mock.patch.object(bench.state.connections, "stuck", side_effect=MemoryError):
             bench.do(e.Stuck(unlucky.number, 1))
 
         assert unlucky.closed == e.Close(unlucky.number, at_once=True)
@@ -371,7 +371,7 @@ class TestComingAndGoing:
 
     def test_an_error_of_ours_for_a_session_that_is_gone_is_counted(self, bench: Bench) -> None:
         bench.join(DRAFT_BE).leave()
-        with mock.patch.object(bench.state.sessions, "stuck", side_effect=MemoryError):
+        with mock.patch.object(bench.state.connections, "stuck", side_effect=MemoryError):
             bench.do(e.Stuck(0, 1))
 
         assert bench.counts["internal-errors"] == 1
@@ -427,7 +427,7 @@ class TestStatus:
                 looked_up.append(item)
                 return super().__getitem__(item)
 
-        monkeypatch.setattr(bench.state.buffer, "ledgers", Watched(bench.state.buffer.ledgers))
+        monkeypatch.setattr(bench.state.buffer, "streams", Watched(bench.state.buffer.streams))
 
         assert bench.state.activity() == [{"instance": "shop-1", "last_at": NOON, "open": 10_000, "streams": 10_000}]
         assert bench.state.status()["streams"] == 10_000

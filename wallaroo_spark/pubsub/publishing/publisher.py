@@ -14,7 +14,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -25,15 +25,16 @@ from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.checkpoint.glance import GLANCE_SECONDS, Glance
 from wallaroo_spark.errors import LeaseLostError, ProtocolError, PubSubError, TransportError, WallarooError, one_line
 from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, Hello, Why, encode, encode_parts
-from wallaroo_spark.pubsub.publishing.leasing import Tenancy
+from wallaroo_spark.pubsub.publishing.partition_tenancy import PartitionTenancy
 from wallaroo_spark.pubsub.publishing.publication import BatchPart, Publication
 from wallaroo_spark.pubsub.publishing.shared_reads import Readings
 from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog
 from wallaroo_spark.pubsub.row_payloads import pack_rows
 from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, TopicCatalog, leases_of
 from wallaroo_spark.slots.service import ServiceThread, serve
+from wallaroo_spark.slots.shell import Door, ServiceShell
 from wallaroo_spark.storage.locations import Location
-from wallaroo_spark.transport import ByteStream, Listener
+from wallaroo_spark.transport import ByteStream
 from wallaroo_spark.transport.base import HIGH_WATER
 
 log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
@@ -77,10 +78,12 @@ class _Peer:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class PublisherService:
+class PublisherService(ServiceShell[_Peer, PartitionTenancy]):
     """One publisher, from taking the partition's lease to giving it back."""
 
-    def __init__(self, setup: PublisherSetup, tenancy: Tenancy) -> None:
+    def __init__(self, setup: PublisherSetup, tenancy: PartitionTenancy) -> None:
+        name = f"topic {setup.topic}, partition {setup.partition}"
+        super().__init__(tenancy, setup.partition, name, setup.lease_seconds)
         self.setup = setup
         self.machine = Publication(
             setup.topic,
@@ -92,73 +95,32 @@ class PublisherService:
             max_subscriber_bytes=setup.max_subscriber_bytes,
             max_subscribers=setup.max_subscribers,
         )
-        self._tenancy = tenancy
         self._files = CheckpointFiles(setup.checkpoint)
         self._topic_log = TopicLog(setup.checkpoint, setup.topic)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopped = asyncio.Event()
         self._why = Why.LATER
-        self._reason = "the publisher is stopping"
-        self._failure: BaseException | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._peers: dict[int, _Peer] = {}
-        self._next_session = 0
-        self._alone = asyncio.Event()
         self._readings = Readings()
         self._glance = Glance(self._files)
 
-    async def run(self) -> None:
-        """Serve until :meth:`stop_from_outside`, or until the lease is another's or the topic has ended."""
-        self._loop = asyncio.get_running_loop()
-        try:
-            try:
-                await self._run()
-            except LeaseLostError as error:
-                log.warning("%s: %s", self._name, error)
-        finally:
-            for task in list(self._tasks):
-                task.cancel()
-            await self._tenancy.release()
-        if self._failure is not None:
-            raise self._failure
-
-    def stop_from_outside(self, reason: str) -> None:
-        """Leave in good order, from any thread; subscribers are told to come back to whoever takes over."""
-        loop = self._loop
-        if loop is None:
-            self._stop(Why.LATER, reason)
-            return
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._stop, Why.LATER, reason)
-
-    @property
-    def _name(self) -> str:
-        return f"topic {self.setup.topic}, partition {self.setup.partition}"
-
-    def _stop(self, why: Why, reason: str) -> None:
-        if not self._stopped.is_set():
-            self._why, self._reason = why, reason
-            self._stopped.set()
-
-    async def _run(self) -> None:
-        pause = self.setup.lease_seconds / 3
-        if not await self._tenancy.take("", self._stopped, pause):
+    async def _serve(self) -> None:
+        setup = self.setup
+        if not await self._take_lease():
             return
         # A port may be held, and files be read, for longer than the lease lasts.
-        self._spawn(self._renew())
+        self._spawn(self._renew(min(RENEW_SECONDS, setup.lease_seconds / 3), self._renewal, lambda _: None))
         await asyncio.to_thread(self._begin)
-        listener = await self._listen()
+        door = Door(setup.host, setup.port, setup.tls_certificate, setup.tls_key, setup.tls_ca)
+        listener = await self._listen(door, self._serve_peer)
         if listener is None:
             return
         try:
-            host = self.setup.advertise or transport.reachable_host(listener.address[0], self.setup.registry)
-            address = transport.advertised(host, self.setup.partition, listener.address[1])
-            if await self._tenancy.take(address, self._stopped, pause):
+            host = setup.advertise or transport.reachable_host(listener.address[0], setup.registry)
+            address = transport.advertised(host, setup.partition, listener.address[1])
+            if await self._take_lease(address):
                 log.info("%s listens at %s", self._name, address)
                 self._spawn(self._watch())
                 await self._stopped.wait()
         finally:
-            await self._farewell(listener)
+            await self._farewell(listener, STOP_SECONDS, self._end)
 
     def _begin(self) -> None:
         """Where the topic stands: what is committed, and what of it is kept."""
@@ -176,28 +138,16 @@ class PublisherService:
             BatchPart(tuple(dict.fromkeys(time for time, _ in file.parts)), file.bytes, (batch, file)) for file in files
         ]
 
-    async def _listen(self) -> Listener | None:
-        """Bind the partition's port, waiting for a predecessor to let it go; None when told to stop meanwhile."""
-        setup = self.setup
-        port = setup.port + setup.partition if setup.port else 0
-        tls = None
-        if setup.tls_certificate:
-            tls = transport.server_context(setup.tls_certificate, setup.tls_key, setup.tls_ca)
-        return await transport.serve_once_free(self._serve, setup.host, port, tls=tls, stopped=self._stopped)
+    async def _renewal(self) -> None:
+        await self._tenancy.renew(PublisherProgress(self.machine.newest, self.machine.subscribers))
 
-    async def _renew(self) -> None:
-        period = min(RENEW_SECONDS, self.setup.lease_seconds / 3)
-        while True:
-            await asyncio.sleep(period)
-            try:
-                await self._tenancy.renew(PublisherProgress(self.machine.newest, self.machine.subscribers))
-            except LeaseLostError as error:
-                if not error.fields["holder"] and await self._tenancy.ended():
-                    self._stop(Why.ENDED, f"topic {self.setup.topic} has come to its end")
-                else:
-                    log.warning("%s ends: %s", self._name, error)
-                    self._stop(Why.LATER, "the partition is served by another publisher")
-                return
+    async def _lease_lost(self, error: LeaseLostError) -> None:
+        if not error.fields["holder"] and await self._tenancy.ended():
+            self._why = self._why if self._stopped.is_set() else Why.ENDED
+            self.stop(f"topic {self.setup.topic} has come to its end")
+        else:
+            log.warning("%s ends: %s", self._name, error)
+            self.stop("the partition is served by another publisher")
 
     async def _watch(self) -> None:
         """Follow the commit log."""
@@ -236,30 +186,21 @@ class PublisherService:
         if peer is not None:
             peer.wake.set()
 
-    async def _farewell(self, listener: Listener) -> None:
-        """Send everybody what is committed, and why it ends."""
-        closing = asyncio.ensure_future(listener.close(STOP_SECONDS))
+    async def _end(self) -> None:
+        """Have everybody sent what is committed, and why it ends."""
         if self._why is Why.ENDED:
             with contextlib.suppress(WallarooError):
                 await self._look()
-        for session in self.machine.end(self._why, self._reason):
+        for session in self.machine.end(self._why, self._stop_reason):
             self._wake(session)
-        if self._peers:
-            self._alone.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._alone.wait(), STOP_SECONDS)
-        for peer in self._peers.values():
-            peer.stream.abort()
-        await closing
 
-    async def _serve(self, stream: ByteStream) -> None:
+    async def _serve_peer(self, stream: ByteStream) -> None:
         """One subscriber, from its hello to its end."""
         hello = await self._hello(stream)
         if hello is None:
             return
-        session = self._next_session
-        self._next_session += 1
-        peer = self._peers[session] = _Peer(stream)
+        peer = _Peer(stream)
+        session = self._enter(peer)
         log.debug("%s: subscriber %r at %s joins", self._name, hello.subscriber[:100], stream.peer)
         self.machine.join(session, hello)
         sides = [asyncio.ensure_future(self._feed(session, peer)), asyncio.ensure_future(_until_it_ends(stream))]
@@ -270,9 +211,7 @@ class PublisherService:
                 side.cancel()
             ends = await asyncio.gather(*sides, return_exceptions=True)
             self.machine.left(session)
-            del self._peers[session]
-            if not self._peers:
-                self._alone.set()
+            self._leave(session)
         for end in ends:
             if isinstance(end, Exception) and not isinstance(end, TransportError):
                 raise end
@@ -364,17 +303,9 @@ class PublisherService:
         finally:
             draining.cancel()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._failure = self._failure or error
-            self._stop(Why.LATER, "the publisher has failed and is started again")
+    def _fail(self, error: BaseException) -> None:
+        self.stop("the publisher has failed and is started again")
+        super()._fail(error)
 
 
 async def _until_it_ends(stream: ByteStream) -> None:
@@ -387,6 +318,6 @@ def run_publisher(setup: PublisherSetup, rows: Iterator[pd.DataFrame]) -> Iterat
     holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
     registry = leases_of(setup.registry, setup.topic, setup.lease_seconds)
     with registry, TopicCatalog(setup.registry, lease_seconds=setup.lease_seconds) as topics:
-        tenancy = Tenancy(registry, topics, setup.topic, setup.partition, setup.submission, holder)
+        tenancy = PartitionTenancy(registry, topics, setup.topic, setup.partition, setup.submission, holder)
         service = PublisherService(setup, tenancy)
         yield from serve(ServiceThread(service, f"wallaroo-topic-{setup.topic}-{setup.partition}"), rows)

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError, one_line
 from wallaroo_spark.options import resolve_secret
-from wallaroo_spark.pubsub.publishing.leasing import ENDED
+from wallaroo_spark.pubsub.publishing.partition_tenancy import ENDED
 from wallaroo_spark.pubsub.publishing.publisher import PublisherSetup
 from wallaroo_spark.pubsub.publishing.settings import TopicSettings
 from wallaroo_spark.pubsub.publishing.staging import EpochArgument, stage

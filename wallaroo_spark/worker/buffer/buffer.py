@@ -12,7 +12,7 @@ from wallaroo_spark.columnar import Lot, StreamRows
 from wallaroo_spark.protocol import Fault, broken
 from wallaroo_spark.references import PlannedRange, Reference, StreamKey
 from wallaroo_spark.worker.buffer.ephemeral import Origin
-from wallaroo_spark.worker.buffer.held_stream import Extent, Ledger
+from wallaroo_spark.worker.buffer.held_stream import Extent, HeldStream
 from wallaroo_spark.worker.buffer.segments import HeldLot, Lots, Piece
 
 
@@ -25,12 +25,12 @@ class FoundRange:
     pieces: tuple[tuple[Piece, Reference], ...]
 
 
-LEDGER_OVERHEAD = 2048
+STREAM_OVERHEAD = 2048
 """Bytes that a stream costs beside its name and its rows: its held stream, and the entries of sessions."""
 
 
 class Buffer:
-    """The ledgers of one worker, the references that Spark has committed, and the bytes in use.
+    """The streams of one worker, the references that Spark has committed, and the bytes in use.
 
     ``unfinished`` are the bytes of frames that have not come to their end, which take memory as rows do. ``version``
     grows with every change that a plan or a waiting read may care about. The streams themselves are counted
@@ -42,7 +42,7 @@ class Buffer:
         self.overhead = 0
         self.unfinished = 0
         self.version = 0
-        self.ledgers: dict[StreamKey, Ledger] = {}
+        self.streams: dict[StreamKey, HeldStream] = {}
         self.committed: dict[StreamKey, Reference] = {}
         self._names: dict[StreamKey, str] = {}
         self._lots = Lots()
@@ -61,41 +61,41 @@ class Buffer:
         """The bytes that rows take, and unfinished frames, which may become rows."""
         return self._lots.used + self.unfinished
 
-    def open(self, key: StreamKey, name: str, notified: int) -> Ledger:
-        """The ledger of a stream that is notified, made where there is none.
+    def open(self, key: StreamKey, name: str, notified: int) -> HeldStream:
+        """The rows of a stream that is notified, made where there is none.
 
         Raises :class:`RemoteProtocolError` when there are more streams than the budget has room for.
         """
-        ledger = self.ledgers.get(key)
-        more = _overhead(name) - (_overhead(ledger.name) if ledger else 0)
+        stream = self.streams.get(key)
+        more = _overhead(name) - (_overhead(stream.name) if stream else 0)
         if self.overhead + more > self.budget:
-            reason = f"this worker has {len(self.ledgers)} streams, as many as its memoryBudget of {self.budget} allows"
+            reason = f"this worker has {len(self.streams)} streams, as many as its memoryBudget of {self.budget} allows"
             raise broken(Fault.TOO_MANY_STREAMS, f"{reason}; end some, or raise it")
-        if ledger is None:
-            # As many rows as ever came in is a position that no ledger has passed.
-            ledger = Ledger(key, self._origin, self._message_ids, self.committed.get(key), self.rows)
-            self.ledgers[key] = ledger
-        ledger.open(name, notified)
+        if stream is None:
+            # As many rows as ever came in is a position that no stream has passed.
+            stream = HeldStream(key, self._origin, self._message_ids, self.committed.get(key), self.rows)
+            self.streams[key] = stream
+        stream.open(name, notified)
         self.overhead += more
         self._lots.settle()
         self.version += 1
-        return ledger
+        return stream
 
     def hold(self, lot: Lot) -> HeldLot:
         """Rows that have arrived, to :meth:`append` them stream by stream."""
         return self._lots.hold(lot)
 
     def append(
-        self, held: HeldLot, parts: Iterable[tuple[Ledger, StreamRows]], received_at: int, instance: str
+        self, held: HeldLot, parts: Iterable[tuple[HeldStream, StreamRows]], received_at: int, instance: str
     ) -> None:
         """Accept the new rows of one run, already sorted by stream. Raises :class:`RemoteProtocolError`."""
-        for ledger, part in parts:
-            before = ledger.end
+        for stream, part in parts:
+            before = stream.end
             try:
-                ledger.append(part, held, received_at, instance)
+                stream.append(part, held, received_at, instance)
             finally:
-                if ledger.end != before:
-                    self.rows += ledger.end - before
+                if stream.end != before:
+                    self.rows += stream.end - before
                     self.version += 1
 
     def settle(self, held: HeldLot) -> None:
@@ -108,45 +108,45 @@ class Buffer:
         """Make room where that costs nothing: join lots that arrived in small pieces."""
         self._lots.merge(tight=True)
 
-    def end(self, ledger: Ledger) -> None:
+    def end(self, stream: HeldStream) -> None:
         """The stream has ended; an unstable end may be delivered now."""
-        ledger.close()
+        stream.close()
         self.version += 1
 
-    def drop(self, ledger: Ledger) -> None:
+    def drop(self, stream: HeldStream) -> None:
         """Drop a stream's rows; the uncommitted ones have to be sent again."""
-        ledger.drop()
+        stream.drop()
         self._lots.settle(tight=True)
         self.version += 1
 
-    def drop_unstable(self, ledger: Ledger) -> None:
+    def drop_unstable(self, stream: HeldStream) -> None:
         """Drop a stream's rows behind its last stable reference."""
-        ledger.drop_unstable()
+        stream.drop_unstable()
         self._lots.settle(tight=True)
         self.version += 1
 
-    def forget(self, ledger: Ledger) -> None:
-        """Drop a ledger that holds nothing."""
-        assert ledger.empty, ledger
-        self.overhead -= _overhead(ledger.name)
-        del self.ledgers[ledger.key]
-        if ledger.key.scope and ledger.key in self.committed:
-            self._names[ledger.key] = ledger.name
+    def forget(self, stream: HeldStream) -> None:
+        """Forget a stream of which nothing is held."""
+        assert stream.empty, stream
+        self.overhead -= _overhead(stream.name)
+        del self.streams[stream.key]
+        if stream.key.scope and stream.key in self.committed:
+            self._names[stream.key] = stream.name
 
     def name(self, key: StreamKey) -> str:
         """The name of a stream, empty when no NOTIFY has told it here; Spark's offset log has only ids."""
-        ledger = self.ledgers.get(key)
-        return ledger.name if ledger else self._names.get(key, "")
+        stream = self.streams.get(key)
+        return stream.name if stream else self._names.get(key, "")
 
-    def recover(self, ledgers: Iterable[Ledger]) -> None:
-        """An error has stopped short what was done to these ledgers: go by the rows that they hold, whatever it was.
+    def recover(self, streams: Iterable[HeldStream]) -> None:
+        """An error has stopped short what was done to these streams: go by the rows that they hold, whatever it was.
 
         What they had accepted and do not hold has to be sent again.
         """
-        for ledger in ledgers:
-            ledger.recover()
-        self._lots.recover(segment for ledger in self.ledgers.values() for segment in ledger.segments)
-        self.overhead = sum(_overhead(ledger.name) for ledger in self.ledgers.values())
+        for stream in streams:
+            stream.recover()
+        self._lots.recover(segment for stream in self.streams.values() for segment in stream.segments)
+        self.overhead = sum(_overhead(stream.name) for stream in self.streams.values())
         self.version += 1
 
     def reference(self, key: StreamKey) -> int | None:
@@ -156,9 +156,9 @@ class Buffer:
 
     def senders(self) -> set[str]:
         """The instances that have sent the held rows."""
-        scopes = {key.scope for key in self.ledgers if key.scope}
-        shared = (ledger for key, ledger in self.ledgers.items() if not key.scope)
-        return scopes | {segment.instance for ledger in shared for segment in ledger.segments}
+        scopes = {key.scope for key in self.streams if key.scope}
+        shared = (stream for key, stream in self.streams.items() if not key.scope)
+        return scopes | {segment.instance for stream in shared for segment in stream.segments}
 
     def resumable(self, scope: str) -> Iterator[tuple[StreamKey, int]]:
         """Each stream of a scope that has a committed reference."""
@@ -167,17 +167,17 @@ class Buffer:
             if isinstance(reference, int):
                 yield key, reference
 
-    def commit(self, references: Mapping[StreamKey, Reference]) -> list[Ledger]:
+    def commit(self, references: Mapping[StreamKey, Reference]) -> list[HeldStream]:
         """Spark has committed up to these references; returns the streams that moved."""
         moved = []
         for key, reference in references.items():
-            ledger = self.ledgers.get(key)
-            if ledger is None:
+            stream = self.streams.get(key)
+            if stream is None:
                 self._set_committed(key, reference)
                 continue
-            if ledger.commit(reference):
+            if stream.commit(reference):
                 self._set_committed(key, reference)
-                moved.append(ledger)
+                moved.append(stream)
         self._lots.settle()
         return moved
 
@@ -186,10 +186,10 @@ class Buffer:
         back = [
             key
             for key, reference in self.committed.items()
-            if key not in self.ledgers and self._went_back(key, reference, references.get(key))
+            if key not in self.streams and self._went_back(key, reference, references.get(key))
         ]
-        for key, ledger in self.ledgers.items():
-            if ledger.rewind(references.get(key)):
+        for key, stream in self.streams.items():
+            if stream.rewind(references.get(key)):
                 back.append(key)
         self._lots.settle()
         self.committed.clear()
@@ -236,34 +236,34 @@ class Buffer:
 
     def plannable(self) -> bool:
         """Whether a batch could take any of the held rows."""
-        return any(ledger.start < ledger.stable_end for ledger in self.ledgers.values())
+        return any(stream.start < stream.stable_end for stream in self.streams.values())
 
     def owes(self, start: Mapping[StreamKey, Reference]) -> bool:
         """Whether the sender of a stream waits for an ACK of what Spark has committed: all up to ``start``."""
-        return any(key in start and ledger.owes(start[key]) for key, ledger in self.ledgers.items())
+        return any(key in start and stream.owes(start[key]) for key, stream in self.streams.items())
 
     def _extents(
         self, start: Mapping[StreamKey, Reference], shares: Mapping[StreamKey, tuple[int | None, int | None]]
     ) -> dict[StreamKey, Extent]:
         found = {}
-        for key, ledger in self.ledgers.items():
+        for key, stream in self.streams.items():
             if shares and key not in shares:
                 continue
-            extent = ledger.extent(start.get(key), *shares.get(key, (None, None)))
+            extent = stream.extent(start.get(key), *shares.get(key, (None, None)))
             if extent is not None:
                 found[key] = extent
         return found
 
     def find(self, planned: PlannedRange) -> FoundRange | None:
         """A planned range, once all of it is held."""
-        ledger = self.ledgers.get(planned.key)
-        if ledger is None:
+        stream = self.streams.get(planned.key)
+        if stream is None:
             return self._lost(planned)
-        positions = ledger.range(planned.start, planned.end)
+        positions = stream.range(planned.start, planned.end)
         if positions is None:
             return None
         begin, end = positions
-        return FoundRange(planned.key, ledger.name, tuple(ledger.delivery(begin, end)))
+        return FoundRange(planned.key, stream.name, tuple(stream.delivery(begin, end)))
 
     def _lost(self, planned: PlannedRange) -> FoundRange | None:
         """An ephemeral range of this slot whose buffer is gone: it is delivered at most once, and cannot come again."""
@@ -273,20 +273,20 @@ class Buffer:
 
     def validate(self) -> None:
         """Check the invariants; for tests."""
-        for key, ledger in self.ledgers.items():
-            assert ledger.key == key
-            assert ledger.committed == self.committed.get(key), (ledger, self.committed.get(key))
-            ledger.validate()
-        held = {segment.held for ledger in self.ledgers.values() for segment in ledger.segments}
+        for key, stream in self.streams.items():
+            assert stream.key == key
+            assert stream.committed == self.committed.get(key), (stream, self.committed.get(key))
+            stream.validate()
+        held = {segment.held for stream in self.streams.values() for segment in stream.segments}
         assert self.held == sum(lot.cost for lot in held), self.held
         for lot in held:
             lot.validate()
-        assert self.overhead == sum(_overhead(ledger.name) for ledger in self.ledgers.values()), self.overhead
+        assert self.overhead == sum(_overhead(stream.name) for stream in self.streams.values()), self.overhead
         assert sum(len(keys) for keys in self._scopes.values()) == len(self.committed)
 
 
 def _overhead(name: str) -> int:
-    return LEDGER_OVERHEAD + len(name)
+    return STREAM_OVERHEAD + len(name)
 
 
 def _share(limit: int | None, part: int, whole: int) -> int:

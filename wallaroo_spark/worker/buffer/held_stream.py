@@ -33,7 +33,7 @@ class Extent:
     bytes: int
 
 
-class Ledger:
+class HeldStream:
     """One stream's rows in ``[start, end)``, the rule that tells replays, and who sends it now.
 
     Nothing is taken in of a stream that is ``broken_off``: what was held of it has been let go of, and it is sent again
@@ -64,7 +64,9 @@ class Ledger:
         self._passage = Passage(position)
 
     def __repr__(self) -> str:
-        return f"Ledger({self.key.scope!r}/{self.key.stream_id}, {self.start}..{self.end}, committed={self.committed})"
+        return (
+            f"HeldStream({self.key.scope!r}/{self.key.stream_id}, {self.start}..{self.end}, committed={self.committed})"
+        )
 
     @property
     def _committed_id(self) -> int | None:

@@ -26,18 +26,18 @@ from wallaroo_spark.protocol import (
     WorkerEvent,
     broken,
 )
-from wallaroo_spark.worker.buffer.held_stream import Ledger
+from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.buffer.segments import HeldLot
-from wallaroo_spark.worker.machine.connections import BEFORE_OK, Client, Phase
+from wallaroo_spark.worker.machine.connection import BEFORE_OK, Connection, ConnectionPhase
+from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.handshake import Handshake
 from wallaroo_spark.worker.machine.pressure.gates import Gates
-from wallaroo_spark.worker.machine.sessions import Sessions
 from wallaroo_spark.worker.machine.streams import Streams
 
 LONGEST_HELLO = 5 + 4 * (2 + 0xFFFF)
 """The longest HELLO: its four fields are as long as they can be."""
-Run = tuple[Client, MessageRun]
-Found = tuple[list[Client], Decoded, list[RunRows]]
+Run = tuple[Connection, MessageRun]
+Found = tuple[list[Connection], Decoded, list[RunRows]]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -45,9 +45,9 @@ T = TypeVar("T")
 class Arrivals:
     """Handles the bytes that peers send."""
 
-    def __init__(self, sessions: Sessions, gates: Gates, handshake: Handshake, streams: Streams) -> None:
-        self._sessions = sessions
-        self._buffer = sessions.buffer
+    def __init__(self, connections: Connections, gates: Gates, handshake: Handshake, streams: Streams) -> None:
+        self._connections = connections
+        self._buffer = connections.buffer
         self._gates = gates
         self._handshake = handshake
         self._streams = streams
@@ -57,83 +57,85 @@ class Arrivals:
         try:
             self._take_in(parts, received_at)
         except Exception as error:
-            self._sessions.give_up([session for session, _ in parts], error)
+            self._connections.give_up([number for number, _ in parts], error)
 
     def _take_in(self, parts: tuple[tuple[int, bytes], ...], received_at: int) -> None:
-        heard: dict[int, Client] = {}
-        for session, data in parts:
-            client = self._sessions.clients.get(session)
-            if client is not None:
-                heard[session] = client
-                self._guarded(client, self._feed, client, data, received_at)
-        clients = going = list(heard.values())
+        heard: dict[int, Connection] = {}
+        for number, data in parts:
+            connection = self._connections.by_number.get(number)
+            if connection is not None:
+                heard[number] = connection
+                self._guarded(connection, self._feed, connection, data, received_at)
+        connections = going = list(heard.values())
         while going:
-            found = ((client, self._guarded(client, self._next_run, client)) for client in going)
-            runs = [(client, run) for client, run in found if run is not None]
+            found = ((connection, self._guarded(connection, self._next_run, connection)) for connection in going)
+            runs = [(connection, run) for connection, run in found if run is not None]
             if runs:
                 self._append(runs, received_at)
-            going = [client for client, _ in runs if client.phase is Phase.STREAMING]
-        for client in clients:
-            self._guarded(client, self._sessions.weigh, client)
-            if client.phase is not Phase.LEAVING:
-                self._guarded(client, self._settle, client)
+            going = [connection for connection, _ in runs if connection.phase is ConnectionPhase.STREAMING]
+        for connection in connections:
+            self._guarded(connection, self._connections.weigh, connection)
+            if connection.phase is not ConnectionPhase.LEAVING:
+                self._guarded(connection, self._settle, connection)
 
-    def _guarded(self, client: Client, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | None:
+    def _guarded(self, connection: Connection, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | None:
         """Call a function for a session, which ends if the call fails; None then."""
         try:
             return work(*args, **options)
         except RemoteProtocolError as error:
-            self._sessions.fault(client, error)
+            self._connections.fault(connection, error)
         except Exception as error:
-            self._sessions.give_up([client.session], error)
+            self._connections.give_up([connection.number], error)
         return None
 
-    def _feed(self, client: Client, data: bytes, received_at: int) -> None:
-        self._sessions.counts["bytes"] += len(data)
-        client.last_at = received_at
-        self._sessions.heard(client)
-        client.protocol.receive(data)
-        if client.phase in BEFORE_OK and client.protocol.pending > LONGEST_HELLO:
+    def _feed(self, connection: Connection, data: bytes, received_at: int) -> None:
+        self._connections.counts["bytes"] += len(data)
+        connection.last_at = received_at
+        self._connections.heard(connection)
+        connection.protocol.receive(data)
+        if connection.phase in BEFORE_OK and connection.protocol.pending > LONGEST_HELLO:
             # Nobody who has not been told OK gets more memory than a HELLO takes.
-            reason = f"{client.protocol.pending} bytes came without a whole HELLO; none is longer than {LONGEST_HELLO}"
+            reason = (
+                f"{connection.protocol.pending} bytes came without a whole HELLO; none is longer than {LONGEST_HELLO}"
+            )
             raise broken(Fault.FRAME_TOO_LONG, reason)
 
-    def _next_run(self, client: Client) -> MessageRun | None:
+    def _next_run(self, connection: Connection) -> MessageRun | None:
         """The next messages of a session; frames before them are handled."""
-        while (found := client.protocol.next_event()) is not None:
-            client.turn = None
+        while (found := connection.protocol.next_event()) is not None:
+            connection.turn = None
             if isinstance(found, MessagesReceived):
                 return found.run
-            self._found(client, found)
+            self._found(connection, found)
         return None
 
-    def _found(self, client: Client, found: WorkerEvent) -> None:
+    def _found(self, connection: Connection, found: WorkerEvent) -> None:
         match found:
             case HelloReceived():
-                self._handshake.hello(client)
+                self._handshake.hello(connection)
             case NotifyReceived():
-                self._streams.notify(client, found)
+                self._streams.notify(connection, found)
             case EosReceived():
-                self._end(client, self._buffer.ledgers[client.key(found.stream_id)])
+                self._end(connection, self._buffer.streams[connection.key(found.stream_id)])
             case ErrorReceived():
-                self._sessions.counts["peer-errors"] += 1
-                self._sessions.log(client, f"gave up: {found.reason}")
-                self._sessions.leave(client)
+                self._connections.counts["peer-errors"] += 1
+                self._connections.log(connection, f"gave up: {found.reason}")
+                self._connections.leave(connection)
 
     def _append(self, runs: list[Run], received_at: int) -> None:
-        for clients, decoded, by_run in self._decoded(runs):
+        for connections, decoded, by_run in self._decoded(runs):
             lots = [part.lot for rows in by_run for part in rows.parts[:1]]
             held = self._buffer.hold(lots[0]) if lots else None
-            for client, rows in zip(clients, by_run, strict=True):
+            for connection, rows in zip(connections, by_run, strict=True):
                 # What another session has sent may have ended this one.
-                if client.phase is Phase.STREAMING:
-                    self._guarded(client, self._admit, client, rows, decoded.error, held, received_at)
+                if connection.phase is ConnectionPhase.STREAMING:
+                    self._guarded(connection, self._admit, connection, rows, decoded.error, held, received_at)
             if held is not None:
                 self._buffer.settle(held)
 
     def _decoded(self, runs: list[Run]) -> list[Found]:
         """The runs by stream, with the sessions whose runs were decoded together."""
-        unit = self._sessions.options.event_time_unit
+        unit = self._connections.options.event_time_unit
         try:
             return [
                 ([runs[index][0] for index in indices], decoded, by_stream(decoded))
@@ -141,55 +143,55 @@ class Arrivals:
             ]
         except Exception:
             # Once more, to see whose messages they are that this program fails on.
-            found = (self._guarded(client, self._decoded_alone, client, run) for client, run in runs)
+            found = (self._guarded(connection, self._decoded_alone, connection, run) for connection, run in runs)
             return [one for one in found if one is not None]
 
-    def _decoded_alone(self, client: Client, run: MessageRun) -> Found:
-        decoded = decode_run(run, event_time_unit=self._sessions.options.event_time_unit)
-        return [client], decoded, by_stream(decoded)
+    def _decoded_alone(self, connection: Connection, run: MessageRun) -> Found:
+        decoded = decode_run(run, event_time_unit=self._connections.options.event_time_unit)
+        return [connection], decoded, by_stream(decoded)
 
     def _admit(
         self,
-        client: Client,
+        connection: Connection,
         rows: RunRows,
         error: RemoteProtocolError | None,
         held: HeldLot | None,
         received_at: int,
     ) -> None:
         """Accept the rows that the session's streams may send. Raises :class:`RemoteProtocolError` for the others."""
-        buffer, counts = self._buffer, self._sessions.counts
-        admission = client.protocol.admit(rows.spans, rows.count, error)
+        buffer, counts = self._buffer, self._connections.counts
+        admission = connection.protocol.admit(rows.spans, rows.count, error)
         parts = [part for part in rows.until(admission.end) if part.stream_id not in admission.ignored]
-        self._sessions.flow.observe(sum(len(part) for part in parts), sum(part.size for part in parts))
-        parts = [part for part in parts if not buffer.ledgers[client.key(part.stream_id)].broken_off]
+        self._connections.flow.observe(sum(len(part) for part in parts), sum(part.size for part in parts))
+        parts = [part for part in parts if not buffer.streams[connection.key(part.stream_id)].broken_off]
         sent = sum(len(part) for part in parts)
         before = buffer.rows
         try:
             if held is not None:
-                pairs = [(buffer.ledgers[client.key(part.stream_id)], part) for part in parts]
-                buffer.append(held, pairs, received_at, client.instance)
+                pairs = [(buffer.streams[connection.key(part.stream_id)], part) for part in parts]
+                buffer.append(held, pairs, received_at, connection.instance)
         finally:
             accepted = buffer.rows - before
             counts["messages"] += accepted
             counts["replayed"] += sent - accepted
         for span in rows.spans:
             if span.eos is not None and span.eos < admission.end and span.stream_id not in admission.ignored:
-                self._end(client, buffer.ledgers[client.key(span.stream_id)])
+                self._end(connection, buffer.streams[connection.key(span.stream_id)])
         if admission.error is not None:
             raise admission.error
 
-    def _end(self, client: Client, ledger: Ledger) -> None:
+    def _end(self, connection: Connection, stream: HeldStream) -> None:
         """A stream has ended; when all of it is committed already, acknowledge it again: the connector waits."""
-        if ledger.broken_off:
+        if stream.broken_off:
             return
-        self._buffer.end(ledger)
-        client.open.discard(ledger.key)
-        if ledger.empty and self._buffer.reference(ledger.key) is not None:
-            self._gates.tell(client, [ledger.key])
-        self._sessions.tidy(ledger)
+        self._buffer.end(stream)
+        connection.open.discard(stream.key)
+        if stream.empty and self._buffer.reference(stream.key) is not None:
+            self._gates.tell(connection, [stream.key])
+        self._connections.tidy(stream)
 
-    def _settle(self, client: Client) -> None:
+    def _settle(self, connection: Connection) -> None:
         """Tell the session its credits and references, and decide whether it is read, after all its frames."""
-        self._streams.ask(client)
-        self._gates.tell(client, client.untold & client.streams)
-        self._gates.regulate(client)
+        self._streams.ask(connection)
+        self._gates.tell(connection, connection.untold & connection.streams)
+        self._gates.regulate(connection)

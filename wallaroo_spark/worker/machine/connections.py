@@ -1,72 +1,325 @@
-"""A connection as the worker's state knows it."""
+"""The connections of a worker: how they begin, what they are told, and how they end.
+
+The other parts of the worker's state are built on this one. Their instructions are
+gathered in ``out``.
+
+Source: ``docs/protocol.md#session-states`` and ``docs/protocol.md#rewinding``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections import Counter
+from collections.abc import Iterable
 
-from wallaroo_spark.protocol import Notify, Revision, WorkerSession
+from wallaroo_spark.columnar import find_messages
+from wallaroo_spark.errors import RemoteProtocolError
+from wallaroo_spark.options import Options
+from wallaroo_spark.protocol import Fault, Nack, Restart, WorkerSession, broken, reasons
 from wallaroo_spark.references import StreamKey
+from wallaroo_spark.worker.buffer.buffer import Buffer
+from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.buffer.held_stream import HeldStream
+from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.machine.connection import BEFORE_OK, Connection, ConnectionPhase
+from wallaroo_spark.worker.machine.pressure.flow import FlowControl
+
+LEAVING_SECONDS = 5.0
+"""How long a peer has to close after RESTART or ERROR."""
+LEAST_EARLY, EARLY_PART = 1 << 20, 16
+"""The most bytes that all peers without OK may have sent, in bytes and as a part of the budget."""
+ACTIVE_SECONDS = 1.0
+"""How long a session counts as active after it has sent something."""
 
 
-class Phase(StrEnum):
-    """The phase of a connection on the worker's side; the protocol's own state is in its session."""
+class Connections:
+    """Who is connected, and what all parts of the state share: buffer, claims, counts and instructions.
 
-    GREETING = "greeting"
-    PARKED = "parked"
-    ASKING = "asking"
-    STREAMING = "streaming"
-    LEAVING = "leaving"
-
-
-BEFORE_OK = (Phase.GREETING, Phase.PARKED, Phase.ASKING)
-
-
-@dataclass(slots=True)
-class Client:
-    """One connection. ``deadline`` (monotonic seconds) is when the current phase has lasted too long.
-
-    ``last_at`` is when it last sent anything, in microseconds since 1970 UTC, and ``heard_at`` the same in monotonic
-    seconds. ``names`` are those of its verified certificate. ``streams`` are those it sends, ended ones for as long as
-    something of them is held; ``open`` are those that it has not ended. ``asked`` are the NOTIFYs
-    that wait for the registry, ``to_ask`` those of them that it has not been asked about yet. ``untold`` are the
-    streams whose committed reference it is told once it has repeated what it sent before. ``unfinished`` are the bytes
-    of a frame that has not come to its end, and ``turn`` (monotonic seconds) is by when it must have where the session
-    is read although the worker is full; None where it is read as all others are. ``early`` are bytes before OK.
+    ``clients`` are all connections, ``serving`` those that have said a good HELLO and have not ended, and ``streaming``
+    those of them that have been told OK. ``senders`` are the streaming ones that have an instance for themselves, by
+    its name: sessions in a draft. ``assigned`` are the instances that the registry has as this slot's because of us.
     """
 
-    session: int
-    peer: str
-    protocol: WorkerSession
-    deadline: float | None
-    names: tuple[str, ...] = ()
-    phase: Phase = Phase.GREETING
-    paused: bool = False
-    last_at: int = 0
-    heard_at: float = 0.0
-    streams: set[StreamKey] = field(default_factory=set)
-    open: set[StreamKey] = field(default_factory=set)
-    asked: dict[int, Notify] = field(default_factory=dict)
-    to_ask: list[int] = field(default_factory=list)
-    untold: set[StreamKey] = field(default_factory=set)
-    unfinished: int = 0
-    early: int = 0
-    turn: float | None = None
+    def __init__(self, options: Options, origin: Origin, cookie: str) -> None:
+        self.options = options
+        self.slot = origin.slot
+        self.buffer = Buffer(options.memory_budget, origin, options.message_ids)
+        self.flow = FlowControl.of(options)
+        self.by_number: dict[int, Connection] = {}
+        self.serving: set[int] = set()
+        self.streaming: dict[int, Connection] = {}
+        self.senders: dict[str, Connection] = {}
+        self.assigned: set[str] = set()
+        self.claims: set[int] = set()
+        self.counts: Counter[str] = Counter()
+        self.early = 0
+        self.turnover = 0
+        self.stopping = ""
+        self.out: list[e.Instruction] = []
+        self._cookie = cookie.encode("utf-8")
+        self.now = 0.0
 
-    @property
-    def instance(self) -> str:
-        """The connector instance, empty before HELLO."""
-        return self.protocol.hello.instance if self.protocol.hello else ""
+    def connected(self, event: e.Connected) -> None:
+        """A peer has connected; it has the handshake timeout to say HELLO."""
+        self.now = event.now
+        protocol = WorkerSession(
+            version=self.options.version,
+            cookie=self._cookie,
+            max_frame_bytes=self.options.max_frame_bytes,
+            find=find_messages,
+        )
+        deadline = event.now + self.options.handshake_timeout
+        self.by_number[event.connection] = Connection(event.connection, event.peer, protocol, deadline, event.names)
+        self.heard(self.by_number[event.connection])
+        self.counts["connections"] += 1
+        if len(self.by_number) > 2 * self.options.max_sessions:
+            self.fault(
+                self.by_number[event.connection], broken(Fault.WORKER_FULL, "too many connections"), at_once=True
+            )
 
-    @property
-    def revision(self) -> Revision:
-        """The revision of the session; HELLO has been received."""
-        assert self.protocol.revision is not None
-        return self.protocol.revision
+    def disconnected(self, event: e.Disconnected) -> None:
+        """The connection is gone; either side may have ended it."""
+        connection = self.by_number.get(event.connection)
+        if connection is None:
+            return
+        reasons_given = [event.reason] if event.reason else []
+        truncated = False
+        try:
+            connection.protocol.receive_end()
+        except RemoteProtocolError as error:
+            truncated = True
+            reasons_given.append(error.message)
+            self.counts[f"fault:{error.fields['fault']}"] += 1
+        self.log(connection, ": ".join(["is gone", *reasons_given]), warning=truncated)
+        self._let_go(connection)
+        del self.by_number[event.connection]
 
-    def key(self, stream_id: int) -> StreamKey:
-        """The key of one of its streams."""
-        return StreamKey(self.instance if self.revision.stream_scope == "instance" else "", stream_id)
+    def stuck(self, event: e.Stuck) -> None:
+        """A peer does not read the bytes that are sent to it."""
+        connection = self.by_number.get(event.connection)
+        if connection is not None:
+            reason = f"does not read: {event.queued} bytes wait for it"
+            self.fault(connection, broken(Fault.PEER_NEVER_READS, reason), at_once=True)
 
-    def __str__(self) -> str:
-        return f"{self.instance or 'a connector'} at {self.peer}"
+    def give_up(self, connections: Iterable[int], error: Exception) -> None:
+        """An error of this program while these sessions were being served: it ends all of them, and no other.
+
+        Their messages may be lost, so they must send them again; parts of the state that were half changed are put in
+        order. An error in this method is for the caller to handle, and then the state may be wrong.
+        """
+        self.counts["internal-errors"] += 1
+        cut_off = list(dict.fromkeys(connections))
+        self._put_in_order(cut_off)
+        trace: Exception | None = error
+        for number in cut_off:
+            connection = self.by_number.get(number)
+            if connection is None:
+                self.out.append(e.Close(number, at_once=True))
+            elif connection.phase is not ConnectionPhase.LEAVING:
+                self.log(connection, f"is cut off: an error of this program: {error!r}", warning=True, error=trace)
+                trace = None
+                connection.protocol.close()
+                self.leave(connection, at_once=True)
+            elif connection.deadline is None:
+                self.leave(connection, at_once=True)
+            else:
+                # The error may have come while it was let go.
+                self._let_go(connection)
+        for stream in [stream for stream in self.buffer.streams.values() if stream.owner is None]:
+            self.tidy(stream)
+
+    def _put_in_order(self, connections: Iterable[int]) -> None:
+        """Make the parts of the state agree again after an error between them."""
+        connections = self.by_number
+        self.buffer.unfinished = sum(connection.unfinished for connection in connections.values())
+        self.early = sum(connection.early for connection in connections.values())
+        for stream in self.buffer.streams.values():
+            if stream.owner is not None:
+                connections[stream.owner].streams.add(stream.key)
+        mine = [connections[number] for number in connections if number in connections]
+        owned = {key: None for connection in mine for key in connection.streams}
+        # A stream that a session was about to take over is nobody's yet.
+        nobodys = {key: None for key, stream in self.buffer.streams.items() if stream.owner is None}
+        self.buffer.recover([self.buffer.streams[key] for key in owned | nobodys if key in self.buffer.streams])
+        for instruction in self.out:
+            if isinstance(instruction, e.ReleaseClaims):
+                self.claims.difference_update(instruction.streams)
+
+    def dismiss(self, connection: Connection, reason: str, count: str) -> None:
+        """End a session that kept the protocol but asks for more than there is."""
+        self.counts[count] += 1
+        self.log(connection, f"is sent away: {reason}", warning=True)
+        data = connection.protocol.fail(reason)
+        if data is not None:
+            self.send(connection, data)
+        self.leave(connection)
+
+    def tick(self, now: float) -> None:
+        """Time has passed; end what has lasted too long."""
+        self.now = now
+        self.flow.active = sum(self._active(connection) for connection in self.streaming.values())
+        self.flow.tick(now, self.buffer.used, self.buffer.plannable)
+        for connection in [c for c in self.by_number.values() if c.deadline is not None and c.deadline <= now]:
+            if connection.phase is ConnectionPhase.LEAVING:
+                self.out.append(e.Close(connection.number, at_once=True))
+                connection.deadline = None
+            else:
+                seconds = self.options.handshake_timeout
+                reason = f"no HELLO came within {seconds:g} seconds (handshakeTimeout)"
+                self.fault(connection, broken(Fault.HANDSHAKE_TIMEOUT, reason))
+
+        self._release_instances()
+        if self.options.idle_timeout:
+            for connection in list(self.streaming.values()):
+                if connection.heard_at + self.options.idle_timeout <= now and not self._awaits(connection):
+                    seconds = self.options.idle_timeout
+                    self.send_off(connection, f"nothing was sent for {seconds:g} seconds (idleTimeout)", told=True)
+
+    def instances(self) -> set[str]:
+        """The connector instances that are served, or of which rows are held."""
+        return {self.by_number[number].instance for number in self.serving} | self.buffer.senders()
+
+    def _release_instances(self) -> None:
+        """Give back instances that are gone and of which no rows are held: any worker may have them now."""
+        if not self.assigned.issubset(self.by_number[number].instance for number in self.serving):
+            gone = self.assigned - self.instances()
+            if gone:
+                self.assigned -= gone
+                self.out.append(e.ReleaseInstances(tuple(sorted(gone))))
+
+    def _active(self, connection: Connection) -> bool:
+        """Whether a session has sent something recently, or would if it had credits."""
+        return connection.heard_at + ACTIVE_SECONDS > self.now or connection.protocol.credits.available <= 0
+
+    def weigh(self, connection: Connection) -> None:
+        """Count the received bytes of a session's next frame.
+
+        A peer without OK must not be able to fill the buffer, so the bytes of all such peers are counted separately.
+        Raises :class:`RemoteProtocolError` when they are too many.
+        """
+        pending = connection.protocol.pending
+        unfinished = pending if connection.phase is ConnectionPhase.STREAMING else 0
+        early = pending if connection.phase in BEFORE_OK else 0
+        self.buffer.unfinished += unfinished - connection.unfinished
+        self.early += early - connection.early
+        connection.unfinished, connection.early = unfinished, early
+        most = max(LEAST_EARLY, self.buffer.budget // EARLY_PART)
+        if early and self.early > most:
+            why = f"peers that have not been told OK have sent {self.early} bytes, and {most} are held at once"
+            raise broken(Fault.WORKER_FULL, reasons.later(why))
+
+    def heard(self, connection: Connection) -> None:
+        """A peer has sent bytes."""
+        connection.heard_at = self.now
+
+    def _awaits(self, connection: Connection) -> bool:
+        """Whether a silent peer has a reason: it is not read, or it waits for an ACK."""
+        streams = (self.buffer.streams.get(key) for key in connection.streams)
+        return connection.paused or any(stream is not None and not stream.empty for stream in streams)
+
+    def stop(self, reason: str) -> None:
+        """The worker is about to leave; every session is told to connect again."""
+        self.stopping = reason
+        for connection in list(self.by_number.values()):
+            if connection.phase is not ConnectionPhase.LEAVING:
+                self.send_off(connection, reason)
+
+    def fault(self, connection: Connection, error: RemoteProtocolError, *, at_once: bool = False) -> None:
+        """A peer broke a rule: send it the reason if possible, close, and count."""
+        self.counts[f"fault:{error.fields['fault']}"] += 1
+        self.log(connection, f"is sent away: {error.message}", warning=True)
+        data = connection.protocol.fail(error.message)
+        if data is not None and not at_once:
+            self.send(connection, data)
+        self.leave(connection, at_once=at_once)
+
+    def send_off(self, connection: Connection, why: str, *, told: bool = False) -> None:
+        """Make a connector that did nothing wrong connect again, in the way of its revision.
+
+        ``told`` is for reasons that its operator should read: they go into an ERROR wherever an ERROR does not stop the
+        connector.
+        """
+        revision = connection.revision if connection.phase is ConnectionPhase.STREAMING else None
+        if revision is None or not revision.has(Restart):
+            self._nack(connection)
+            self.refuse(connection, reasons.later(why))
+        elif revision.back_after_close and self.options.v3_leave == "close":
+            self.log(connection, f"must connect again: {why}")
+            connection.protocol.close()
+            self.leave(connection)
+        elif told and not revision.back_after_close:
+            self.refuse(connection, reasons.later(why))
+        else:
+            self.log(connection, f"must connect again: {why}")
+            self.send(connection, connection.protocol.restart())
+            self.leave(connection, wait=True)
+
+    def _nack(self, connection: Connection) -> None:
+        """Name the reference from which each stream is to be sent again, where the revision has NACK."""
+        if connection.phase is ConnectionPhase.STREAMING and connection.revision.has(Nack):
+            for key in sorted(connection.streams):
+                self.send(connection, connection.protocol.nack(key.stream_id, self.buffer.reference(key)))
+
+    def refuse(self, connection: Connection, reason: str) -> None:
+        """End a session that did nothing wrong."""
+        self.log(connection, f"is refused: {reason}")
+        data = connection.protocol.error(reason)
+        if data is not None:
+            self.send(connection, data)
+        self.leave(connection)
+
+    def leave(self, connection: Connection, *, wait: bool = False, at_once: bool = False) -> None:
+        """The session is over: close now, or after the peer did (``wait``)."""
+        connection.phase = ConnectionPhase.LEAVING
+        self._let_go(connection)
+        connection.deadline = self.now + LEAVING_SECONDS
+        if connection.paused:
+            connection.paused = False
+            self.out.append(e.ResumeReading(connection.number))
+        if not wait:
+            self.out.append(e.Close(connection.number, at_once))
+
+    def _let_go(self, connection: Connection) -> None:
+        self.serving.discard(connection.number)
+        self.streaming.pop(connection.number, None)
+        if self.senders.get(connection.instance) is connection:
+            del self.senders[connection.instance]
+        self.buffer.unfinished -= connection.unfinished
+        self.early -= connection.early
+        connection.unfinished, connection.early, connection.turn = 0, 0, None
+        keys, connection.streams = connection.streams, set()
+        connection.open.clear()
+        connection.asked.clear()
+        connection.to_ask.clear()
+        for key in keys:
+            stream = self.buffer.streams.get(key)
+            if stream is not None and stream.owner == connection.number:
+                stream.owner = None
+                self.turnover += 1
+                self.tidy(stream)
+
+    def tidy(self, stream: HeldStream) -> None:
+        """Forget a stream that no session sends and of which no rows are held; another worker may have it now."""
+        if not stream.empty or stream.key not in self.buffer.streams:
+            return
+        owner = self.by_number.get(stream.owner) if stream.owner is not None else None
+        if owner is not None and not stream.ended:
+            return
+        if owner is not None:
+            owner.streams.discard(stream.key)
+        self.buffer.forget(stream)
+        self.turnover += 1
+        self.release(stream.key.stream_id if not stream.key.scope else None)
+
+    def release(self, stream_id: int | None) -> None:
+        """Give a claimed stream id back, unless its stream is in use."""
+        if stream_id in self.claims and StreamKey("", stream_id) not in self.buffer.streams:
+            self.out.append(e.ReleaseClaims((stream_id,)))
+            self.claims.discard(stream_id)
+
+    def send(self, connection: Connection, data: bytes) -> None:
+        """Send bytes to a peer."""
+        self.out.append(e.Send(connection.number, data))
+
+    def log(self, connection: Connection, text: str, *, warning: bool = False, error: Exception | None = None) -> None:
+        """Log a line about a peer."""
+        self.out.append(e.Log(connection.number, f"{connection} {text}", warning, error))

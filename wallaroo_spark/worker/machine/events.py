@@ -20,7 +20,7 @@ class Connected:
     ``names`` are those of its verified certificate, none without one.
     """
 
-    session: int
+    connection: int
     peer: str
     now: float
     names: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Received:
 class Disconnected:
     """The connection is gone; ``reason`` is empty when the peer closed it in good order."""
 
-    session: int
+    connection: int
     reason: str = ""
 
 
@@ -46,7 +46,7 @@ class Disconnected:
 class Stuck:
     """A peer does not read, and ``queued`` bytes wait for it."""
 
-    session: int
+    connection: int
     queued: int
 
 
@@ -54,7 +54,7 @@ class Stuck:
 class Assigned:
     """The registry's answer: ``instance`` belongs to ``slot``, which is served at ``address`` (None: nowhere now)."""
 
-    session: int
+    connection: int
     instance: str
     slot: int
     address: str | None
@@ -64,7 +64,7 @@ class Assigned:
 class RegistryFailed:
     """The registry could not answer for a session; ``streams`` are the ids it was asked about, if any."""
 
-    session: int
+    connection: int
     reason: str
     streams: tuple[int, ...] = ()
 
@@ -73,7 +73,7 @@ class RegistryFailed:
 class Claimed:
     """The registry's answer: of the ids asked for, those that are this slot's now."""
 
-    session: int
+    connection: int
     asked: tuple[int, ...]
     granted: frozenset[int]
 
@@ -148,7 +148,7 @@ Event = (
 class Send:
     """Write these bytes to the peer."""
 
-    session: int
+    connection: int
     data: bytes
 
 
@@ -156,7 +156,7 @@ class Send:
 class Close:
     """Close the connection: after the written bytes have left, or at once."""
 
-    session: int
+    connection: int
     at_once: bool = False
 
 
@@ -164,21 +164,21 @@ class Close:
 class PauseReading:
     """Do not read from this peer."""
 
-    session: int
+    connection: int
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeReading:
     """Read from this peer again."""
 
-    session: int
+    connection: int
 
 
 @dataclass(frozen=True, slots=True)
 class AskAssignment:
     """Ask the registry which slot an instance belongs to; answered by Assigned or RegistryFailed."""
 
-    session: int
+    connection: int
     instance: str
 
 
@@ -186,7 +186,7 @@ class AskAssignment:
 class AskClaims:
     """Ask the registry for stream ids that belong to the whole source; answered by Claimed or RegistryFailed."""
 
-    session: int
+    connection: int
     streams: tuple[int, ...]
 
 
@@ -213,7 +213,7 @@ class WakeReaders:
 class Log:
     """A line for the log; ``warning`` says that an operator should see it, ``error`` is a defect to be traced."""
 
-    session: int | None
+    connection: int | None
     text: str
     warning: bool = False
     error: Exception | None = None

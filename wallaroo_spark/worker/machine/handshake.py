@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from wallaroo_spark.protocol import Fault, StreamReference, broken, reasons
 from wallaroo_spark.worker.machine import events as e
-from wallaroo_spark.worker.machine.connections import Client, Phase
+from wallaroo_spark.worker.machine.connection import Connection, ConnectionPhase
+from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.pressure.gates import Gates
-from wallaroo_spark.worker.machine.sessions import Sessions
 
 
 class Handshake:
@@ -17,93 +17,94 @@ class Handshake:
     are known.
     """
 
-    def __init__(self, sessions: Sessions, gates: Gates) -> None:
+    def __init__(self, connections: Connections, gates: Gates) -> None:
         self.ready = False
-        self._sessions = sessions
+        self._connections = connections
         self._gates = gates
 
-    def hello(self, client: Client) -> None:
+    def hello(self, connection: Connection) -> None:
         """A valid HELLO has arrived."""
-        sessions, options = self._sessions, self._sessions.options
-        sessions.log(client, f"says HELLO in {client.revision.name}")
-        client.deadline = None
-        if options.tls_bind_instances and client.instance not in client.names:
-            why = f"instance {client.instance!r} is not among the names in its certificate: {', '.join(client.names)}"
-            sessions.fault(client, broken(Fault.WRONG_CERTIFICATE, why))
+        connections, options = self._connections, self._connections.options
+        connections.log(connection, f"says HELLO in {connection.revision.name}")
+        connection.deadline = None
+        if options.tls_bind_instances and connection.instance not in connection.names:
+            names = ", ".join(connection.names)
+            why = f"instance {connection.instance!r} is not among the names in its certificate: {names}"
+            connections.fault(connection, broken(Fault.WRONG_CERTIFICATE, why))
             return
-        assert client.protocol.hello is not None
-        program = client.protocol.hello.program
+        assert connection.protocol.hello is not None
+        program = connection.protocol.hello.program
         if options.programs and program not in options.programs:
             why = f"program {program[:64]!r} is not let in; option programs lists {', '.join(options.programs)}"
-            sessions.fault(client, broken(Fault.WRONG_PROGRAM, why))
+            connections.fault(connection, broken(Fault.WRONG_PROGRAM, why))
             return
-        serving = len(sessions.serving)
-        if sessions.stopping:
-            sessions.refuse(client, reasons.later(sessions.stopping))
+        serving = len(connections.serving)
+        if connections.stopping:
+            connections.refuse(connection, reasons.later(connections.stopping))
         elif serving >= options.max_sessions:
-            why = f"the worker of slot {sessions.slot} has {serving} sessions and takes no more (maxSessions)"
-            sessions.fault(client, broken(Fault.WORKER_FULL, reasons.later(why)))
+            why = f"the worker of slot {connections.slot} has {serving} sessions and takes no more (maxSessions)"
+            connections.fault(connection, broken(Fault.WORKER_FULL, reasons.later(why)))
         else:
-            sessions.serving.add(client.session)
-            client.phase = Phase.PARKED
+            connections.serving.add(connection.number)
+            connection.phase = ConnectionPhase.PARKED
             if self.ready:
-                self._ask(client)
+                self._ask(connection)
 
     def begin(self) -> None:
         """The query's references are known: OK can name them, so the parked connectors may go on."""
         self.ready = True
-        for client in [c for c in self._sessions.clients.values() if c.phase is Phase.PARKED]:
-            self._ask(client)
+        for connection in [c for c in self._connections.by_number.values() if c.phase is ConnectionPhase.PARKED]:
+            self._ask(connection)
 
-    def _ask(self, client: Client) -> None:
-        client.phase = Phase.ASKING
-        self._sessions.out.append(e.AskAssignment(client.session, client.instance))
+    def _ask(self, connection: Connection) -> None:
+        connection.phase = ConnectionPhase.ASKING
+        self._connections.out.append(e.AskAssignment(connection.number, connection.instance))
 
     def assigned(self, event: e.Assigned) -> None:
         """The registry says which slot an instance belongs to."""
-        sessions, client = self._sessions, self._sessions.clients.get(event.session)
-        if event.slot == sessions.slot:
-            sessions.assigned.add(event.instance)
-        if client is None or client.phase is not Phase.ASKING:
+        connections, connection = self._connections, self._connections.by_number.get(event.connection)
+        if event.slot == connections.slot:
+            connections.assigned.add(event.instance)
+        if connection is None or connection.phase is not ConnectionPhase.ASKING:
             return
-        if event.slot == sessions.slot:
-            self._accept(client)
+        if event.slot == connections.slot:
+            self._accept(connection)
             return
-        why = f"instance {client.instance!r} is connected to slot {event.slot}, or messages of it are held there"
+        why = f"instance {connection.instance!r} is connected to slot {event.slot}, or messages of it are held there"
         if event.address is None:
-            sessions.refuse(client, reasons.later(f"{why}, and that has no worker right now"))
+            connections.refuse(connection, reasons.later(f"{why}, and that has no worker right now"))
         else:
-            sessions.refuse(client, reasons.redirect(event.address, why))
+            connections.refuse(connection, reasons.redirect(event.address, why))
 
     def unanswered(self, event: e.RegistryFailed) -> None:
         """The registry could not say which slot an instance belongs to."""
-        client = self._sessions.clients.get(event.session)
-        if client is not None and client.phase is Phase.ASKING:
-            self._sessions.refuse(client, reasons.later(f"the registry does not answer: {event.reason}"))
+        connection = self._connections.by_number.get(event.connection)
+        if connection is not None and connection.phase is ConnectionPhase.ASKING:
+            self._connections.refuse(connection, reasons.later(f"the registry does not answer: {event.reason}"))
 
-    def _accept(self, client: Client) -> None:
-        sessions, buffer = self._sessions, self._sessions.buffer
-        by_instance = client.revision.stream_scope == "instance"
-        if by_instance and not self._supersede(client):
+    def _accept(self, connection: Connection) -> None:
+        connections, buffer = self._connections, self._connections.buffer
+        by_instance = connection.revision.stream_scope == "instance"
+        if by_instance and not self._supersede(connection):
             return
         if by_instance:
-            sessions.senders[client.instance] = client
-        client.phase = Phase.STREAMING
-        sessions.streaming[client.session] = client
-        sessions.weigh(client)
+            connections.senders[connection.instance] = connection
+        connection.phase = ConnectionPhase.STREAMING
+        connections.streaming[connection.number] = connection
+        connections.weigh(connection)
         references = []
-        for key, reference in buffer.resumable(client.instance) if by_instance else ():
+        for key, reference in buffer.resumable(connection.instance) if by_instance else ():
             references.append(StreamReference(key.stream_id, reference, buffer.name(key)))
-        window = sessions.flow.window(buffer.used, len(sessions.streaming))
-        sessions.send(client, client.protocol.ok(window, references))
-        self._gates.regulate(client)
+        window = connections.flow.window(buffer.used, len(connections.streaming))
+        connections.send(connection, connection.protocol.ok(window, references))
+        self._gates.regulate(connection)
 
-    def _supersede(self, client: Client) -> bool:
+    def _supersede(self, connection: Connection) -> bool:
         """An instance's streams have one sender: the session that came last, whichever the registry knows first."""
-        other = self._sessions.senders.get(client.instance)
+        other = self._connections.senders.get(connection.instance)
         if other is None:
             return True
-        newer, older = (client, other) if client.session > other.session else (other, client)
-        why = reasons.superseded(client.instance, newer.peer)
-        self._sessions.fault(older, broken(Fault.SUPERSEDED, why))
-        return newer is client
+        newer, older = (connection, other) if connection.number > other.number else (other, connection)
+        why = reasons.superseded(connection.instance, newer.peer)
+        self._connections.fault(older, broken(Fault.SUPERSEDED, why))
+        return newer is connection

@@ -9,47 +9,47 @@ from collections.abc import Iterable, Iterator
 
 from wallaroo_spark.protocol import Nack, StreamState
 from wallaroo_spark.references import StreamKey
-from wallaroo_spark.worker.machine.connections import Client, Phase
-from wallaroo_spark.worker.machine.sessions import Sessions
+from wallaroo_spark.worker.machine.connection import Connection, ConnectionPhase
+from wallaroo_spark.worker.machine.connections import Connections
 
 
-class Recall:
+class Resend:
     """Has streams sent again from their committed references."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
 
     def send_again(self, keys: Iterable[StreamKey], why: str) -> None:
         """Tell the sessions that send these streams, or that may have sent rows which are no longer committed."""
         # All are found before the first is told: a session that leaves takes with it what is known of its streams.
-        pairs = [(client, key) for key in keys for client in self._senders(key)]
-        for client, key in pairs:
-            if client.phase is Phase.STREAMING:
-                self._tell(client, key, why)
+        pairs = [(connection, key) for key in keys for connection in self._senders(key)]
+        for connection, key in pairs:
+            if connection.phase is ConnectionPhase.STREAMING:
+                self._tell(connection, key, why)
 
-    def _senders(self, key: StreamKey) -> Iterator[Client]:
+    def _senders(self, key: StreamKey) -> Iterator[Connection]:
         """The owner; else the sessions that have been told of it, or may be about to send it."""
-        sessions = self._sessions
-        ledger = sessions.buffer.ledgers.get(key)
-        if ledger is not None and ledger.owner is not None:
-            yield sessions.clients[ledger.owner]
+        connections = self._connections
+        stream = connections.buffer.streams.get(key)
+        if stream is not None and stream.owner is not None:
+            yield connections.by_number[stream.owner]
             return
         if key.scope:
-            if key.scope in sessions.senders:
-                yield sessions.senders[key.scope]
+            if key.scope in connections.senders:
+                yield connections.senders[key.scope]
             return
-        may = [c for c in sessions.streaming.values() if c.revision.stream_scope == "source"]
+        may = [c for c in connections.streaming.values() if c.revision.stream_scope == "source"]
         knows = [c for c in may if c.protocol.streams.get(key.stream_id).state is not StreamState.START]
-        yield from knows or (may if ledger is None else [])
+        yield from knows or (may if stream is None else [])
 
-    def _tell(self, client: Client, key: StreamKey, why: str) -> None:
-        sessions, stream_id = self._sessions, key.stream_id
-        known = client.protocol.streams.get(stream_id).state is not StreamState.START
-        if known and client.revision.has(Nack):
-            reference = sessions.buffer.reference(key)
-            sessions.log(client, f"must send stream {stream_id} again behind {reference}: {why}")
-            sessions.send(client, client.protocol.nack(stream_id, reference))
-            if key in client.streams:
-                client.open.add(key)
+    def _tell(self, connection: Connection, key: StreamKey, why: str) -> None:
+        connections, stream_id = self._connections, key.stream_id
+        known = connection.protocol.streams.get(stream_id).state is not StreamState.START
+        if known and connection.revision.has(Nack):
+            reference = connections.buffer.reference(key)
+            connections.log(connection, f"must send stream {stream_id} again behind {reference}: {why}")
+            connections.send(connection, connection.protocol.nack(stream_id, reference))
+            if key in connection.streams:
+                connection.open.add(key)
         else:
-            sessions.send_off(client, f"stream {stream_id} is needed again: {why}")
+            connections.send_off(connection, f"stream {stream_id} is needed again: {why}")

@@ -3,13 +3,13 @@
 ``handle`` takes an event of :mod:`.events` and returns instructions that the shell carries out in their order. Bad
 input from one session ends that session and does not affect another. The parts, each built on those before it:
 
-- :mod:`.sessions` -- connections come and go
+- :mod:`.connections` -- connections come and go
 - :mod:`.pressure.gates` -- credits, and which sockets are read
 - :mod:`.handshake` -- HELLO to OK
 - :mod:`.resend` -- senders are made to go back
 - :mod:`.streams` -- NOTIFY and claims
 - :mod:`.arrivals` -- frames become rows
-- :mod:`.progress` -- the driver's notices about the query
+- :mod:`.query_position` -- the driver's notices about the query
 - :mod:`.pressure.shedding` -- a full buffer gives way
 - :mod:`.pressure.fair_queue` -- unfinished frames when the buffer is full
 
@@ -25,17 +25,18 @@ from wallaroo_spark.options import Options
 from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.arrivals import Arrivals
-from wallaroo_spark.worker.machine.connections import Phase
+from wallaroo_spark.worker.machine.connection import ConnectionPhase
+from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.handshake import Handshake
-from wallaroo_spark.worker.machine.pressure.fair_queue import Turns
+from wallaroo_spark.worker.machine.pressure.fair_queue import FairQueue
 from wallaroo_spark.worker.machine.pressure.gates import Gates
-from wallaroo_spark.worker.machine.pressure.shedding import Relief
-from wallaroo_spark.worker.machine.progress import Progress
-from wallaroo_spark.worker.machine.resend import Recall
-from wallaroo_spark.worker.machine.sessions import Sessions
+from wallaroo_spark.worker.machine.pressure.shedding import Shedding
+from wallaroo_spark.worker.machine.query_position import QueryPosition
+from wallaroo_spark.worker.machine.resend import Resend
+from wallaroo_spark.worker.machine.story import Story
 from wallaroo_spark.worker.machine.streams import Streams
 
-_SERVING = (Phase.PARKED, Phase.ASKING, Phase.STREAMING)
+_SERVING = (ConnectionPhase.PARKED, ConnectionPhase.ASKING, ConnectionPhase.STREAMING)
 
 
 class WorkerState:
@@ -43,17 +44,18 @@ class WorkerState:
 
     def __init__(self, options: Options, origin: Origin, cookie: str) -> None:
         self.options = options
-        self.sessions = Sessions(options, origin, cookie)
-        self.buffer = self.sessions.buffer
-        self.flow = self.sessions.flow
-        self._gates = Gates(self.sessions)
-        self._handshake = Handshake(self.sessions, self._gates)
-        recall = Recall(self.sessions)
-        self._streams = Streams(self.sessions, self._gates, recall)
-        self._progress = Progress(self.sessions, self._gates, recall)
-        self._arrivals = Arrivals(self.sessions, self._gates, self._handshake, self._streams)
-        self._relief = Relief(self.sessions, self._gates, recall)
-        self._turns = Turns(self.sessions, self._gates)
+        self.connections = Connections(options, origin, cookie)
+        self.buffer = self.connections.buffer
+        self.flow = self.connections.flow
+        self._gates = Gates(self.connections)
+        self._handshake = Handshake(self.connections, self._gates)
+        resend = Resend(self.connections)
+        self._streams = Streams(self.connections, self._gates, resend)
+        self._position = QueryPosition(self.connections, self._gates, resend)
+        self._arrivals = Arrivals(self.connections, self._gates, self._handshake, self._streams)
+        self._shedding = Shedding(self.connections, self._gates, resend)
+        self._fair_queue = FairQueue(self.connections, self._gates)
+        self.story = Story()
 
     @property
     def ready(self) -> bool:
@@ -63,12 +65,12 @@ class WorkerState:
     @property
     def epoch(self) -> int:
         """Grows with every start of the query."""
-        return self._progress.epoch
+        return self._position.epoch
 
     @property
     def claims(self) -> set[int]:
         """The stream ids that this slot has claimed of the whole source."""
-        return self.sessions.claims
+        return self.connections.claims
 
     def handle(self, event: e.Event) -> list[e.Instruction]:
         """Handle one event; returns the instructions, in order.
@@ -80,17 +82,19 @@ class WorkerState:
         try:
             self._handle(event)
         except Exception as error:
-            session: int | None = getattr(event, "session", None)
-            if session is None:
+            number: int | None = getattr(event, "connection", None)
+            if number is None:
+                self.story.add(self.connections.now, event, self.connections.out, repr(error))
                 raise
-            self.sessions.give_up([session], error)
+            self.connections.give_up([number], error)
             if isinstance(event, e.Disconnected):
-                self.sessions.clients.pop(session, None)
-        self._relief.relieve()
+                self.connections.by_number.pop(number, None)
+        self._shedding.shed()
         self._gates.settle()
-        out, self.sessions.out = self.sessions.out, []
+        out, self.connections.out = self.connections.out, []
         if self.buffer.version != version:
             out.append(e.WakeReaders())
+        self.story.add(self.connections.now, event, out)
         return out
 
     def _handle(self, event: e.Event) -> None:
@@ -98,9 +102,9 @@ class WorkerState:
             case e.Received():
                 self._arrivals.take_in(event.parts, event.received_at)
             case e.Connected():
-                self.sessions.connected(event)
+                self.connections.connected(event)
             case e.Disconnected():
-                self.sessions.disconnected(event)
+                self.connections.disconnected(event)
             case e.Assigned():
                 self._handshake.assigned(event)
             case e.Claimed():
@@ -108,31 +112,31 @@ class WorkerState:
             case e.ClaimsLost():
                 self._streams.lost(event)
             case e.RegistryFailed():
-                self.sessions.counts["registry-failures"] += 1
+                self.connections.counts["registry-failures"] += 1
                 (self._streams if event.streams else self._handshake).unanswered(event)
             case e.Committed():
-                self._progress.committed(event)
+                self._position.committed(event)
             case e.Rewound():
-                if self._progress.rewound(event):
+                if self._position.rewound(event):
                     self._handshake.begin()
             case e.Wanted():
                 self._gates.want(event.ranges)
             case e.Stuck():
-                self.sessions.stuck(event)
+                self.connections.stuck(event)
             case e.Tick():
-                self.sessions.tick(event.now)
-                self._turns.tick(event.now)
+                self.connections.tick(event.now)
+                self._fair_queue.tick(event.now)
             case e.Stopping():
-                self.sessions.stop(event.reason)
+                self.connections.stop(event.reason)
 
     def instances(self) -> list[str]:
         """The connector instances that are served, or of which rows are held."""
-        return sorted(self.sessions.instances())
+        return sorted(self.connections.instances())
 
     @property
     def assigned(self) -> set[str]:
         """The instances that are to be given back once no rows of them are held."""
-        return self.sessions.assigned
+        return self.connections.assigned
 
     def activity(self) -> list[dict[str, Any]]:
         """Each session: its instance, when it last sent anything (µs since 1970 UTC), how many of its streams are open.
@@ -141,50 +145,56 @@ class WorkerState:
         """
         return [
             {
-                "instance": client.instance,
-                "last_at": client.last_at,
-                "open": len(client.open),
-                "streams": len(client.protocol.streams),
+                "instance": connection.instance,
+                "last_at": connection.last_at,
+                "open": len(connection.open),
+                "streams": len(connection.protocol.streams),
             }
-            for client in self.sessions.streaming.values()
+            for connection in self.connections.streaming.values()
         ]
 
     def status(self) -> dict[str, Any]:
         """The status for an operator, as JSON-ready values; bytes and counts."""
         return {
-            "slot": self.sessions.slot,
+            "slot": self.connections.slot,
             "ready": self.ready,
             "epoch": self.epoch,
-            "batch": self._progress.batch,
-            "sessions": len(self.sessions.streaming),
+            "batch": self._position.batch,
+            "sessions": len(self.connections.streaming),
             "instances": self.instances(),
-            "streams": len(self.buffer.ledgers),
+            "streams": len(self.buffer.streams),
             "buffered_bytes": self.buffer.used,
             "unfinished_bytes": self.buffer.unfinished,
             "budget_bytes": self.buffer.budget,
             "pressure": self.flow.pressure(self.buffer.used).name.lower(),
-            "counts": dict(self.sessions.counts),
+            "counts": dict(self.connections.counts),
         }
 
     def validate(self) -> None:
         """Check the invariants; every test fixture ends with it."""
         self.buffer.validate()
-        clients = self.sessions.clients
-        for client in clients.values():
-            assert (client.phase is Phase.STREAMING) == (client.session in self.sessions.streaming), client
-            assert client.phase is Phase.STREAMING or not (client.streams or client.open or client.asked), client
-            assert (client.session in self.sessions.serving) == (client.phase in _SERVING), client
-            assert client.open <= client.streams, client
-            assert not client.to_ask, client
-            assert client.unfinished == (client.protocol.pending if client.phase is Phase.STREAMING else 0), client
-            for key in client.streams:
-                assert self.buffer.ledgers[key].owner == client.session, (client, key)
-        assert self.buffer.unfinished == sum(client.unfinished for client in clients.values())
-        assert self.sessions.early == sum(client.early for client in clients.values())
-        for instance, client in self.sessions.senders.items():
-            assert client.session in self.sessions.streaming, client
-            assert client.instance == instance, client
-        for ledger in self.buffer.ledgers.values():
-            assert ledger.owner is None or ledger.key in clients[ledger.owner].streams, ledger
-            assert not ledger.empty or (ledger.owner is not None and not ledger.ended), ledger
-            assert ledger.key.scope or ledger.key.stream_id in self.claims, ledger
+        connections = self.connections.by_number
+        for connection in connections.values():
+            assert (connection.phase is ConnectionPhase.STREAMING) == (
+                connection.number in self.connections.streaming
+            ), connection
+            assert connection.phase is ConnectionPhase.STREAMING or not (
+                connection.streams or connection.open or connection.asked
+            ), connection
+            assert (connection.number in self.connections.serving) == (connection.phase in _SERVING), connection
+            assert connection.open <= connection.streams, connection
+            assert not connection.to_ask, connection
+            assert connection.unfinished == (
+                connection.protocol.pending if connection.phase is ConnectionPhase.STREAMING else 0
+            ), connection
+            for key in connection.streams:
+                assert self.buffer.streams[key].owner == connection.number, (connection, key)
+        assert self.buffer.unfinished == sum(connection.unfinished for connection in connections.values())
+        assert self.connections.early == sum(connection.early for connection in connections.values())
+        for instance, connection in self.connections.senders.items():
+            assert connection.number in self.connections.streaming, connection
+            assert connection.instance == instance, connection
+        for stream in self.buffer.streams.values():
+            assert stream.owner is None or stream.key in connections[stream.owner].streams, stream
+            assert not stream.empty or (stream.owner is not None and not stream.ended), stream
+            assert stream.key.scope or stream.key.stream_id in self.claims, stream

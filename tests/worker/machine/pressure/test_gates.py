@@ -97,7 +97,7 @@ def test_who_ran_out_of_credits_meanwhile_gets_new_ones(small: Bench) -> None:
     connector = sender(small, "one")
     fill(connector, 1, BUDGET * 3 // 4, size=200_000)
     connector.session.credits.spend(connector.session.credits.available)
-    small.state.sessions.clients[0].protocol.credits.spend(1 << 20)
+    small.state.connections.by_number[0].protocol.credits.spend(1 << 20)
     acks = len(connector.said(Ack))
     small.run_batch()
 

@@ -11,59 +11,60 @@ Source: ``docs/architecture.md#rules``, rules 6 and 8.
 from __future__ import annotations
 
 from wallaroo_spark.protocol import reasons
-from wallaroo_spark.worker.machine.connections import Client, Phase
+from wallaroo_spark.worker.machine.connection import Connection, ConnectionPhase
+from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.pressure.flow import Pressure
 from wallaroo_spark.worker.machine.pressure.gates import Gates
-from wallaroo_spark.worker.machine.sessions import Sessions
 
 
-class Turns:
+class FairQueue:
     """Gives sessions a turn: they are read whatever the pressure, until their frame is whole or their time is over."""
 
-    def __init__(self, sessions: Sessions, gates: Gates) -> None:
-        self._sessions = sessions
+    def __init__(self, connections: Connections, gates: Gates) -> None:
+        self._connections = connections
         self._gates = gates
-        self._buffer = sessions.buffer
+        self._buffer = connections.buffer
         self._any = False
 
     def tick(self, now: float) -> None:
         """Time has passed."""
-        if self._sessions.flow.pressure(self._buffer.used) is Pressure.NONE:
+        if self._connections.flow.pressure(self._buffer.used) is Pressure.NONE:
             if self._any:
                 self._end_all()
             return
-        for client in [c for c in self._sessions.clients.values() if c.turn is not None and c.turn <= now]:
-            self._dismiss(client)
+        for connection in [c for c in self._connections.by_number.values() if c.turn is not None and c.turn <= now]:
+            self._dismiss(connection)
         if self._buffer.unfinished and not self._gates.drains():
-            self._give(now + self._sessions.options.handshake_timeout)
+            self._give(now + self._connections.options.handshake_timeout)
 
     def _give(self, until: float) -> None:
         """Frames whose missing bytes fit into the free memory, all together; those that a read waits for come first."""
-        waiting = [c for c in self._sessions.streaming.values() if c.unfinished and c.turn is None]
-        waiting.sort(key=lambda client: (not self._gates.needed(client), client.protocol.missing))
-        others = [c for c in self._sessions.streaming.values() if c.turn is not None]
-        room = self._buffer.budget - self._buffer.used - sum(client.protocol.missing for client in others)
-        for client in waiting:
-            room -= client.protocol.missing
+        waiting = [c for c in self._connections.streaming.values() if c.unfinished and c.turn is None]
+        waiting.sort(key=lambda connection: (not self._gates.needed(connection), connection.protocol.missing))
+        others = [c for c in self._connections.streaming.values() if c.turn is not None]
+        room = self._buffer.budget - self._buffer.used - sum(connection.protocol.missing for connection in others)
+        for connection in waiting:
+            room -= connection.protocol.missing
             if room < 0 and others:
                 return
-            others.append(client)
-            client.turn, self._any = until, True
-            self._gates.regulate(client)
+            others.append(connection)
+            connection.turn, self._any = until, True
+            self._gates.regulate(connection)
 
     def _end_all(self) -> None:
         self._any = False
-        for client in self._sessions.clients.values():
-            client.turn = None
+        for connection in self._connections.by_number.values():
+            connection.turn = None
 
-    def _dismiss(self, client: Client) -> None:
-        client.turn = None
-        if client.phase is not Phase.STREAMING or not client.unfinished:
+    def _dismiss(self, connection: Connection) -> None:
+        connection.turn = None
+        if connection.phase is not ConnectionPhase.STREAMING or not connection.unfinished:
             return
-        seconds = self._sessions.options.handshake_timeout
+        seconds = self._connections.options.handshake_timeout
+        missing = connection.protocol.missing
         reason = (
-            f"{client.unfinished} bytes of a frame have come, and the {client.protocol.missing} that are missing did "
+            f"{connection.unfinished} bytes of a frame have come, and the {missing} that are missing did "
             f"not come within {seconds:g} seconds (handshakeTimeout), while frames under way take "
             f"{self._buffer.unfinished} bytes of a memoryBudget of {self._buffer.budget}; send frames whole or raise it"
         )
-        self._sessions.dismiss(client, reasons.later(reason), "unfinished-frames")
+        self._connections.dismiss(connection, reasons.later(reason), "unfinished-frames")

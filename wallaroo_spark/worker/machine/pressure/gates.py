@@ -10,17 +10,17 @@ from collections.abc import Iterable
 from wallaroo_spark.protocol import SessionState
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.worker.machine import events as e
-from wallaroo_spark.worker.machine.connections import Client, Phase
+from wallaroo_spark.worker.machine.connection import Connection, ConnectionPhase
+from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.pressure.flow import Pressure
-from wallaroo_spark.worker.machine.sessions import Sessions
 
 
 class Gates:
     """Applies :class:`~.flow.FlowControl` to the sessions. ``waited`` are the ranges that reads wait for."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, connections: Connections) -> None:
         self.waited: tuple[PlannedRange, ...] = ()
-        self._sessions = sessions
+        self._connections = connections
         self._wanted: frozenset[StreamKey] = frozenset()
         self._wanted_of: dict[str, list[StreamKey]] = {}
         self._known: dict[str, bool] = {}
@@ -36,40 +36,40 @@ class Gates:
         for key in self._wanted:
             self._wanted_of.setdefault(key.scope, []).append(key)
         self._known.clear()
-        self._sessions.flow.waiting = bool(ranges)
+        self._connections.flow.waiting = bool(ranges)
         self.regulate_all()
 
     def settle(self) -> None:
         """After every event: apply a change of pressure to all sessions, and grant credits when they are available
         again.
         """
-        flow, used = self._sessions.flow, self._sessions.buffer.used
+        flow, used = self._connections.flow, self._connections.buffer.used
         pressure, full = flow.pressure(used), flow.full(used)
         if pressure is not self._pressure:
             self._pressure = pressure
             self.regulate_all()
         if self._full and not full:
-            for client in self._sessions.streaming.values():
-                self.acknowledge(client)
+            for connection in self._connections.streaming.values():
+                self.acknowledge(connection)
         self._full = full
 
-    def acknowledge(self, client: Client, references: Iterable[tuple[int, int]] = ()) -> None:
+    def acknowledge(self, connection: Connection, references: Iterable[tuple[int, int]] = ()) -> None:
         """One ACK with these committed references and the credits that are due; none when there is neither."""
-        if client.phase is not Phase.STREAMING or client.protocol.state is not SessionState.STREAMING:
+        if connection.phase is not ConnectionPhase.STREAMING or connection.protocol.state is not SessionState.STREAMING:
             # A session that is about to be told ERROR is told nothing before it.
             return
-        sessions = self._sessions
+        connections = self._connections
         pairs = tuple(references)
-        credits = sessions.flow.top_up(
-            client.protocol.credits.available,
-            sessions.buffer.used,
-            len(sessions.streaming),
-            needed=self._needed(client),
+        credits = connections.flow.top_up(
+            connection.protocol.credits.available,
+            connections.buffer.used,
+            len(connections.streaming),
+            needed=self._needed(connection),
         )
         if pairs or credits:
-            sessions.send(client, client.protocol.ack(credits, pairs))
+            connections.send(connection, connection.protocol.ack(credits, pairs))
 
-    def tell(self, client: Client, keys: Iterable[StreamKey]) -> None:
+    def tell(self, connection: Connection, keys: Iterable[StreamKey]) -> None:
         """:meth:`acknowledge` the committed references of these streams of a session, or of none.
 
         A sender may forget what is acknowledged, and with opaque ids only its repetition shows where it begins. So a
@@ -77,61 +77,63 @@ class Gates:
         """
         references = []
         for key in keys:
-            ledger, reference = self._sessions.buffer.ledgers.get(key), self._sessions.buffer.reference(key)
-            if ledger is not None and ledger.repeating:
-                client.untold.add(key)
+            stream, reference = self._connections.buffer.streams.get(key), self._connections.buffer.reference(key)
+            if stream is not None and stream.repeating:
+                connection.untold.add(key)
             elif reference is not None:
-                client.untold.discard(key)
+                connection.untold.discard(key)
                 references.append((key.stream_id, reference))
-        self.acknowledge(client, references)
+        self.acknowledge(connection, references)
 
-    def regulate(self, client: Client) -> None:
+    def regulate(self, connection: Connection) -> None:
         """Decide whether to read from a session's socket."""
-        streaming = client.phase is Phase.STREAMING
-        used = self._sessions.buffer.used
-        may_read = self._sessions.flow.may_read(used, streaming=streaming, needed=self._needed(client))
-        paused = not may_read and client.turn is None
-        if paused != client.paused:
-            client.paused = paused
-            self._sessions.out.append(e.PauseReading(client.session) if paused else e.ResumeReading(client.session))
+        streaming = connection.phase is ConnectionPhase.STREAMING
+        used = self._connections.buffer.used
+        may_read = self._connections.flow.may_read(used, streaming=streaming, needed=self._needed(connection))
+        paused = not may_read and connection.turn is None
+        if paused != connection.paused:
+            connection.paused = paused
+            self._connections.out.append(
+                e.PauseReading(connection.number) if paused else e.ResumeReading(connection.number)
+            )
             if not paused:
-                self.acknowledge(client)
+                self.acknowledge(connection)
 
     def regulate_all(self) -> None:
         """:meth:`regulate` for every session."""
-        for client in self._sessions.clients.values():
-            self.regulate(client)
+        for connection in self._connections.by_number.values():
+            self.regulate(connection)
 
     def drains(self) -> bool:
         """Whether the held rows leave the buffer by themselves: they are read now, or a batch can take some."""
-        buffer = self._sessions.buffer
+        buffer = self._connections.buffer
         if self.waited:
             return any(buffer.find(planned) is not None for planned in self.waited)
         return buffer.plannable()
 
-    def _needed(self, client: Client) -> bool:
+    def _needed(self, connection: Connection) -> bool:
         """:meth:`needed`, under soft pressure; under any other pressure it does not matter."""
-        soft = self._sessions.flow.pressure(self._sessions.buffer.used) is Pressure.SOFT
-        return soft and self.needed(client)
+        soft = self._connections.flow.pressure(self._connections.buffer.used) is Pressure.SOFT
+        return soft and self.needed(connection)
 
-    def needed(self, client: Client) -> bool:
+    def needed(self, connection: Connection) -> bool:
         """Whether a waiting read may need what this session sends."""
-        if not client.streams or not self._wanted.isdisjoint(client.streams):
+        if not connection.streams or not self._wanted.isdisjoint(connection.streams):
             return True
-        return self._lacks_sender(client.key(0).scope)
+        return self._lacks_sender(connection.key(0).scope)
 
     def _lacks_sender(self, scope: str) -> bool:
         """Whether no session sends one of the streams of a scope that reads wait for: its NOTIFY may be on its way.
 
         This is computed once until a stream gets a sender or loses one, and not once for each session.
         """
-        if self._known_at != self._sessions.turnover:
-            self._known_at = self._sessions.turnover
+        if self._known_at != self._connections.turnover:
+            self._known_at = self._connections.turnover
             self._known.clear()
         if scope not in self._known:
             self._known[scope] = any(self._unsent(key) for key in self._wanted_of.get(scope, ()))
         return self._known[scope]
 
     def _unsent(self, key: StreamKey) -> bool:
-        ledger = self._sessions.buffer.ledgers.get(key)
-        return ledger is None or ledger.owner is None
+        stream = self._connections.buffer.streams.get(key)
+        return stream is None or stream.owner is None

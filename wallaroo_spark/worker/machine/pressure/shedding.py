@@ -9,14 +9,14 @@ Source: ``docs/architecture.md#rules``, rule 6.
 from __future__ import annotations
 
 from wallaroo_spark.references import StreamKey
-from wallaroo_spark.worker.buffer.held_stream import Ledger
+from wallaroo_spark.worker.buffer.held_stream import HeldStream
+from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.pressure.flow import Pressure
 from wallaroo_spark.worker.machine.pressure.gates import Gates
-from wallaroo_spark.worker.machine.resend import Recall
-from wallaroo_spark.worker.machine.sessions import Sessions
+from wallaroo_spark.worker.machine.resend import Resend
 
 
-class Relief:
+class Shedding:
     """Makes room, at the price of having messages sent again or, where that would not help, of a session.
 
     Dropped rows are asked for again when no read waits any longer. If they were asked for at once, they would be back
@@ -24,14 +24,14 @@ class Relief:
     can only go back as a whole, with the streams that reads wait for.
     """
 
-    def __init__(self, sessions: Sessions, gates: Gates, recall: Recall) -> None:
-        self._sessions = sessions
+    def __init__(self, connections: Connections, gates: Gates, resend: Resend) -> None:
+        self._connections = connections
         self._gates = gates
-        self._recall = recall
-        self._buffer = sessions.buffer
+        self._resend = resend
+        self._buffer = connections.buffer
         self._owed: set[StreamKey] = set()
 
-    def relieve(self) -> None:
+    def shed(self) -> None:
         """After every event; does nothing as long as the query can go on."""
         if self._owed:
             self._ask_for_what_is_owed()
@@ -43,31 +43,31 @@ class Relief:
             pressure = self._pressure()
         waited = self._gates.waited
         if not waited:
-            if self._sessions.flow.pressure(self._buffer.held) is not Pressure.NONE:
+            if self._connections.flow.pressure(self._buffer.held) is not Pressure.NONE:
                 self._drop_unstable_tails()
         elif pressure is Pressure.HARD and all(self._buffer.find(planned) is None for planned in waited):
             # A range that is complete leaves with its reader first, and need not be there for long.
             self._make_room()
 
     def _pressure(self) -> Pressure:
-        return self._sessions.flow.pressure(self._buffer.used)
+        return self._connections.flow.pressure(self._buffer.used)
 
     def _make_room(self) -> None:
         """Drop streams that no read waits for: first those that can be sent again, and of them the largest."""
         waited = {planned.key for planned in self._gates.waited}
-        ledgers = [ledger for ledger in self._buffer.ledgers.values() if not ledger.empty]
-        others = [ledger for ledger in ledgers if ledger.key not in waited]
-        for ledger in sorted(others, key=lambda ledger: (bool(ledger.ephemeral), -ledger.cost)):
-            if self._pressure() is Pressure.NONE or (ledger.ephemeral and self._pressure() is Pressure.SOFT):
+        streams = [stream for stream in self._buffer.streams.values() if not stream.empty]
+        others = [stream for stream in streams if stream.key not in waited]
+        for stream in sorted(others, key=lambda stream: (bool(stream.ephemeral), -stream.cost)):
+            if self._pressure() is Pressure.NONE or (stream.ephemeral and self._pressure() is Pressure.SOFT):
                 return
-            self._sessions.counts["shed-streams"] += 1
-            self._buffer.drop(ledger)
-            if ledger.owner is not None and not ledger.ephemeral:
-                ledger.broken_off = True
-                self._owed.add(ledger.key)
-            self._sessions.tidy(ledger)
-        if self._sessions.flow.pressure(self._buffer.held) is Pressure.HARD:
-            self._give_up(max((x for x in ledgers if x.key in waited), key=lambda ledger: ledger.cost))
+            self._connections.counts["shed-streams"] += 1
+            self._buffer.drop(stream)
+            if stream.owner is not None and not stream.ephemeral:
+                stream.broken_off = True
+                self._owed.add(stream.key)
+            self._connections.tidy(stream)
+        if self._connections.flow.pressure(self._buffer.held) is Pressure.HARD:
+            self._give_up(max((x for x in streams if x.key in waited), key=lambda stream: stream.cost))
 
     def _ask_for_what_is_owed(self) -> None:
         waited = {planned.key for planned in self._gates.waited}
@@ -75,34 +75,34 @@ class Relief:
         if not due:
             return
         self._owed = self._owed - due
-        broken_off = [key for key in due if key in self._buffer.ledgers and self._buffer.ledgers[key].broken_off]
-        self._recall.send_again(sorted(broken_off), "its memory was needed for what a read waited for")
+        broken_off = [key for key in due if key in self._buffer.streams and self._buffer.streams[key].broken_off]
+        self._resend.send_again(sorted(broken_off), "its memory was needed for what a read waited for")
 
-    def _give_up(self, ledger: Ledger) -> None:
+    def _give_up(self, stream: HeldStream) -> None:
         reason = (
-            f"a read waits for a part of stream {ledger.key.stream_id} that does not fit: {ledger.cost} bytes are held "
+            f"a read waits for a part of stream {stream.key.stream_id} that does not fit: {stream.cost} bytes are held "
             f"and memoryBudget is {self._buffer.budget}; raise it"
         )
-        self._dismiss_owner(ledger, reason)
-        self._buffer.drop(ledger)
-        self._sessions.tidy(ledger)
+        self._dismiss_owner(stream, reason)
+        self._buffer.drop(stream)
+        self._connections.tidy(stream)
 
     def _drop_unstable_tails(self) -> None:
         """When no stream has a row at which a batch may end, end the session that has sent most since it could."""
-        while self._sessions.flow.pressure(self._buffer.held) is not Pressure.NONE:
-            ledgers = [ledger for ledger in self._buffer.ledgers.values() if not ledger.empty]
-            if not ledgers or any(ledger.start < ledger.stable_end for ledger in ledgers):
+        while self._connections.flow.pressure(self._buffer.held) is not Pressure.NONE:
+            streams = [stream for stream in self._buffer.streams.values() if not stream.empty]
+            if not streams or any(stream.start < stream.stable_end for stream in streams):
                 return
-            ledger = max(ledgers, key=lambda ledger: ledger.cost)
+            stream = max(streams, key=lambda stream: stream.cost)
             reason = (
-                f"stream {ledger.key.stream_id} has sent {ledger.cost} bytes since its last stable reference, and "
+                f"stream {stream.key.stream_id} has sent {stream.cost} bytes since its last stable reference, and "
                 f"memoryBudget is {self._buffer.budget}; send stable references (a BOUNDARY will do) or raise it"
             )
-            self._dismiss_owner(ledger, reason)
-            self._buffer.drop_unstable(ledger)
-            self._sessions.tidy(ledger)
+            self._dismiss_owner(stream, reason)
+            self._buffer.drop_unstable(stream)
+            self._connections.tidy(stream)
 
-    def _dismiss_owner(self, ledger: Ledger, reason: str) -> None:
-        owner = self._sessions.clients.get(ledger.owner) if ledger.owner is not None else None
+    def _dismiss_owner(self, stream: HeldStream, reason: str) -> None:
+        owner = self._connections.by_number.get(stream.owner) if stream.owner is not None else None
         if owner is not None:
-            self._sessions.dismiss(owner, reason, "streams-too-large")
+            self._connections.dismiss(owner, reason, "streams-too-large")

@@ -8,7 +8,7 @@ import pytest
 
 from wallaroo_spark.errors import RegistryError
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
-from wallaroo_spark.slots.tenancy import Tenancy
+from wallaroo_spark.worker.slot_tenancy import SlotTenancy
 
 
 class Guests:
@@ -44,8 +44,8 @@ class Away(Failing):
         super().unclaim(lease, streams)
 
 
-async def held(registry: Registry, slot: int) -> Tenancy:
-    tenancy = Tenancy(registry, slot, registry.next_submission(), f"holder of {slot}")
+async def held(registry: Registry, slot: int) -> SlotTenancy:
+    tenancy = SlotTenancy(registry, slot, registry.next_submission(), f"holder of {slot}")
     assert await tenancy.acquire("127.0.0.1:1", "127.0.0.1:2")
     return tenancy
 

@@ -1,0 +1,68 @@
+"""The query's place, as the driver tells it: what Spark has committed, and that the query went back.
+
+Source: ``docs/architecture.md#rules``, rules 1 and 2; ``docs/protocol.md#rewinding``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from wallaroo_spark.references import StreamKey
+from wallaroo_spark.worker.buffer.held_stream import HeldStream
+from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.machine.connections import Connections
+from wallaroo_spark.worker.machine.pressure.gates import Gates
+from wallaroo_spark.worker.machine.resend import Resend
+
+
+class QueryPosition:
+    """Follows the newest epoch and batch that the driver has named; commit notices that are older are counted and
+    ignored.
+    """
+
+    def __init__(self, connections: Connections, gates: Gates, resend: Resend) -> None:
+        self.epoch = 0
+        self.batch = -1
+        self._connections = connections
+        self._gates = gates
+        self._resend = resend
+
+    def committed(self, event: e.Committed) -> None:
+        """Spark has committed a batch."""
+        if event.epoch != self.epoch or event.batch <= self.batch:
+            self._connections.counts["stale-commits"] += 1
+            return
+        self.batch = event.batch
+        buffer = self._connections.buffer
+        before = buffer.held
+        moved = buffer.commit(event.references)
+        self._connections.flow.committed(event.now, event.batch, before - buffer.held, buffer.used)
+        self._moved(moved)
+
+    def rewound(self, event: e.Rewound) -> bool:
+        """A query goes on from exactly these references; False when the notice is stale."""
+        if event.epoch < self.epoch or (event.epoch == self.epoch and event.batch < self.batch):
+            self._connections.counts["stale-commits"] += 1
+            return False
+        buffer = self._connections.buffer
+        before = {stream.key: stream.committed for stream in buffer.streams.values()}
+        back = buffer.rewind(event.references)
+        self.epoch, self.batch = event.epoch, event.batch
+        self._connections.flow.restart(event.batch)
+        self._resend.send_again(back, "the query went back")
+        behind = set(back)
+        for stream in [buffer.streams[key] for key in back if key in buffer.streams]:
+            self._connections.tidy(stream)
+        streams = [stream for stream in buffer.streams.values() if stream.key not in behind]
+        self._moved([stream for stream in streams if stream.committed != before[stream.key]])
+        return True
+
+    def _moved(self, streams: Iterable[HeldStream]) -> None:
+        """Acknowledge to the senders, forget streams that nobody needs, and let more messages in."""
+        connections = self._connections
+        keys: dict[int | None, list[StreamKey]] = {}
+        for stream in streams:
+            keys.setdefault(stream.owner, []).append(stream.key)
+            connections.tidy(stream)
+        for connection in connections.streaming.values():
+            self._gates.tell(connection, keys.get(connection.number, ()))

@@ -1,0 +1,112 @@
+"""A slot as its worker holds it: the lease, the instances that are assigned to it, and the stream ids it has claimed.
+
+``wallaroo_spark.registry.Registry`` has the shape of :class:`SlotRegistry`; the worker does not import it.
+Source: ``docs/architecture.md#rules``, rules 4 and 5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from wallaroo_spark.errors import RegistryError
+from wallaroo_spark.slots.tenancy import Leases, Tenancy
+
+
+class SlotRegistry(Leases, Protocol):
+    """The questions that a worker asks the registry it is handed; see ``wallaroo_spark.registry.Registry``."""
+
+    def renew(self, lease: Any, *, instances: Any = (), claims: Any = ()) -> None:
+        """Keep the lease."""
+
+    def assign(self, instance: str, knocked: int, workers: int) -> Any:
+        """The slot an instance belongs to."""
+
+    def unassign(self, lease: Any, instances: Any) -> None:
+        """Give instances back."""
+
+    def claim(self, lease: Any, streams: Any) -> set[int]:
+        """Stream ids for this slot."""
+
+    def unclaim(self, lease: Any, streams: Any) -> None:
+        """Give stream ids back."""
+
+
+class Guests(Protocol):
+    """The instances of a worker, as far as giving them back needs to know of them."""
+
+    @property
+    def assigned(self) -> set[str]:
+        """The instances that are still to be given back."""
+
+    def instances(self) -> list[str]:
+        """Those that are served, or of which something is held."""
+
+
+class SlotTenancy(Tenancy):
+    """A slot's lease with instances and claims. Where the registry does not answer, calls raise RegistryError."""
+
+    def __init__(self, registry: SlotRegistry, slot: int, submission: int, holder: str) -> None:
+        super().__init__(registry, slot, submission, holder, f"slot {slot}")
+        self._registry = registry
+        self._slot = slot
+        # Claims are asked for and given back one after the other, or Redis might see it the other way round.
+        self._claiming = asyncio.Lock()
+        # What Redis may have as ours although it is not: it did not answer when that was claimed or given back.
+        self._doubtful: set[int] = set()
+        # Who knocks while instances are given back waits until that is done, or might be given back with them.
+        self._none_leaving = asyncio.Event()
+        self._none_leaving.set()
+
+    async def renew(self, guests: Guests, claims: Callable[[], set[int]]) -> frozenset[int]:
+        """Keep the lease, and put back what an emptied Redis has forgotten; the claims that another slot has by now."""
+        instances = guests.instances()
+        await self.ask(functools.partial(self._registry.renew, self.current, instances=instances))
+        # Some may have been given back meanwhile, and are this slot's again by the renewal.
+        guests.assigned.update(instances)
+        async with self._claiming:
+            await self._give_back()
+            wanted = claims().copy()
+            ask = functools.partial(self._registry.claim, self.current, sorted(wanted))
+            return frozenset(wanted - await self.ask(ask)) if wanted else frozenset()
+
+    async def assign(self, instance: str, workers: int) -> Any:
+        """The slot of an instance that knocks here, and where it is served."""
+        await self._none_leaving.wait()
+        return await asyncio.to_thread(self._registry.assign, instance, self._slot, workers)
+
+    async def unassign(self, instances: tuple[str, ...], guests: Guests) -> None:
+        """Give instances back, unless they are here again; later, when the registry does not answer now."""
+        await self._none_leaving.wait()
+        back = set(instances) & set(guests.instances())
+        self._none_leaving.clear()
+        try:
+            await asyncio.to_thread(self._registry.unassign, self.current, sorted(set(instances) - back))
+        except RegistryError:
+            back = set(instances)
+        finally:
+            guests.assigned.update(back)
+            self._none_leaving.set()
+
+    async def claim(self, streams: tuple[int, ...]) -> frozenset[int]:
+        """Claim stream ids; those that are the slot's now."""
+        async with self._claiming:
+            self._doubtful.update(streams)
+            granted = frozenset(await asyncio.to_thread(self._registry.claim, self.current, streams))
+            self._doubtful.difference_update(streams)
+            return granted
+
+    async def unclaim(self, streams: tuple[int, ...]) -> None:
+        """Give stream ids back; with the next renewal, when the registry does not answer now."""
+        async with self._claiming:
+            self._doubtful.update(streams)
+            with contextlib.suppress(RegistryError):
+                await self._give_back()
+
+    async def _give_back(self) -> None:
+        if self._doubtful:
+            await asyncio.to_thread(self._registry.unclaim, self.current, sorted(self._doubtful))
+            self._doubtful.clear()
