@@ -1,7 +1,7 @@
-"""Spark's checkpoint as values: what each batch was planned to hold, what is committed, and a watcher that says when.
+"""Spark's checkpoint as values: the plan of each batch, what is committed, and a watcher that says when.
 
-A connector is acknowledged because a commit file exists (design, "ACKs come from the commit log"); this is the only
-place that reads one. What is written here is beside Spark's own files, in a folder that Spark passes over.
+A connector is acknowledged because a commit file exists (``docs/decisions/acks-from-the-commit-log.md``); this is the
+only room that reads one. Files of this package lie beside Spark's own, in a folder that Spark ignores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A checkpoint's files, wherever ``pyarrow.fs`` can read them; of Spark's own nothing but what has changed is read."""
+"""A checkpoint's files, on every file system that ``pyarrow.fs`` can read; Spark's own are read only when new."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class CheckpointFiles:
     def progress(self, receiver: str) -> QueryProgress:
         """How far the query is with the streams of ``receiver``.
 
-        Two listings; files are read only when they are new. Spark may be adding and cleaning up files meanwhile: what
-        vanished or is not whole yet is looked for again, a few times within a tenth of a second.
+        It makes two listings; files are read only when they are new. Spark may add and remove files meanwhile: a file
+        that vanished or is incomplete is read again, a few times within a tenth of a second.
         """
         return self._retrying(lambda: self._progress(receiver))
 
@@ -94,7 +94,7 @@ class CheckpointFiles:
         return self._retrying(lambda: bool(self._list("offsets") or self._list("commits")))
 
     def committed(self) -> int | None:
-        """The newest batch that is committed; None before the first."""
+        """The newest committed batch; None before the first."""
         return self._retrying(lambda: max(self._whole_commits(self._list("commits")), default=None))
 
     def holes(self) -> tuple[int, ...]:
@@ -103,10 +103,11 @@ class CheckpointFiles:
 
     @cached_property
     def key(self) -> str:
-        """What tells this checkpoint from every other, also from one at the same path of another machine.
+        """An identity that distinguishes this checkpoint from every other, also from one at the same path of another
+        machine.
 
-        On a local disk that is a mark beside the checkpoint, which is made now unless there is one. Raises
-        :class:`CheckpointError` when it cannot be.
+        On a local disk it is a file beside the checkpoint, which is created now if there is none. Raises
+        :class:`CheckpointError` when it cannot be created.
         """
         return (
             self.identity
@@ -115,7 +116,7 @@ class CheckpointFiles:
         )
 
     def receivers(self) -> tuple[str, ...]:
-        """The receivers that have a source in the newest batch that is planned, by name; none before the first."""
+        """The names of the receivers with a source in the newest planned batch; none before the first."""
 
         def read() -> tuple[str, ...]:
             newest = max(self._list("offsets"), default=None)
@@ -126,7 +127,7 @@ class CheckpointFiles:
     def query_id(self) -> str | None:
         """The id of the query that the checkpoint belongs to, or None before Spark has written it.
 
-        It stays when a query is restarted, and is another one when the checkpoint was removed and made anew.
+        It stays when a query is restarted, and changes when the checkpoint was removed and made again.
         """
 
         def read() -> str | None:

@@ -6,17 +6,17 @@ import time
 from typing import Protocol
 
 GLANCE_SECONDS = 0.02
-"""Pause between two glances. One costs a ``stat``; the pause is what it adds, at most, to the time to an ACK."""
+"""Pause between two glances. A glance costs a ``stat``; the pause is the most that it adds to the time to an ACK."""
 COARSE_NS = 50_000_000
 """File systems stamp changes by a coarse clock (the kernel's tick, 1 to 10 ms): two changes can have one stamp. A stamp
 is trusted once it is older than this, several ticks."""
 
 
 class Stamped(Protocol):
-    """What is glanced at: :class:`~wallaroo_spark.checkpoint.files.CheckpointFiles`."""
+    """The object that is glanced at: :class:`~wallaroo_spark.checkpoint.files.CheckpointFiles`."""
 
     def stamp(self) -> int | None:
-        """When the commit log last changed; None where that is not cheap to see."""
+        """When the commit log last changed; None where a look is not cheap."""
 
 
 class Glance:

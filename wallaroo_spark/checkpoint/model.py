@@ -1,9 +1,9 @@
-"""The contents of a checkpoint as values, without files: offset logs, commit logs, and what follows from both.
+"""The contents of a checkpoint as values, without files: offset logs, commit logs, and conclusions from both.
 
-Formats as PySpark 4.3 writes them. A file of ``offsets/`` has a line with its version, a line of JSON with the batch's
-metadata, and then, in version 1, a line per source in the plan's order, ``-`` for one that has no offset yet; in
-version 2, a line ``id:offset`` per source that has one, in any order, ids being numbers or the sources' names. A file
-of ``commits/`` has a line with its version and a line of JSON.
+The formats are those of PySpark 4.3. A file of ``offsets/`` has a line with its version, a line of JSON with the
+batch's metadata, and then, in version 1, a line per source in the plan's order, ``-`` for a source without an offset;
+in version 2, a line ``id:offset`` per source with an offset, in any order, where ids are numbers or the sources' names.
+A file of ``commits/`` has a line with its version and a line of JSON.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _GREATEST_ID = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """What one batch reads up to, in the streams of one receiver.
+    """The end references of one batch, in the streams of one receiver.
 
-    A query may have several sources of one receiver, which need not be equally far: then ``references`` has of each
-    stream the one that comes first, for the messages behind it are still needed. ``undecided`` names the streams, by
-    scope and stream id, of which that cannot be told, because their references have no order.
+    A query may have several sources of one receiver, which may be at different references: then ``references`` has the
+    first one of each stream, because the messages behind it are still needed. ``undecided`` names the streams, by scope
+    and stream id, for which the first one is unknown, because their references have no order.
     """
 
     batch: int
@@ -92,11 +92,11 @@ def newest_planned(offset_batches: Collection[int], commit_batches: Collection[i
 
 
 def holes(offset_batches: Collection[int], commit_batches: Collection[int]) -> tuple[int, ...]:
-    """The batches that neither log has, behind one that both have: nothing but asynchronous progress leaves these.
+    """The batches that neither log has, behind one that both have: only asynchronous progress leaves such gaps.
 
-    Under that a range that is planned may change. A clean-up that was cut short leaves others: it removes the oldest of
-    the offset log, in whatever order, and then those of the commit log. So of what it was at, the commit log still has
-    all, or the offset log has nothing that is older.
+    Under asynchronous progress a planned range may change. A clean-up that was cut short leaves other gaps: it removes
+    the oldest files of the offset log, in any order, and then those of the commit log. So for the batches it was
+    removing, either the commit log still has all of them, or the offset log has nothing older.
     """
     oldest = min({*offset_batches} & {*commit_batches}, default=None)
     if oldest is None:
@@ -149,7 +149,7 @@ def _first(sources: Sequence[References], ordered: bool) -> tuple[References, tu
 
 
 def _earliest(references: Sequence[Reference], ordered: bool) -> Reference | None:
-    """The one that comes first; None when they differ and have no order."""
+    """The reference that comes first; None when they differ and have no order."""
     if len(set(references)) == 1:
         return references[0]
     numbers = [reference for reference in references if isinstance(reference, int)]

@@ -51,9 +51,9 @@ class CheckpointWatcher:
         self._query_id: str | None = None
         self._glance = Glance(files)
         self.last: QueryProgress | None = None
-        """What was reported last; None before the first report."""
+        """The last report; None before the first."""
         self.error: str | None = None
-        """Why the last look failed; None when it did not."""
+        """The error of the last look; None when it succeeded."""
 
     def start(self) -> None:
         """Begin to look, and to report from nothing. Does nothing while it runs."""
@@ -71,7 +71,7 @@ class CheckpointWatcher:
         self._woken.set()
 
     def stop(self, wait_seconds: float = STOP_SECONDS) -> None:
-        """Take a last look, so that what is committed by now is reported, and end; waits up to ``wait_seconds``."""
+        """Take a last look, so that everything committed by now is reported, and end; waits up to ``wait_seconds``."""
         self._stopping.set()
         self._woken.set()
         if self._thread and self._thread is not threading.current_thread():
