@@ -1,6 +1,6 @@
 """``docs/architecture.md`` draws the rooms as they are: its table of imports is the one that a test enforces.
 
-``python -m tests.test_architecture`` writes the last column of the page's table anew.
+``python -m tests.test_architecture`` writes the last column of the page's table, and the drawing, anew.
 """
 
 from __future__ import annotations
@@ -35,6 +35,33 @@ def may_import() -> dict[str, str]:
     return {room: ", ".join(names[room]) or ("anything" if MAY_IMPORT[room] else "nothing") for room in rooms}
 
 
+def arrows() -> set[tuple[str, str]]:
+    """Room → room that it may import, without those arrows that others imply."""
+    rooms = {room for room in MAY_IMPORT if room and room not in EVERYBODY}
+    found = {(room, name.split(".")[0]) for room in rooms for name in MAY_IMPORT[room]}
+
+    def reached(start: str, without: tuple[str, str]) -> set[str]:
+        seen, waiting = set[str](), [start]
+        while waiting:
+            at = waiting.pop()
+            targets = {end for begin, end in found if begin == at and (begin, end) != without} - seen
+            seen |= targets
+            waiting += targets
+        return seen
+
+    return {(begin, end) for begin, end in found if end not in reached(begin, (begin, end))}
+
+
+def drawing() -> str:
+    """The rooms and their arrows as a diagram."""
+    lines = [f"    {begin} --> {end}" for begin, end in sorted(arrows())]
+    return "\n".join(["```mermaid", "flowchart TD", *lines, "```"])
+
+
+def test_the_drawing_of_rooms_is_made_from_the_same_table() -> None:
+    assert drawing() in section(ROOMS), "run: python -m tests.test_architecture"
+
+
 def test_the_table_of_rooms_is_the_one_that_imports_are_held_to() -> None:
     assert {room: row[-1] for room, row in rows().items()} == may_import(), "run: python -m tests.test_architecture"
 
@@ -65,7 +92,9 @@ def main() -> None:
             text = re.sub(rf"^\| {re.escape(shown)} \|.*$", lambda _, line=line: line, text, flags=re.MULTILINE)
         else:
             text = text.replace("\n| `cli/` |", f"\n{line}\n| `cli/` |")
-    PAGE.write_text(text, encoding="utf-8")
+    before, rooms = text.split(f"\n## {ROOMS}\n")
+    rooms = re.sub(r"```mermaid\nflowchart TD\n.*?```", lambda _: drawing(), rooms, count=1, flags=re.DOTALL)
+    PAGE.write_text(f"{before}\n## {ROOMS}\n{rooms}", encoding="utf-8")
 
 
 if __name__ == "__main__":
