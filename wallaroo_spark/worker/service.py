@@ -194,29 +194,29 @@ class WorkerService(ServiceShell[_Peer, SlotTenancy]):
             peer.stream.abort()
 
     def ask_assignment(self, ask: e.AskAssignment) -> None:
-        """See :class:`~.outside.Outside`."""
+        """See :class:`~.machine.outside.Outside`."""
         self._spawn(self._ask_assignment(ask))
 
     def release_instances(self, instances: tuple[str, ...]) -> None:
-        """See :class:`~.outside.Outside`."""
+        """See :class:`~.machine.outside.Outside`."""
         assert self.state is not None
         self._spawn(self._tenancy.unassign(instances, self.state))
 
     def ask_claims(self, ask: e.AskClaims) -> None:
-        """See :class:`~.outside.Outside`."""
+        """See :class:`~.machine.outside.Outside`."""
         self._spawn(self._ask_claims(ask))
 
     def release_claims(self, streams: tuple[int, ...]) -> None:
-        """See :class:`~.outside.Outside`."""
+        """See :class:`~.machine.outside.Outside`."""
         self._spawn(self._tenancy.unclaim(streams))
 
     def log(self, line: e.Log) -> None:
-        """See :class:`~.outside.Outside`."""
+        """See :class:`~.machine.outside.Outside`."""
         level = logging.WARNING if line.warning else logging.INFO
         log.log(level, "slot %d: %s", self.setup.slot, line.text, exc_info=line.error)
 
     def wake_readers(self) -> None:
-        """See :class:`~.outside.Outside`."""
+        """See :class:`~.machine.outside.Outside`."""
         if self.reads is not None:
             self.reads.wake()
 
@@ -248,7 +248,7 @@ class WorkerService(ServiceShell[_Peer, SlotTenancy]):
             peer.stream.abort()
 
     def send(self, send: e.Send) -> None:
-        """See :class:`~.outside.Outside`."""
+        """See :class:`~.machine.outside.Outside`."""
         peer = self._peers.get(send.connection)
         if peer is None:
             return
@@ -259,7 +259,7 @@ class WorkerService(ServiceShell[_Peer, SlotTenancy]):
             self._loop.call_soon(self.handle, e.Stuck(send.connection, peer.stream.queued))
 
     def close(self, close: e.Close) -> None:
-        """See :class:`~.outside.Outside`."""
+        """See :class:`~.machine.outside.Outside`."""
         peer = self._peers.get(close.connection)
         if peer is None:
             return
@@ -277,7 +277,7 @@ class WorkerService(ServiceShell[_Peer, SlotTenancy]):
             stream.abort()
 
     def set_reading(self, session: int, reading: bool) -> None:
-        """See :class:`~.outside.Outside`."""
+        """See :class:`~.machine.outside.Outside`."""
         if (peer := self._peers.get(session)) is not None:
             (peer.readable.set if reading else peer.readable.clear)()
 
