@@ -36,7 +36,7 @@ _UNTIL = datetime.datetime(2999, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True)
 class FleetKeys:
-    """PEM texts: the fleet's ``authority``, and a ``certificate`` signed by it with its ``key``, this process's own."""
+    """PEM texts: the fleet's ``authority``, and a ``certificate`` signed by it, with its ``key``."""
 
     authority: bytes
     certificate: bytes

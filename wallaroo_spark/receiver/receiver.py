@@ -32,7 +32,7 @@ from wallaroo_spark.errors import (
     one_line,
 )
 from wallaroo_spark.inner.client import Trust, WorkerClient
-from wallaroo_spark.inner.trust import status_token
+from wallaroo_spark.inner.trust import fleet_keys, status_token
 from wallaroo_spark.options import Options, public_name, resolve_secret
 from wallaroo_spark.receiver import checks, writers
 from wallaroo_spark.receiver.announcer import Announcer, Standing
@@ -259,7 +259,7 @@ class Receiver:
         seconds = self.options.lease_seconds
         self._patience.hold(lambda: registry.lock("receiver", self.owner, seconds), seconds, self._name_in_use)
         self._patience.ask(lambda: registry.forget_slots_from(self.options.workers))
-        self._fleet = Fleet(self._spark, registry, WorkerSetup(shipped, 0, 0, self._token))
+        self._fleet = Fleet(self._spark, registry, WorkerSetup(shipped, 0, 0, self._token, fleet_keys(self._token)))
         connect = functools.partial(WorkerClient, trust=trust)
         self._announcer = Announcer(registry, self._token, self._renew, connect, self._fleet.leases_seen)
         self._patience.ask(self._renew)

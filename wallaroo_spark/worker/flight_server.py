@@ -26,7 +26,7 @@ import pyarrow.flight as flight
 
 from wallaroo_spark.columnar import STORED_SCHEMA
 from wallaroo_spark.errors import ConfigurationError, one_line
-from wallaroo_spark.inner.trust import fleet_keys, local_socket, status_token
+from wallaroo_spark.inner.trust import FleetKeys, fleet_keys, local_socket, status_token
 from wallaroo_spark.references import PlannedRange, Reference, StreamKey, flatten, nest
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import format_address
@@ -92,18 +92,24 @@ class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyar
 class InnerPort:
     """A worker's inner port: the calls over TLS, from the moment it is made until ``shutdown``, and on a local socket.
 
-    ``pair`` is a PEM certificate chain and its key to show; without it the fleet's own is shown, and callers of this
-    machine come by :meth:`serve_locally`. Callers must show one of the fleet's in any case, or are not listened to.
-    ``port`` 0 lets the system choose. Raises :class:`ConfigurationError` for an empty token, which anybody could
-    present.
+    ``keys`` are the fleet's, derived from the token where they are not given. ``pair`` is a PEM certificate chain
+    and its key to show; without it the fleet's own is shown, and callers of this machine come by
+    :meth:`serve_locally`. Callers must show one of the fleet's in any case, or are not listened to. ``port`` 0 lets
+    the system choose. Raises :class:`ConfigurationError` for an empty token, which anybody could present.
     """
 
     def __init__(
-        self, worker: Served, host: str, token: str, pair: tuple[bytes, bytes] | None = None, port: int = 0
+        self,
+        worker: Served,
+        host: str,
+        token: str,
+        keys: FleetKeys | None = None,
+        pair: tuple[bytes, bytes] | None = None,
+        port: int = 0,
     ) -> None:
         if not token:
             raise ConfigurationError("option token: the worker's inner port is not served without a token; name one")
-        keys = fleet_keys(token)
+        keys = keys or fleet_keys(token)
         self._worker = worker
         self._token = token
         self._local_too = pair is None

@@ -29,7 +29,8 @@ class WorkerThread(ServiceThread):
 
 def run_worker(setup: WorkerSetup, registry: SlotRegistry, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """Serve the slot, yielding empty frames as heartbeats; ends when the worker does."""
-    # Deriving the keys takes 16 MiB once, which would be kept for as long as the worker lives.
-    fleet_keys(setup.token)
+    if setup.keys is None:
+        # Deriving them takes 16 MiB once, which would be kept for as long as the worker lives.
+        fleet_keys(setup.token)
     keep_memory()
     yield from serve(WorkerThread(setup, registry), rows)

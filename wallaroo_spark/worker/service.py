@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from wallaroo_spark import transport
 from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError, one_line
+from wallaroo_spark.inner.trust import FleetKeys
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.slots.shell import Door, ServiceShell
 from wallaroo_spark.steps import Step, passed
@@ -48,6 +49,8 @@ class WorkerSetup:
     slot: int
     submission: int
     token: str = field(repr=False)
+    keys: FleetKeys | None = field(default=None, repr=False)
+    """The fleet's keys, so that the worker need not derive them; None where it does."""
 
 
 @dataclass(slots=True)
@@ -116,7 +119,8 @@ class WorkerService(ServiceShell[_Peer, SlotTenancy]):
         port = await ports.free_inner_port(self.options, self.setup.slot, self._stopped)
         if port is None:
             return None
-        return InnerPort(self, ports.inner_host(self.options), self.setup.token, self._inner_pair(), port)
+        host, setup = ports.inner_host(self.options), self.setup
+        return InnerPort(self, host, setup.token, setup.keys, self._inner_pair(), port)
 
     def _inner_pair(self) -> tuple[bytes, bytes] | None:
         """The certificate that the inner port presents: the one that connectors see; None when they see none."""
