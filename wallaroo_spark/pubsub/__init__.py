@@ -1,8 +1,8 @@
 """Publish-subscribe with Spark's batches as epochs: a subscriber sees an epoch whole, or not at all.
 
-A driver runs a :class:`Topic` and has each batch :func:`publish` on it; whoever wants the results uses
-:func:`subscribe`, or sends them on to another Spark application with a :class:`TopicSource`. What needs Spark is loaded
-when it is used, so that subscribers do without. Source: ``docs/pubsub.md#where-it-comes-from``.
+A driver runs a :class:`Topic` and has each batch :func:`publish` on it; another program gets the results with
+:func:`subscribe`, or sends them on to another Spark application with a :class:`TopicSource`. Modules that need Spark
+are loaded on first use, so that subscribers work without it. Source: ``docs/pubsub.md#where-it-comes-from``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a subscription gives to an application."""
+"""The items that a subscription gives to an application."""
 
 from __future__ import annotations
 

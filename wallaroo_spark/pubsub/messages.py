@@ -1,4 +1,4 @@
-"""What publishers and subscribers say to each other, and the bytes of it.
+"""The messages between publishers and subscribers, and their bytes.
 
 A message is a u32 (big-endian) with the length of what follows, and MessagePack objects: ``[tag, []]``, then its
 fields. Each frontier, list of changes and time is wrapped as an array of one. The payload of :class:`Data` is an object
@@ -31,7 +31,7 @@ MAX_CONTROL_BYTES = 1 << 20
 """The same for every message that carries no data."""
 
 MAX_HELLO_BYTES = 32 << 10
-"""The same for a hello, which comes from whoever connects."""
+"""The same for a hello, which any peer may send."""
 
 MAX_TEXT_BYTES = 4096
 """Bytes of a name, a cookie or a reason, at most."""
@@ -52,7 +52,7 @@ class Why(StrEnum):
     NOT_KEPT = "not-kept"
     """The epoch to go on from is no longer kept."""
     LATER = "later"
-    """The publisher goes away or is full; come back, there or to whoever takes its place."""
+    """The publisher goes away or is full; come back, to it or to its successor."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ def _object(unpacker: msgpack.Unpacker, what: str) -> Any:
     except msgpack.OutOfData:
         raise broken(Fault.TRUNCATED_FRAME, f"a message ends within {what}") from None
     except (ValueError, msgpack.UnpackException, RecursionError, TypeError) as error:
-        # What the parser says may repeat what was sent, a cookie among it.
+        # The parser's message may repeat the peer's bytes, which may contain a cookie.
         raise broken(Fault.INVALID_TEXT, f"{what} is not MessagePack: {type(error).__name__}") from None
 
 

@@ -14,7 +14,7 @@ from wallaroo_spark.protocol.faults import Fault, broken
 Time = int | tuple["Time", ...] | None
 
 Key = int | tuple["Key", ...]
-"""What :func:`key` sorts by."""
+"""The type of :func:`key`."""
 
 LEAST_INTEGER = -(1 << 63)
 GREATEST_INTEGER = (1 << 64) - 1
@@ -49,7 +49,7 @@ def at_or_before(earlier: Time, later: Time) -> bool:
 
 
 def key(time: Time) -> Key:
-    """What sorts times so that each stands behind all that are before it, and the order is the same everywhere."""
+    """A sort key: every time comes after all times that are before it, in the same order everywhere."""
     if time is None:
         return 0
     if isinstance(time, tuple):

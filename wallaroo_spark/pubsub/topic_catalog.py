@@ -32,7 +32,7 @@ _SCAN_COUNT = 1000
 
 @dataclass(frozen=True)
 class TopicRecord:
-    """What a topic is.
+    """The description of a topic.
 
     ``identity`` names the published history: epochs of topics with different identities have nothing to do with each
     other. ``product`` says that times are pairs of batch and column rather than batches. ``schema`` is that of the
@@ -137,7 +137,10 @@ class TopicCatalog:
             registry.close()
 
     def announce(self, record: TopicRecord) -> None:
-        """Say what a topic is, in place of what was said before; for the driver that has the topic's lock."""
+        """Publish the description of a topic, in place of the previous one.
+
+        For the driver that has the topic's lock.
+        """
         self._set(f"announce topic {record.name!r}", _key(record.name, "record"), record.to_json())
 
     def withdraw(self, name: str) -> None:
@@ -145,7 +148,7 @@ class TopicCatalog:
         self._connection.call(f"withdraw topic {name!r}", lambda: self._connection.client.delete(_key(name, "record")))
 
     def find(self, name: str) -> TopicRecord | None:
-        """What a topic is; None when no driver runs one of that name."""
+        """The description of a topic; None if no driver runs a topic of that name."""
         return self._get(f"look up topic {name!r}", _key(checked_name(name), "record"), TopicRecord.from_json)
 
     def names(self) -> list[str]:

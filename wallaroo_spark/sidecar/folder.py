@@ -41,7 +41,7 @@ class SidecarFolder:
         return f"SidecarFolder({self.identity!r})"
 
     def write(self, name: str, data: bytes) -> None:
-        """Put a file there, in place of one of that name."""
+        """Write a file, in place of the file of that name if there is one."""
         with self._explained("written", name):
             target = self._file(_checked(name))
             if self._objects:
@@ -50,11 +50,11 @@ class SidecarFolder:
                 durable.replace(self.filesystem, self._temporary(name, data), target)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Put a file there unless one of that name is; whether it is ours.
+        """Create a file unless there is one of that name; whether this call created it.
 
         On a local file system and on HDFS one of several that try at once succeeds. Object stores, also those that are
-        mounted as directories, have nothing to do this with: there a look comes first, and who comes at the same moment
-        is not seen.
+        mounted as directories, have no such operation: there the method looks first, and two callers at the same moment
+        may both succeed.
         """
         with self._explained("created", name):
             target = self._file(_checked(name))
@@ -76,7 +76,7 @@ class SidecarFolder:
             return True
 
     def read(self, name: str) -> bytes | None:
-        """What a file holds, or None when there is none of that name."""
+        """The content of a file, or None if there is no file of that name."""
         with self._explained("read", name):
             try:
                 with self.filesystem.open_input_stream(self._file(_checked(name))) as stream:
@@ -86,7 +86,7 @@ class SidecarFolder:
             return content
 
     def mark(self, name: str = "identity") -> str:
-        """What tells this folder from one of the same name elsewhere: made once, and gone with the checkpoint."""
+        """An identity that no other folder has: made once, and deleted with the checkpoint."""
         while (known := self.read(name)) is None:
             self.create(name, uuid.uuid4().hex.encode())
         return known.decode()
@@ -98,12 +98,12 @@ class SidecarFolder:
             return sorted(info.base_name for info in found if not info.base_name.startswith("."))
 
     def delete(self, name: str) -> None:
-        """Remove a file; nothing when there is none."""
+        """Delete a file; nothing happens if there is none."""
         with self._explained("deleted", name):
             durable.delete_file(self.filesystem, self._file(_checked(name)))
 
     def delete_folder(self, name: str) -> None:
-        """Remove a folder with all that is in it; nothing when there is none."""
+        """Delete a folder with everything in it; nothing happens if there is none."""
         with self._explained("deleted", name):
             target = self._file(_checked(name))
             if self.filesystem.get_file_info(target).type == fs.FileType.Directory:

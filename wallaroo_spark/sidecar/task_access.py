@@ -1,4 +1,4 @@
-"""Whether tasks reach what the driver has beside a checkpoint, found out by one of them before they are needed."""
+"""A check, before it is needed, that tasks can use the driver's files beside a checkpoint."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _WAYS_OUT = {
 
 
 def require_reach(spark: Any, location: Location, who: str) -> None:
-    """Have a task read what the driver writes to ``location``, and the driver what the task writes.
+    """Check that a task reads a file that the driver writes to ``location``, and the driver one that the task writes.
 
-    Nothing is asked for a local disk when Spark runs on one machine. Raises :class:`ConfigurationError`, in which
-    ``who`` needs it, with the way out.
+    A local disk needs no check when Spark runs on one machine. Raises :class:`ConfigurationError`, which names ``who``
+    needs the location, and the way out.
     """
     ours = SidecarFolder(location, FOLDER, spark=spark)
     context = classic_context(spark)

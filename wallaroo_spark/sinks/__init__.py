@@ -43,7 +43,7 @@ _HOMES = {
     "transactional": "wallaroo_spark.sinks.writer",
 }
 
-# What a sink needs beside what Spark's executors have.
+# The extra that each sink needs.
 _EXTRAS = {"kafka": "kafka", "postgres": "postgres", "redis": "registry"}
 
 

@@ -1,4 +1,4 @@
-"""What every transactional sink is: two phases, and what its transactions are called.
+"""The interface of transactional sinks: two phases, and the names of transactions.
 
 Source: ``docs/protocol.md#sinks``. A sink is pickled and sent to the tasks, so
 it holds settings alone, and opens what it needs where it needs it. Nothing here imports Spark.
@@ -39,7 +39,10 @@ def checked_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Transaction:
-    """What one attempt at one partition of one batch has handed to a sink. ``attempt`` is made by the task."""
+    """The rows that one attempt at one partition of one batch hands to a sink.
+
+    The task makes ``attempt``, a random text.
+    """
 
     sink: str
     batch: int
@@ -86,20 +89,20 @@ class Prepared:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Prepared:
-        """What :meth:`to_json` gave. Raises KeyError or TypeError for anything else."""
+        """The inverse of :meth:`to_json`. Raises KeyError or TypeError for anything else."""
         return cls(Transaction(**value["transaction"]), int(value["rows"]), dict(value["detail"]))
 
 
 class Sink(Protocol):
     """A place that takes rows under two-phase commit. Picklable: every task gets a copy.
 
-    ``prepare`` runs in tasks, all else in the driver. Whoever calls decides by the log of decisions alone, so a sink
-    asks nobody: what it is told to commit it commits, and what it does not know it passes over.
+    ``prepare`` runs in tasks, all else in the driver. The caller decides by the decision log alone, so a sink
+    asks nobody: it commits what it is told to commit, and ignores transactions that it does not know.
     """
 
     @property
     def name(self) -> str:
-        """What its transactions, and its log of decisions, are called after."""
+        """The name in the ids of its transactions and of its decision log."""
 
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
         """Hand over the rows of one partition.
@@ -118,16 +121,16 @@ class Sink(Protocol):
         ...
 
     def abort(self, transactions: Sequence[Transaction]) -> None:
-        """Throw away what was prepared, or handed over in part. Idempotent; what the sink does not know is nothing."""
+        """Delete prepared rows and rows handed over in part. Idempotent; unknown transactions are ignored."""
         ...
 
     def recover(self) -> Sequence[Transaction]:
-        """What of this sink's (by name) is prepared and not decided; only what can be taken to be no longer at work."""
+        """The transactions of this sink's name that are prepared and not decided, without those still at work."""
         ...
 
 
 Memory = Mapping[str, Any]
-"""What a sink has the log keep for it from one batch to the next, of values that JSON has."""
+"""A value that the decision log keeps for a sink from one batch to the next; JSON can hold it."""
 
 
 @runtime_checkable
@@ -138,7 +141,7 @@ class Remembering(Protocol):
     """
 
     def remember(self, memory: Memory) -> None:
-        """This is what the log has: the value of the newest decision to commit."""
+        """Take the value of the newest decision to commit."""
 
     def recollect(self, history: Sequence[Prepared], *, whole: bool) -> Memory:
         """The value of a log without one: a new log, or one of an older version.

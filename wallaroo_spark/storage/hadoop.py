@@ -81,7 +81,7 @@ class Hadoop:
             return target
 
     def s3_settings(self, bucket: str) -> dict[str, Any]:
-        """What ``pyarrow.fs.S3FileSystem`` takes for a bucket that s3a has settings for."""
+        """The arguments of ``pyarrow.fs.S3FileSystem`` for a bucket, from s3a's settings."""
 
         def secret(name: str) -> str | None:
             for key in (f"fs.s3a.bucket.{bucket}.{name}", f"fs.s3a.{name}"):
@@ -120,7 +120,7 @@ class Hadoop:
         return {name: value for name, value in settings.items() if value is not None}
 
     def hdfs_settings(self) -> dict[str, Any]:
-        """What a client of HDFS must know to find the name nodes, and how to prove who it is."""
+        """The settings with which a client of HDFS finds the name nodes and authenticates."""
         with translated("hdfs"):
             found = {
                 str(entry.getKey()): str(entry.getValue())
@@ -159,11 +159,11 @@ class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]
         return path
 
     def get_file_info(self, paths: list[str]) -> list[Any]:
-        """What is at each path."""
+        """The file information of each path."""
         return [self._info(path) for path in paths]
 
     def get_file_info_selector(self, selector: Any) -> list[Any]:
-        """What is in a folder."""
+        """The file information of everything in a folder."""
         try:
             with translated(selector.base_dir):
                 found = [
@@ -194,7 +194,7 @@ class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]
             self._delete(info.path, True)
 
     def delete_root_dir_contents(self) -> None:
-        """Nobody asks for that."""
+        """Not supported."""
         raise NotImplementedError("nothing removes all of a file system")
 
     def delete_file(self, path: str) -> None:
@@ -230,7 +230,7 @@ class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]
             self.move(src, dest)
 
     def copy_file(self, src: str, dest: str) -> None:
-        """Nobody asks for that."""
+        """Not supported."""
         raise NotImplementedError("nothing is copied")
 
     def open_input_stream(self, path: str) -> Any:
@@ -240,7 +240,7 @@ class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]
         return pa.PythonFile(io.BufferedReader(_Input(stream, path), _CHUNK_BYTES), mode="r")
 
     def open_input_file(self, path: str) -> Any:
-        """Nobody asks for that."""
+        """Not supported."""
         raise NotImplementedError("files are read from their beginning; use open_input_stream")
 
     def open_output_stream(self, path: str, metadata: Any) -> Any:
@@ -250,7 +250,7 @@ class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]
         return pa.PythonFile(io.BufferedWriter(_Output(stream, path), _CHUNK_BYTES), mode="w")
 
     def open_append_stream(self, path: str, metadata: Any) -> Any:
-        """Nobody asks for that."""
+        """Not supported."""
         raise NotImplementedError("nothing is appended to")
 
     def _delete(self, path: str, recursive: bool) -> None:
@@ -315,7 +315,7 @@ class _Output(io.RawIOBase):
 
 
 def _s3_credentials(providers: str, keys: dict[str, str | None]) -> dict[str, Any]:
-    """What the first of s3a's providers says that has something to say of itself; nothing where machines know more."""
+    """The credentials of the first s3a provider that holds its own; empty where the machine's own are to be used."""
     for number, provider in enumerate(providers.split(",")):
         name = provider.strip().rpartition(".")[2]
         if name == "TemporaryAWSCredentialsProvider" and all(keys.values()):
@@ -335,7 +335,7 @@ def _file_info(path: str, status: Any) -> Any:
 
 @contextlib.contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Have what Java throws, and a gateway that is gone, come as an OSError of the right kind."""
+    """Raise Java's exceptions, and the loss of the gateway, as an OSError of the right kind."""
     try:
         yield
     except OSError:

@@ -1,4 +1,4 @@
-"""Where a location is: the same place that Spark means by it, and the file system that it is on."""
+"""Locations as Spark resolves them, and the file systems that they are on."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def is_local(filesystem: Any) -> bool:
 
 
 class JvmSession:
-    """What is needed of a Spark session that has a JVM gateway, under PySpark's names."""
+    """The parts of a Spark session with a JVM gateway that are used here, under PySpark's names."""
 
     def __init__(self, context: Any, java: Any) -> None:
         self.sparkContext, self._jvm, self._jsparkSession = context, context._jvm, java
@@ -121,7 +121,7 @@ def open_location(location: Location, spark: Any = None) -> Opened:
 def for_tasks(location: Location, spark: Any) -> Location:
     """The same place for processes that have no JVM gateway, as tasks, with the session's settings for it.
 
-    What only a mount table leads to is named by where it leads.
+    A location in a mount table is replaced by its target.
     """
     hadoop = Hadoop.of(spark)
     if hadoop is None or isinstance(location, PortableLocation):
@@ -214,7 +214,7 @@ def _split(location: str) -> tuple[str, str, str, str]:
         authority, slash, path = path[2:].partition("/")
         path = slash + path
     path = re.sub(r"/+", "/", path).rstrip("/")
-    # What stands before the last @ is a user and a password; in Azure it is a container, and a password at most.
+    # The text before the last @ is a user and a password; in Azure it is a container, and a password at most.
     before, at, host = authority.rpartition("@")
     shown = before.partition(":")[0] + at + host if scheme.startswith("abfs") else host
     return scheme, authority, f"{path}{mark}{query}", f"{scheme}://{shown}{path}" if scheme else path

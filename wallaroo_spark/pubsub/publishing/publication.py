@@ -1,8 +1,8 @@
-"""What one publisher, a partition of a topic, tells whom: pure state, without files, sockets or clocks.
+"""The state of one publisher: which message goes to which subscriber next. Pure, without files, sockets or clocks.
 
-Whoever drives it says which batches are committed and who connects, and takes for each subscriber one thing to send
-after the other. Nothing is kept for a subscriber but where it is: what it is sent lies in files, and is read when its
-turn comes. Source: ``docs/pubsub.md#where-it-comes-from``.
+The shell reports committed batches and new subscribers, and takes the next message for each subscriber. Only the
+position of a subscriber is kept: its messages are in files, and are read when their turn comes. Source:
+``docs/pubsub.md#where-it-comes-from``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wallaroo_spark.pubsub.messages import VERSION, Closed, Hello, Snapshot, Upd
 from wallaroo_spark.pubsub.times import Time, batch_of, end_of, same_shape, start_of
 
 SubscriberKey = Hashable
-"""A connection of a subscriber, as the driver of the machine names it."""
+"""The key under which the shell knows a subscriber's connection."""
 
 RETAIN = 64
 MAX_SUBSCRIBER_BYTES = 64 << 20
@@ -27,7 +27,7 @@ MAX_SUBSCRIBERS = 1024
 
 @dataclass(frozen=True)
 class BatchPart:
-    """A part of a batch, a file of rows: the ``times`` in it, its ``size`` in bytes, and where its rows are had.
+    """A part of a batch, a file of rows: the ``times`` in it, its ``size`` in bytes, and the source of its rows.
 
     It becomes one or more :class:`Data` messages, the same ones in the same order whenever it is sent.
     """
@@ -52,7 +52,7 @@ class _KeptBatch:
 
 @dataclass
 class _Subscriber:
-    """Where a subscriber is: it has had all before ``batch``, and so many parts of the next one."""
+    """The position of a subscriber: it was sent everything before ``batch``, and ``parts`` parts of that."""
 
     batch: int
     joined: int
@@ -126,7 +126,7 @@ class Publication:
     def begin(
         self, newest: int | None, oldest: int = 0, epochs: Mapping[int, Sequence[BatchPart]] | None = None
     ) -> None:
-        """What is committed already when the publisher starts; once, before anyone joins.
+        """Take the batches committed before the publisher started; call it once, before anyone joins.
 
         ``epochs`` are the parts of this partition by batch; batches from ``oldest`` to ``newest`` that are not in it
         published nothing here.
@@ -157,7 +157,7 @@ class Publication:
         return list(self._subscribers)
 
     def join(self, session: SubscriberKey, hello: Hello) -> None:
-        """Somebody has connected and said hello; what to answer is had by :meth:`take`, a refusal among it."""
+        """A subscriber has connected and sent hello; :meth:`take` gives the answer, which may be a refusal."""
         closed = self._refusal(hello)
         if closed is None and hello.resume:
             # It has seen what was sent before that, and is sent the rest: there is nothing to filter.
@@ -243,7 +243,7 @@ class Publication:
         oldest = self._oldest = max(self._oldest, self._next - self._retain)
         del self._kept[: bisect_left(self._kept, _KeptBatch(oldest))]
         if oldest:
-            # What was sent of batches that are not kept is not known, to a publisher that took another's place.
+            # A publisher that took another's place does not know which times of old batches were sent.
             kept = [time for time in self._upper if batch_of(time) >= oldest]
             self._upper = MaximalAntichain([*kept, end_of(oldest - 1, product=self._product)])
         for one in self._subscribers.values():
@@ -252,7 +252,7 @@ class Publication:
                 one.closed = Closed(Why.SLOW, f"subscriber of topic {self.topic} is too slow: {reason}")
 
     def _judge(self, one: _Subscriber) -> None:
-        """Cut off whoever lets too much wait; a single batch may wait whatever its size."""
+        """Cut off a subscriber for which too much waits; a single batch may have any size."""
         first = max(one.batch + 1, one.joined)
         waiting = [epoch.size for epoch in self._kept[bisect_left(self._kept, _KeptBatch(first)) :] if epoch.size]
         if one.closed is None and len(waiting) > 1 and sum(waiting) > self._most_bytes:

@@ -1,4 +1,4 @@
-"""What a publisher reads from files: once for all subscribers that are sent it at about the same time.
+"""Files read once for all subscribers that are sent them at about the same time.
 
 A commit wakes every subscriber at once, and each wants the messages of the same files. They share one reading of a file
 that keeps the newest of its messages; a subscriber that falls behind those goes on with a reading of its own.
@@ -15,7 +15,7 @@ from wallaroo_spark.pubsub.messages import Data
 SHARED_BYTES = 8 << 20
 """Bytes of messages that one shared reading keeps; its newest message is kept whatever its size."""
 SHARED_READINGS = 4
-"""Shared readings at a time, so that memory has a bound; whoever needs one more reads alone."""
+"""Shared readings at a time, so that memory has a bound; a subscriber that needs one more reads alone."""
 
 
 class Reading:
@@ -52,7 +52,7 @@ class Reading:
                 return None
             if self._under_way is None:
                 self._under_way = asyncio.ensure_future(self._read_one())
-            # Whoever stops waiting, others wait for the same message.
+            # If one subscriber stops waiting, others still wait for the same message.
             await asyncio.shield(self._under_way)
         return self._kept[index - self._first]
 

@@ -1,4 +1,4 @@
-"""How the rows of a batch get from its tasks into the topic's files: one Spark job, and nothing of it seen yet."""
+"""One Spark job writes the rows of a batch to the topic's files; no subscriber sees them yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wallaroo_spark.slots.job_errors import in_short
 from wallaroo_spark.storage.locations import Location, for_tasks
 
 EpochArgument = None | int | str | tuple[int, str]
-"""What the times of published rows are made of; see ``Topic.publish``."""
+"""The argument ``epoch`` of ``Topic.publish``."""
 
 BATCH_PROPERTY = "streaming.sql.batchId"
 """The local property under which Spark says which batch is being run."""
@@ -28,11 +28,11 @@ RUN_PROPERTY = "spark.jobGroup.id"
 
 
 class Named(Protocol):
-    """What is asked of a topic here."""
+    """The properties of a topic that are used here."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
 
     @property
     def pairs(self) -> bool:
@@ -41,7 +41,7 @@ class Named(Protocol):
 
 @dataclass(frozen=True)
 class Staged:
-    """What the tasks of a batch have written: to be sealed. ``schema`` is None when there are no rows."""
+    """The files written by the tasks of a batch, to be sealed. ``schema`` is None when there are no rows."""
 
     manifest: Manifest
     schema: Any

@@ -113,7 +113,7 @@ class Topic:
             _running[self.name] = self
 
     def stop(self, *, for_good: bool = True) -> None:
-        """Let the publishers go; may be called again. Stop the query first: its next :meth:`publish` would fail.
+        """End the publishers; may be called again. Stop the query first: its next :meth:`publish` would fail.
 
         Subscribers get all that is committed. Then they are told that the topic has ended, or, when it is not
         ``for_good``, wait for a driver that starts it again on the same checkpoint.
@@ -151,7 +151,7 @@ class Topic:
         self._topic_log.keep_from(staged.manifest.batch - self._settings.retain)
 
     def status(self) -> dict[str, Any]:
-        """What an operator wants to know, as JSON-ready values."""
+        """The state of the topic and its publishers, as JSON-ready values."""
         jobs, topics = self._jobs, self._topics
         served: dict[int, ServedPartition] = {}
         if topics is not None:
@@ -264,14 +264,15 @@ class Topic:
             self._error = said
 
     def _round(self) -> None:
-        """What the driver says in the registry, said again: Redis may have been emptied."""
+        """Write the driver's entries in the registry again: Redis may have been emptied."""
         leases, topics = self._leases, self._topics
         assert leases is not None
         assert topics is not None
         if self._embedded is not None and not self._embedded.running:
             self._embedded.start()
         if not leases.lock(_LOCK, self.owner, self._settings.lease_seconds):
-            # Two drivers that take the partitions from each other would serve nobody; who was away too long gives in.
+            # Two drivers that take the partitions from each other would serve nobody; the one that was away too long
+            # ends.
             if self._jobs is not None:
                 self._jobs.expect_end()
             raise self._name_in_use()
@@ -296,7 +297,7 @@ class Topic:
             )
 
     def _shut_down(self, for_good: bool) -> None:
-        """Free all that there is, whatever goes wrong with the rest of it."""
+        """Free every resource, whatever fails on the way."""
         self._patience.stopping.set()
         if self._rounds is not None:
             self._rounds.join(10.0)
@@ -326,7 +327,7 @@ class Topic:
 
 
 def _publisher(setup: PublisherSetup) -> Work:
-    """What the task of one publisher runs."""
+    """The function that the task of one publisher runs."""
 
     def serve(rows: Any) -> Any:
         from wallaroo_spark.pubsub.publishing.publisher import run_publisher

@@ -1,4 +1,4 @@
-"""What a topic has published and what it is about to, as files beside the checkpoint.
+"""The batches of a topic, published or about to be, as files beside the checkpoint.
 
     <checkpoint>/_wallaroo/topics/<topic>/topic.json                        what the topic is; its identity
                                           <batch>/<partition>-<try>.arrow   rows, an Arrow IPC stream
@@ -99,7 +99,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class TopicIdentity:
-    """What stays with a topic for as long as its checkpoint and its partitions do."""
+    """The identity of a topic; it lasts as long as its checkpoint and its partitions."""
 
     identity: str
     partitions: int
@@ -130,7 +130,7 @@ class TopicLog:
         return made.identity
 
     def known(self) -> TopicIdentity | None:
-        """What the topic was when it was last started; None before that."""
+        """The identity of the topic when it was last started; None before that."""
         data = self._folder.read("topic.json")
         return None if data is None else self._parsed("topic.json", lambda: TopicIdentity(**json.loads(data)))
 
@@ -168,11 +168,14 @@ class TopicLog:
         return StagedFile(partition, name, count, size, tuple(parts))
 
     def seal(self, manifest: Manifest) -> None:
-        """Say which files a batch consists of, in place of what was said before."""
+        """Write the manifest of a batch, in place of an earlier one."""
         self._folder.write(f"{manifest.batch}.json", manifest.to_json())
 
     def manifest(self, batch: int) -> Manifest | None:
-        """What a batch published; None when that was nothing. Raises :class:`PubSubError` when it is not kept."""
+        """The manifest of a batch; None if it published nothing.
+
+        Raises :class:`PubSubError` if it is no longer kept.
+        """
         data = self._folder.read(f"{batch}.json")
         # Read in this order: the oldest batch that is kept is written before anything is removed.
         if batch < self.kept_from():
@@ -204,7 +207,7 @@ class TopicLog:
         return 0 if data is None else self._parsed("kept.json", lambda: int(json.loads(data)["batch"]))
 
     def keep_from(self, batch: int) -> None:
-        """Remove what was published before ``batch``."""
+        """Delete the files of batches before ``batch``."""
         names = self._folder.names()
         old = {int(name.removesuffix(".json")) for name in names if name.removesuffix(".json").isdecimal()}
         gone = sorted(number for number in old if number < batch)

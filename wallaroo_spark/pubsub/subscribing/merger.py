@@ -62,10 +62,11 @@ class _Partition:
 class Merger:
     """Makes one sequence of items of what the publishers of all partitions send.
 
-    With ``atomic``, only epochs that no publisher had begun are let through, and each is held back until the whole
-    topic has passed it. Without, everything is let through as it comes. What is at or before ``beyond`` is dropped in
-    either case. ``resume`` begins at a frontier of an earlier subscription, rather than with what comes next. More than
-    ``max_held_bytes`` are taken in only from partitions that the others wait for, see :meth:`may_read`.
+    With ``atomic``, only epochs that no publisher has begun at the time of its snapshot are let through, and each is
+    held back until the whole topic has passed it. Without, everything is let through as it comes. Rows at or before
+    ``beyond`` are dropped in either case. ``resume`` begins at a frontier of an earlier subscription, rather than with
+    what comes next. More than ``max_held_bytes`` are taken in only from partitions that the others wait for, see
+    :meth:`may_read`.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Merger:
 
     @property
     def filter(self) -> tuple[Time, ...]:
-        """What is at or before one of these is dropped."""
+        """Rows at or before one of these times are dropped."""
         return (*self._filter.elements, *self._beyond.elements)
 
     @property
@@ -136,7 +137,7 @@ class Merger:
         return all(one.own is not None for one in self._partitions) and any(time in self._lower for time in own)
 
     def received(self, partition: int, message: Snapshot | Update | Data) -> list[MergedItem]:
-        """A publisher has sent something; returns what there is for the application now, in order.
+        """Take a publisher's message; returns the items for the application, in order.
 
         Raises :class:`RemoteProtocolError` for what the protocol does not allow.
         """
@@ -150,12 +151,12 @@ class Merger:
                 return self._update(partition, one, message)
 
     def lost(self, partition: int) -> None:
-        """A connection is gone: what it left unfinished is dropped, for it is sent again when the partition is back."""
+        """A connection is lost: rows of its unfinished epoch are dropped, because the publisher sends them again."""
         one = self._partitions[partition]
         if one.connected and one.own is not None:
             own = one.own
             self._hold(one, [data for data in one.held if not own.may_see(data.time)])
-            # What was let through already is known by its place.
+            # Rows that were let through already are recognised by their number.
             one.repeated, one.seen = (0 if self._atomic else max(one.seen, one.repeated)), 0
         one.connected = False
 
@@ -233,7 +234,7 @@ class Merger:
         return self._moved(visible) if self._began and visible else []
 
     def _moved(self, changes: list[tuple[Time, int]]) -> list[MergedItem]:
-        """What the frontier has passed, whole, and then that it has."""
+        """The rows of epochs that the frontier has passed, then the change of the frontier."""
         self._filter.drop_passed(self._lower)
         passed: list[tuple[int, Data]] = []
         for partition, one in enumerate(self._partitions):

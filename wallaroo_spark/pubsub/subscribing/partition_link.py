@@ -1,4 +1,4 @@
-"""One partition's connection, as its subscriber has it: looked up, made, read, and given up in the end."""
+"""A subscriber's connection to the publisher of one partition: looked up, made, read, made again, given up."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LinkLost(Exception):
 
 
 class PartitionLink:
-    """The way to the publisher of one partition.
+    """The connection to the publisher of one partition.
 
     Trouble begins with the first failure, and is over when the frontier moves, or a connection has lasted for some
     seconds. When it lasts for ``lost_after`` seconds, whatever is done next raises :class:`PubSubError`.
@@ -85,13 +85,13 @@ class PartitionLink:
                 await self._connect(hello)
 
     async def messages(self) -> list[Message]:
-        """What has come next, one message or more. Raises :class:`LinkLost` when the connection is gone."""
+        """The next messages, one or more. Raises :class:`LinkLost` when the connection is lost."""
         while not (found := self.judged(self._whole)):
             await self._receive()
         return found
 
     def judged(self, step: Callable[[], T]) -> T:
-        """What a step that reads a message comes to; a peer that breaks the protocol is as good as gone."""
+        """The result of a step that reads a message; a peer that breaks the protocol counts as lost."""
         try:
             return step()
         except RemoteProtocolError as error:

@@ -19,11 +19,11 @@ from wallaroo_spark.settings import Kind, check_all, row, setting
 from wallaroo_spark.transport import client_context
 
 VALUES = ("json", "arrow")
-"""What a message of a topic as a source holds."""
+"""The forms of a message of a topic as a source."""
 
 
 class TopicDescription(Protocol):
-    """What a topic is."""
+    """The description of a topic."""
 
     @property
     def partitions(self) -> int:
@@ -50,7 +50,7 @@ class Catalog(Protocol):
     """Where topics are looked up; every call blocks, and may raise :class:`RegistryError`."""
 
     def find(self, name: str) -> TopicDescription | None:
-        """What a topic is; None when there is none of that name."""
+        """The description of a topic; None if there is no topic of that name."""
 
     def served(self, name: str) -> Mapping[int, PartitionAddress]:
         """Where the partitions of a topic are served now."""
@@ -58,7 +58,7 @@ class Catalog(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class FollowingSettings:
-    """What everybody who follows a topic may set."""
+    """The settings of everything that follows a topic."""
 
     topic: str = field(kw_only=False, metadata=row(Kind.TEXT, "Name of the topic."))
     registry: str | Catalog = field(

@@ -31,7 +31,7 @@ LOOK_SECONDS = 2.0
 MAX_WAITING_BYTES = 16 << 20
 """Bytes of items that the application has not taken; above it nothing more is read."""
 ITEM_BYTES = 256
-"""What an item counts beside its rows."""
+"""Bytes that an item counts besides its rows."""
 
 
 class Subscriber:
@@ -117,7 +117,7 @@ class Subscriber:
         return Epoch(item.time, item.partition, unpack_rows(item.payload))
 
     async def close(self) -> None:
-        """End all connections; who waits in :meth:`next` is given None. May be called again."""
+        """End all connections; a caller that waits in :meth:`next` gets None. May be called again."""
         self._over = True
         self._items.clear()
         tasks = list(self._tasks)
@@ -276,7 +276,10 @@ class Subscriber:
 
 
 def _weight(item: Delivered | FrontierMoved) -> int:
-    """What an item counts: an application that takes nothing is not told of frontiers without end either."""
+    """The bytes that an item counts.
+
+    Frontiers count too, so that an application that takes nothing cannot collect them without limit.
+    """
     return ITEM_BYTES + (len(item.payload) if isinstance(item, Delivered) else 0)
 
 

@@ -60,7 +60,7 @@ class Subscription:
 
     @property
     def position(self) -> Position | None:
-        """Where it is, by the last frontier that it has given: for ``resume``. None before the first."""
+        """The position after the last frontier that was given, for ``resume``; None before the first."""
         return self._settings.resume if self._subscriber is None else self._subscriber.position
 
     @property
@@ -171,7 +171,7 @@ class Subscription:
             subscriber = self._subscriber = Subscriber(self._catalog, self._settings, self._tls)
             self._thread = threading.Thread(target=_turn, args=(self._loop,), name="wallaroo-subscriber", daemon=True)
             self._thread.start()
-            # Whoever breaks out of a loop, and lets the subscription go, leaves no connection behind.
+            # A caller that breaks out of a loop and drops the subscription leaves no connection behind.
             self._abandon = weakref.finalize(self, _end, self._loop, subscriber)
         try:
             self._run(subscriber.open())
@@ -208,7 +208,7 @@ class Subscription:
 
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a subscriber's loop until it is stopped; whoever waits for something in it is told so."""
+    """Run a subscriber's loop until it is stopped; callers that wait in it get a cancellation."""
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
@@ -247,7 +247,7 @@ def subscribe(settings: SubscriptionSettings) -> Subscription:
 
 
 def look_up(topic: str, registry: str | Catalog, wait: float = 0.0) -> TopicDescription:
-    """What a topic is, waiting for it up to ``wait`` seconds.
+    """The description of a topic; waits for it up to ``wait`` seconds.
 
     Raises :class:`PubSubError` when it is not there then, and :class:`RegistryError`.
     """

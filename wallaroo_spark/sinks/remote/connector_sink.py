@@ -1,10 +1,10 @@
 """Rows to connector sinks: programs that speak v3 with the roles reversed, and vote.
 
 Each partition is a worker of its own, ``<name>-<partition>``, whose rows are appended to an output of its own at the
-sink; with several addresses, partition p goes to address p modulo their number. What is prepared is told only to the
-worker that prepared it, so the driver asks and decides as that worker, and a task aborts what an earlier one has left
-before it sends. Where an output ends is what the log of decisions has, not what the sink says.
-Source: ``docs/protocol.md#sinks``.
+sink; with several addresses, partition p goes to address p modulo their number. A sink names a prepared transaction
+only to the worker that prepared it, so the driver asks and decides as that worker, and a task aborts transactions left
+by earlier tasks before it sends. The end of an output is taken from the decision log, not from the sink. Source:
+``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _as_json(df: DataFrame) -> DataFrame:
 
 @dataclass
 class Known:
-    """What the driver knows when it sends the sink to the tasks."""
+    """The driver's knowledge that is sent to the tasks with the sink."""
 
     ends: dict[str, dict[str, int]] = field(default_factory=dict)
     """By partition and address: how much of its output is committed."""
@@ -120,7 +120,7 @@ class ConnectorSink:
         return {"ends": _ended(kept, prepared), "whole": self.known.whole}
 
     def begin(self, batch: int, try_number: int, *, alone: bool) -> None:
-        """Transactions of this try say so in their ids: an older one may be aborted by whoever finds it."""
+        """Put the try in the ids of transactions, so that any task or driver may abort those of an older try."""
         self.known.try_number, self.known.alone = try_number, alone
 
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
@@ -152,7 +152,7 @@ class ConnectorSink:
         return [one for one in found if one is not None and one.sink == self.name]
 
     def worker(self, partition: int) -> str:
-        """What a partition is called at its sink."""
+        """The worker name of a partition, at its sink."""
         return f"{self.name}-{partition}"
 
     def address(self, partition: int) -> Address:
@@ -309,7 +309,10 @@ class ConnectorSink:
         return await SinkClient.open(self.address(partition), self.worker(partition), self.connection, start)
 
     async def _reached(self, act: Callable[[], Awaitable[Result]]) -> Result:
-        """What ``act`` gives, tried again while the sink cannot be reached. Raises :class:`SinkError` at the end."""
+        """The result of ``act``, which is tried again while the sink cannot be reached.
+
+        Raises :class:`SinkError` at the end.
+        """
         try:
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception_type(TransportError),

@@ -30,11 +30,11 @@ log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
 PROGRAM = "wallaroo_spark"
 STREAM = "data"
-"""What stream 1 is called."""
+"""The name of stream 1."""
 ALREADY_ACTIVE = "already active"
 """In the reason of a sink that has another session of the worker, and keeps it."""
 FLUSH_BYTES = 64 * 1024
-"""How much is encoded before what the sink says is looked at."""
+"""Bytes that are encoded before messages of the sink are looked at."""
 
 Answer = TypeVar("Answer")
 
@@ -97,7 +97,7 @@ class SinkClient:
 
     @property
     def reference(self) -> int:
-        """What the sink says that its output has; no proof that so much is committed, nor that no more is."""
+        """The length of the output as the sink says; the committed length may be smaller or greater."""
         return self._session.reference
 
     async def notify(self, reference: int = 0) -> None:
@@ -142,7 +142,7 @@ class SinkClient:
         self._stream.write(self._session.control(Phase2(transaction, commit)))
 
     async def uncommitted(self) -> tuple[str, ...]:
-        """LIST_UNCOMMITTED: what waits for a decision."""
+        """LIST_UNCOMMITTED: the transactions that wait for a decision."""
         self._ask()
         return await self._told()
 

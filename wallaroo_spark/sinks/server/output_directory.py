@@ -34,14 +34,14 @@ HIDDEN = ".wallaroo"
 LOG_LINES = 10_000
 """Records after which the log is written anew."""
 WORKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""What a worker may be called: a part of a file's name."""
+"""The names a worker may have: each is part of a file's name."""
 _PIECE = 1 << 20
 # A session has one of these, and there may be many.
 _BUFFER = 64 * 1024
 
 
 class UnvotedPart:
-    """Rows of a transaction that nobody has voted on. A disk that fails is remembered, as the reason to vote abort."""
+    """Rows of a transaction before its vote. A failure of the disk is kept as the reason to vote abort."""
 
     def __init__(self, folder: Path, worker: str) -> None:
         self.worker = worker
@@ -77,7 +77,7 @@ class UnvotedPart:
             self._fail(error)
 
     def discard(self) -> None:
-        """Throw it away."""
+        """Delete the rows."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
@@ -182,7 +182,7 @@ class OutputDirectory:
             return self.transactions.offset(worker)
 
     def uncommitted(self, worker: str) -> list[str]:
-        """What LIST_UNCOMMITTED is answered."""
+        """The answer to LIST_UNCOMMITTED."""
         with self._mutex:
             return self.transactions.uncommitted(worker)
 
@@ -191,7 +191,7 @@ class OutputDirectory:
         return self.folder / f"{worker}.out"
 
     def close(self) -> None:
-        """Let go of the directory; what is about to be logged is logged before."""
+        """Release the directory, after records being written are logged."""
         with self._mutex:
             self._journal.close()
             self._lock.close()
@@ -207,7 +207,7 @@ class OutputDirectory:
             ) from None
 
     def _of(self, worker: str) -> threading.RLock:
-        """What happens to one worker's output happens one after the other."""
+        """The lock that orders all changes of one worker's output."""
         with self._mutex:
             return self._busy.setdefault(worker, threading.RLock())
 
@@ -231,7 +231,7 @@ class OutputDirectory:
             raise SinkError(problem, path=str(self.output(worker)))
 
     def _misfit(self, worker: str, least: int, most: int) -> str:
-        """What is wrong with an output that has fewer or more bytes than it can have."""
+        """Why an output cannot have its size; empty if it can."""
         output = self.output(worker)
         size = output.stat().st_size if output.exists() else 0
         if least <= size <= most:

@@ -33,7 +33,7 @@ log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
 @dataclass(frozen=True)
 class SinkServerSettings:
-    """What a sink server accepts. Sizes are in bytes, times in seconds; the cookie is never shown."""
+    """The settings of a sink server. Sizes are in bytes, times in seconds; the cookie is never shown."""
 
     version: str = "0.0.1"
     cookie: str = field(default="", repr=False)
@@ -47,7 +47,7 @@ class SinkServerSettings:
 class SinkServer:
     """Serves accepted streams: pass it to :func:`wallaroo_spark.transport.serve`. Nothing a peer sends ends it.
 
-    A worker has one session; a new one supersedes it, and what it had not prepared is thrown away.
+    A worker has one session; a new one supersedes it, and rows that it has not prepared are deleted.
     """
 
     def __init__(self, directory: OutputDirectory, settings: SinkServerSettings | None = None) -> None:
@@ -211,7 +211,7 @@ class _Served:
         self._stream.write(self._session.notify_ack(committed))
 
     async def _follow(self) -> None:
-        """Have the session begin where the output ends, after a decision about what another session had prepared."""
+        """Move the session's start to the end of the output, after a decision about another session's transaction."""
         committed = self._directory.offset(self.worker)
         if committed != self._session.committed:
             await self._drop_part()

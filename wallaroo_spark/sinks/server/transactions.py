@@ -1,6 +1,6 @@
-"""What a sink server knows of its workers' transactions: a value that is what its log says, record by record.
+"""The transactions of a sink server's workers, built from the records of its log.
 
-Pure: no file, socket or clock. The states are ``TRANSACTION`` in ``states.py``.
+Pure: no file, socket or clock. The states are ``TRANSACTION`` in ``wallaroo_spark/sinks/two_phase/states.py``.
 Source: ``docs/protocol.md#sinks``.
 """
 
@@ -22,7 +22,7 @@ _EVENTS = {"commit": TransactionEvent.COMMIT, "abort": TransactionEvent.ABORT, "
 
 @dataclass(frozen=True)
 class OutputPart:
-    """What a transaction adds to a worker's output: the bytes of ``file``, to stand at ``start`` and end at ``end``."""
+    """The rows that a transaction adds to a worker's output: the bytes of ``file``, from ``start`` to ``end``."""
 
     transaction: str
     worker: str
@@ -56,7 +56,7 @@ class ServerTransactions:
         return self._states.get(transaction, TransactionState.UNKNOWN)
 
     def part(self, transaction: str) -> OutputPart | None:
-        """What a transaction adds, unless it is unknown."""
+        """The rows that a transaction adds; None for an unknown transaction."""
         return self._parts.get(transaction)
 
     def uncommitted(self, worker: str) -> list[str]:
@@ -68,7 +68,7 @@ class ServerTransactions:
         ]
 
     def waiting(self, worker: str) -> OutputPart | None:
-        """What is committed and not in the worker's output yet; there is one at most."""
+        """The part that is committed and not in the worker's output yet; at most one exists."""
         for name, state in self._states.items():
             if state is TransactionState.COMMITTED and self._parts[name].worker == worker:
                 return self._parts[name]
@@ -141,7 +141,7 @@ class ServerTransactions:
         return found
 
     def validate(self) -> None:
-        """What always holds; tests end with it."""
+        """Raise AssertionError if an invariant is broken; for tests."""
         assert set(self._parts) == set(self._states)
         committed = [self._parts[name] for name, s in self._states.items() if s is TransactionState.COMMITTED]
         assert len({part.worker for part in committed}) == len(committed)

@@ -62,7 +62,7 @@ class KafkaSink:
         return {**self.__dict__, "_session": None}
 
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
-        """Write the rows down beside the checkpoint, if the topic would take them."""
+        """Stage the rows beside the checkpoint, after checking that the topic accepts them."""
         with self._explained(f"be asked about topic {self._topic}"):
             place = self._place()
             partitions, longest = place.partitions(), place.longest()
@@ -81,11 +81,11 @@ class KafkaSink:
         self._stage.clear(batch)
 
     def abort(self, transactions: Sequence[Transaction]) -> None:
-        """Remove what is written down."""
+        """Delete the staged rows."""
         self._stage.drop(transactions)
 
     def recover(self) -> Sequence[Transaction]:
-        """What is written down."""
+        """The transactions whose rows are staged."""
         return self._stage.found()
 
     def _append(self, mark: Mark, prepared: Sequence[Prepared]) -> None:

@@ -1,4 +1,4 @@
-"""A driver's hold on Kafka: one transactional producer, and the mark that says which batch it put there last.
+"""The driver's transactional producer, and the mark that says which batch it committed last.
 
 The mark is the last record of a compacted topic of the sink's own, written in the same transaction as a batch. It is
 read when the session starts, behind ``init_transactions``: from then on nobody else has a transaction open under this
@@ -68,7 +68,7 @@ class KafkaTopic:
     def longest(self) -> int:
         """Bytes of the largest record that the topic takes, or what is usual where that may not be asked."""
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
-        # What is asked ends with the client that asks.
+        # The request ends with the client.
         admin = AdminClient(dict(self.settings))
         asked = admin.describe_configs([resource], request_timeout=self.timeout)
         try:
@@ -79,7 +79,7 @@ class KafkaTopic:
 
 
 class BatchProducer:
-    """Holds the transactional id ``wallaroo-<name>``; whoever held it before is fenced off.
+    """Holds the transactional id ``wallaroo-<name>``; its previous holder is fenced off.
 
     Raises :class:`SinkError` and KafkaException, as do its methods; after either it is of no more use.
     """

@@ -205,7 +205,7 @@ class PostgresSink:
     def _make_staging(
         self, connection: _Connection, target: _Target, into: sql.Identifier, transaction: Transaction
     ) -> None:
-        # What would refuse a row later, after the decision, is to refuse it here, as far as one table can tell.
+        # A constraint that would refuse a row after the decision must refuse it here, as far as one table can tell.
         like = "INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING IDENTITY INCLUDING GENERATED"
         connection.execute(_sql("CREATE TABLE {} (LIKE {} " + like + ")", into, target.quoted))
         connection.execute(_sql("COMMENT ON TABLE {} IS {}", into, sql.Literal(transaction.id)))
@@ -249,7 +249,7 @@ class PostgresSink:
                 "", **{**_KEEPALIVE, **given, "connect_timeout": max(2, int(self._timeout))}
             )
         except psycopg.ProgrammingError:
-            # What the parser says may hold the password.
+            # The parser's message may hold the password.
             raise ConfigurationError(
                 f"sink {self.name}: the dsn cannot be read; expected postgresql://user:password@host:5432/database "
                 "with special characters percent-encoded, or libpq's own form"

@@ -53,7 +53,7 @@ def check_columns(schema: pa.Schema, table: str, columns: Sequence[TableColumn])
 
 
 def _misfit(name: str, kind: pa.DataType, target: str) -> str:
-    """What is wrong with an Arrow type for a PostgreSQL type; what is not said here, COPY says of the value."""
+    """Why an Arrow type does not fit a PostgreSQL type; COPY reports what this does not."""
     if _is_binary(kind) != (target == "bytea") and not pa.types.is_null(kind):
         return f"column {name} is {kind} in the rows and {target} in the table; binary goes into bytea, and only there"
     if pa.types.is_nested(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind):

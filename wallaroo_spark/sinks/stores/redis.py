@@ -2,8 +2,8 @@
 
 A partition's rows are prepared beside the checkpoint, so what a Redis forgets before a batch is committed is not lost.
 Commit carries them to a key of their own, and then the script, which nothing else in Redis runs beside, checks which
-batch was last, moves the rows and writes down the batch. What Redis loses after that is lost: the promise is as good
-as its persistence.
+batch was last, moves the rows and writes down the batch. Rows that Redis loses after that are lost: the promise is as
+good as its persistence.
 """
 
 from __future__ import annotations
@@ -114,11 +114,11 @@ class RedisSink:
         self._stage.clear(batch)
 
     def abort(self, transactions: Sequence[Transaction]) -> None:
-        """Remove what is written down."""
+        """Delete the staged rows."""
         self._stage.drop(transactions)
 
     def recover(self) -> Sequence[Transaction]:
-        """What is written down."""
+        """The transactions whose rows are staged."""
         return self._stage.found()
 
     def _check(self, client: Redis) -> None:
@@ -181,7 +181,7 @@ class RedisSink:
                 settings["ssl_check_hostname"] = True
             client = Redis.from_url(url, **settings)
         except ValueError:
-            # What the parser says may hold the password.
+            # The parser's message may hold the password.
             raise ConfigurationError(
                 f"sink {self.name}: the URL cannot be read; expected redis://[[user]:password@]host:port/0, or "
                 "rediss:// for TLS, with special characters of the password percent-encoded"

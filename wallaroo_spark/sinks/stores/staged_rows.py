@@ -1,7 +1,7 @@
 """Rows that are prepared beside the checkpoint, for stores whose own transactions end with their connection.
 
 A partition's rows are an Arrow stream in a file of their own, complete and on the disk before its transaction counts as
-prepared; commit reads what the decision names and nothing else, so a file that a dead task left behind harms nobody.
+prepared. Commit reads only the files that the decision names, so a file left behind by a dead task does no harm.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StagedRows:
         return SidecarFolder(self.checkpoint, FOLDER, self._sink, spark=session())
 
     def identity(self) -> str:
-        """What tells this sink of this checkpoint from one of the same name: made once, and gone with the checkpoint.
+        """The identity of this sink of this checkpoint: made once, and deleted with the checkpoint.
 
         A store that notes how far it is notes this with it: batches of a new checkpoint count from 0 again.
         """
@@ -93,12 +93,12 @@ class StagedRows:
         return [transaction for transaction in found if transaction is not None]
 
     def drop(self, transactions: Iterable[Transaction]) -> None:
-        """Remove the rows of transactions; nothing for those that have none here."""
+        """Delete the rows of transactions; those without rows here are ignored."""
         for transaction in transactions:
             self._folder.delete(file_of(transaction))
 
     def clear(self, batch: int) -> None:
-        """Remove the rows of a batch and of all before it: that of tasks nobody waited for, too."""
+        """Delete the rows of a batch and of all batches before it, those of abandoned tasks included."""
         self.drop(transaction for transaction in self.found() if transaction.batch <= batch)
 
     def _gone(self, prepared: Prepared, found: int, why: str) -> SinkError:

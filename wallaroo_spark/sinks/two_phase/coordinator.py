@@ -61,9 +61,10 @@ class Coordinator:
         return state.state
 
     def recover(self, batch: int) -> None:
-        """Finish what is decided, and throw away what is not: what a process that is gone has left.
+        """Finish decided transactions and abort all others that a dead process left.
 
-        ``batch`` is the one that comes next: whoever still works at it is overruled. Raises :class:`SinkError`.
+        ``batch`` is the one that comes next: another driver still at work on it is overruled. Raises
+        :class:`SinkError`.
         """
         self._decisions.load()
         self._remind()
@@ -174,9 +175,9 @@ class Coordinator:
             self._sink.abort(others)
 
     def _throw_away(self, state: BatchRun, votes: Sequence[Vote], *, all_of_it: bool) -> None:
-        """Abort what this try has prepared, as far as it can be reached; the next start aborts the rest.
+        """Abort this try's transactions, as far as the sink can be reached; the next start aborts the rest.
 
-        With ``all_of_it`` the log says that nothing of the batch can be committed, whoever has prepared it.
+        With ``all_of_it`` the log says that nothing of the batch can be committed, whichever task prepared it.
         """
         try:
             found = [one for one in self._sink.recover() if one.batch == state.batch] if all_of_it else []
@@ -197,7 +198,7 @@ def _found(batch: int) -> BatchRun:
 
 
 def _unanimous(name: str, batch: int, votes: Sequence[Vote]) -> list[Prepared]:
-    """What all partitions have prepared, in their order. Raises :class:`SinkError` for a vote to abort."""
+    """The prepared transactions of all partitions, in order. Raises :class:`SinkError` for a vote to abort."""
     prepared: dict[int, Prepared] = {}
     for one in sorted(votes, key=lambda one: one.partition):
         if one.prepared is None:

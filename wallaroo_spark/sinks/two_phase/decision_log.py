@@ -1,9 +1,9 @@
-"""The log of decisions of one sink, durably beside the checkpoint: what says whether a batch is committed.
+"""The decision log of one sink, durable beside the checkpoint: it says whether a batch is committed.
 
-A batch may take several tries; each has a slot, ``<batch>.<try>.json``, that is filled once, with the decision to
-commit (and all that is prepared) or to abort. Who fills it first decides: a driver that was taken for dead, and goes
-on, finds the slot of its try filled by the one that took over. ``<batch>.finished`` says that a committed batch needs
-no more telling. No slot at all means abort.
+A batch may take several tries. Each has a file, ``<batch>.<try>.json``, that is created once, with the decision to
+commit (and everything that is prepared) or to abort. The driver that creates it first decides: a driver that was taken
+for dead and goes on finds that its successor has created the file of its try. ``<batch>.finished`` says that every sink
+was told of a committed batch. A try without a file is aborted.
 Source: ``docs/decisions/sink-decisions.md``.
 """
 
@@ -30,7 +30,7 @@ _TRY = re.compile(r"(0|[1-9][0-9]*)\.(?:(0|[1-9][0-9]*)\.json|finished)")
 
 @dataclass
 class LoggedBatch:
-    """What the log has of one batch: the slots that are filled, and whether it is finished."""
+    """The log's entry of one batch: the tries that are decided, and whether the batch is finished."""
 
     tries: set[int] = field(default_factory=set)
     finished: bool = False
@@ -115,7 +115,7 @@ class DecisionLog:
                 )
 
     def load(self) -> None:
-        """Read what there is, and of each batch that is not finished whether it is committed."""
+        """Read the log; of each unfinished batch, whether it is committed."""
         self._batches = read_names(self._folder.names())
         self._committed = {}
         for number, batch in self._batches.items():
@@ -150,7 +150,10 @@ class DecisionLog:
         return batch, "committed" if batch in self._committed else "aborted"
 
     def memory(self) -> Memory | None:
-        """What the newest decision to commit keeps for the sink; None when there is none, or of an older version."""
+        """The value that the newest decision to commit keeps for the sink.
+
+        None without one, or in a log of an older version.
+        """
         for number in sorted(self._batches, reverse=True):
             for try_number in sorted(self._batches[number].tries):
                 content = self._content(number, try_number)
@@ -215,7 +218,7 @@ class DecisionLog:
         return created
 
     def _read(self, batch: int, try_number: int) -> tuple[Prepared, ...] | None:
-        """What a try's decision commits, or None for one to abort."""
+        """The transactions that a try's decision commits; None if it aborts."""
         content = self._content(batch, try_number)
         if content["decision"] == "abort":
             return None

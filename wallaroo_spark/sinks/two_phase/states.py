@@ -13,7 +13,7 @@ from wallaroo_spark.errors import SinkError
 
 
 class BatchState(StrEnum):
-    """Where a batch stands, in the driver that runs it."""
+    """The states of a batch, in the driver that runs it."""
 
     NEW = "new"
     PREPARING = "preparing"
@@ -26,7 +26,7 @@ class BatchState(StrEnum):
 
 
 class BatchEvent(StrEnum):
-    """What happens to a batch."""
+    """The events of a batch."""
 
     FOUND_COMMITTED = "the log has its commit"
     FOUND_FINISHED = "the log has its end"
@@ -57,7 +57,7 @@ BATCH: Mapping[BatchState, Mapping[BatchEvent, BatchState]] = {
 
 
 class TransactionState(StrEnum):
-    """Where a transaction stands, in the sink."""
+    """The states of a transaction, in the sink."""
 
     UNKNOWN = "unknown"
     OPEN = "open"
@@ -67,7 +67,7 @@ class TransactionState(StrEnum):
 
 
 class TransactionEvent(StrEnum):
-    """What happens to a transaction."""
+    """The events of a transaction."""
 
     ROWS = "rows"
     PHASE1 = "PHASE1, and all is on the disk"
@@ -110,7 +110,10 @@ class BatchRun:
         self.state = BatchState.NEW
 
     def on(self, event: BatchEvent) -> BatchState:
-        """The state that the event leads to. Raises :class:`SinkError` for what the table does not have: a bug."""
+        """The state that the event leads to.
+
+        Raises :class:`SinkError` for an event that the table does not have: a defect.
+        """
         state = BATCH[self.state].get(event)
         if state is None:
             raise SinkError(

@@ -1,4 +1,4 @@
-"""What a task does for a transactional sink: hand over a partition's rows, and vote."""
+"""A task's part in two-phase commit: hand over a partition's rows, and vote."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Vote:
 
     @classmethod
     def from_json(cls, text: str) -> Vote:
-        """What :meth:`to_json` gave."""
+        """The inverse of :meth:`to_json`."""
         value: Mapping[str, Any] = json.loads(text)
         prepared = value["prepared"] and Prepared.from_json(value["prepared"])
         transaction = Transaction(**value["transaction"])
