@@ -28,14 +28,14 @@ def look_at_topics(topics: TopicCatalog) -> list[dict[str, Any]]:
         partitions = []
         for partition in range(record.partitions):
             place = served.get(partition)
-            standing = place.standing if place else None
+            progress = place.progress if place else None
             partitions.append(
                 {
                     "partition": partition,
                     "state": "serving" if place else "vacant",
                     "address": place.address if place else None,
-                    "newest": standing.newest if standing else None,
-                    "subscribers": standing.subscribers if standing else 0,
+                    "newest": progress.newest if progress else None,
+                    "subscribers": progress.subscribers if progress else 0,
                 }
             )
         found.append({"topic": name, "driver": record.owner, "identity": record.identity, "partitions": partitions})

@@ -44,12 +44,16 @@ class Position:
 
 @dataclass(frozen=True)
 class Lost:
-    """A partition has been without a publisher for so many ``seconds``; ``address`` is where it was last, or empty."""
+    """A failure to reach the publisher of a partition."""
 
     partition: int
+    """Partition of the topic."""
     address: str
+    """Its last address, empty if it was never reached."""
     reason: str
+    """The last failure, as a sentence."""
     seconds: float
+    """How long it has been lost."""
 
 
 Item = Epoch | Frontier

@@ -88,19 +88,22 @@ class Closed:
 
 @dataclass(frozen=True)
 class Hello:
-    """The subscriber's only message.
-
-    ``identity`` is that of the topic it has followed before, None at first. ``resume`` is a tuple of one, the time to
-    go on from, or empty to begin with what comes next.
-    """
+    """The subscriber's only message."""
 
     version: str
+    """Version of the protocol, compared as a whole."""
     cookie: str = field(repr=False)
+    """The topic's cookie."""
     topic: str
+    """Name of the topic."""
     partition: int
+    """Partition that is asked for."""
     subscriber: str
+    """Name of the subscriber, for logs."""
     identity: str | None = None
+    """History that was followed before; None at first."""
     resume: tuple[Time, ...] = ()
+    """The time to go on from, as a tuple of one; empty: from the next batch."""
 
 
 Message = Snapshot | Update | Data | Closed | Hello

@@ -32,19 +32,20 @@ _SCAN_COUNT = 1000
 
 @dataclass(frozen=True)
 class TopicRecord:
-    """The description of a topic.
-
-    ``identity`` names the published history: epochs of topics with different identities have nothing to do with each
-    other. ``product`` says that times are pairs of batch and column rather than batches. ``schema`` is that of the
-    rows as an Arrow IPC message, empty before anything was published. ``owner`` is the driver that runs it.
-    """
+    """The description of a topic."""
 
     name: str
+    """Name of the topic."""
     partitions: int
+    """Number of its publishers."""
     identity: str
+    """Name of its history: epochs of two histories have nothing to do with each other."""
     product: bool
+    """Whether times are pairs of batch and column."""
     schema: bytes
+    """Schema of the rows as an Arrow IPC message; empty before anything was published."""
     owner: str
+    """The driver that runs the topic."""
 
     def to_json(self) -> str:
         """The record as Redis has it."""
@@ -81,13 +82,18 @@ class PublisherProgress:
 
 @dataclass(frozen=True)
 class ServedPartition:
-    """Where a partition is served now; ``standing`` is None when its publisher has not said yet how far it is."""
+    """Where a partition is served now."""
 
     partition: int
+    """Partition of the topic."""
     address: str
+    """``host:port`` of its publisher."""
     generation: int
+    """Generation of the publisher's lease."""
     holder: str
-    standing: PublisherProgress | None
+    """Name of the lease's holder."""
+    progress: PublisherProgress | None
+    """The publisher's progress; None before its first report."""
 
 
 def checked_name(name: str) -> str:

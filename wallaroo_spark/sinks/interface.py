@@ -45,9 +45,13 @@ class Transaction:
     """
 
     sink: str
+    """Name of the sink."""
     batch: int
+    """Spark's batch id."""
     partition: int
+    """Partition of the batch."""
     attempt: str
+    """Random text that the task makes; of a connector sink it begins with the try."""
 
     def __post_init__(self) -> None:
         checked_name(self.sink)

@@ -194,11 +194,11 @@ def test_who_talks_behind_its_hello_is_let_go(stage: Stage) -> None:
 
 def test_redis_knows_how_far_it_is_and_who_listens(stage: Stage) -> None:
     with stage.publisher(lease_seconds=0.6) as address, Client(address) as client:
-        eventually(lambda: stage.topics.served(TOPIC)[0].standing == PublisherProgress(None, 0))
+        eventually(lambda: stage.topics.served(TOPIC)[0].progress == PublisherProgress(None, 0))
         client.hello()
         stage.commit(0)
 
-        eventually(lambda: stage.topics.served(TOPIC)[0].standing == PublisherProgress(0, 1))
+        eventually(lambda: stage.topics.served(TOPIC)[0].progress == PublisherProgress(0, 1))
 
 
 def test_a_slow_subscriber_is_cut_off_with_a_reason_while_another_goes_on(stage: Stage) -> None:

@@ -55,11 +55,17 @@ class _Subscriber:
     """The position of a subscriber: it was sent everything before ``batch``, and ``parts`` parts of that."""
 
     batch: int
+    """The next batch to send."""
     joined: int
+    """The next batch when it joined; what was committed before does not count as waiting."""
     snapshot: Snapshot | None
+    """The snapshot that it has not been sent yet."""
     closed: Closed | None = None
+    """Why it is closed; None while it is served."""
     parts: int = 0
+    """Parts of ``batch`` that it was sent."""
     over: bool = False
+    """Whether it was sent its last message."""
 
 
 class Publication:

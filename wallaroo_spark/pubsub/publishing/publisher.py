@@ -51,25 +51,45 @@ class PublisherSetup:
     """What the driver ships to a publisher. It is pickled; secrets are resolved."""
 
     topic: str
+    """Name of the topic."""
     identity: str
+    """Name of its history."""
     partition: int
+    """Partition that this publisher serves."""
     partitions: int
+    """Number of partitions."""
     product: bool
+    """Whether times are pairs."""
     submission: int
+    """Number of the Spark job that runs the publisher."""
     checkpoint: Location
+    """Checkpoint location, for tasks."""
     registry: str = field(repr=False)
+    """Redis URL."""
     cookie: str = field(repr=False)
+    """Cookie that subscribers must present."""
     retain: int
+    """Batches that are kept."""
     max_subscriber_bytes: int
+    """Bytes that may wait for a subscriber."""
     max_subscribers: int
+    """Most subscribers at once."""
     host: str
+    """Address to bind."""
     port: int
+    """Port of partition 0; 0: any."""
     advertise: str
+    """Address for subscribers; empty: found out."""
     lease_seconds: float
+    """Length of the lease."""
     handshake_timeout: float
+    """Seconds to wait for a hello."""
     tls_certificate: str
+    """PEM file of the certificate chain; empty: no TLS."""
     tls_key: str
+    """PEM file of its key."""
     tls_ca: str
+    """PEM file of the authority of subscribers' certificates."""
 
 
 @dataclass(slots=True)

@@ -356,15 +356,15 @@ def publish(df: DataFrame, topic: Topic | str, *, epoch: EpochArgument = None) -
 
 
 def _partition_status(record: JobRecord, served: ServedPartition | None) -> dict[str, Any]:
-    standing = served.standing if served else None
+    progress = served.progress if served else None
     return {
         "partition": record.number,
         "state": "serving" if served else ("starting" if record.running else "down"),
         "submissions": record.submissions,
         "last_error": record.last_error,
         "address": served.address if served else None,
-        "newest": standing.newest if standing else None,
-        "subscribers": standing.subscribers if standing else 0,
+        "newest": progress.newest if progress else None,
+        "subscribers": progress.subscribers if progress else 0,
     }
 
 

@@ -42,13 +42,18 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file of rows, ``partition`` being that of the DataFrame; ``parts`` are time and rows of its Arrow batches."""
+    """A file of rows that a task has written."""
 
     partition: int
+    """Partition of the DataFrame."""
     name: str
+    """Name of the file in the batch's folder."""
     rows: int
+    """Number of rows."""
     bytes: int
+    """Size of the file."""
     parts: tuple[tuple[Time, int], ...]
+    """Time and number of rows of each Arrow batch in the file."""
 
     def to_json(self) -> str:
         """The file as text, for a task to hand to the driver and for the manifest."""

@@ -48,11 +48,17 @@ class _Partition:
     """
 
     own: MinimalAntichain | None = None
+    """Its lower frontier; None before its first snapshot."""
     connected: bool = False
+    """Whether a connection has sent its snapshot."""
     ended: bool = False
+    """Whether its publisher said that the topic ended."""
     held: list[Data] = field(default_factory=list)
+    """Data of epochs that are not whole."""
     seen: int = 0
+    """Data messages since the frontier moved."""
     repeated: int = 0
+    """Data messages that come again after a broken connection."""
 
     @property
     def held_bytes(self) -> int:

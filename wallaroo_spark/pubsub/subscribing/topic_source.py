@@ -37,9 +37,13 @@ class FeedRow:
     """A record to be sent; ``event_time`` and ``key`` are never given."""
 
     id: int
+    """Reference of the message."""
     payload: bytes
+    """Bytes of the message."""
     event_time: None = None
+    """Never given."""
     key: None = None
+    """Never given."""
 
 
 class TopicSource:

@@ -83,12 +83,19 @@ class ConnectorSink:
     """The :class:`~wallaroo_spark.sinks.interface.Sink` behind :func:`connector`; it is ``Remembering`` too."""
 
     name: str
+    """Name of the sink; partition p greets as worker ``<name>-<p>``."""
     addresses: tuple[Address, ...]
+    """Partition p goes to number p modulo their number."""
     delimiter: bytes = b"\n"
+    """Bytes at the end of each row."""
     give_up_after: float = 30.0
+    """Seconds for which a sink that cannot be reached is tried again."""
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
+    """How connections are made."""
     start: str = "log"
+    """``log`` or ``sink``: where an output begins that the decision log does not know."""
     known: Known = field(default_factory=Known, compare=False, repr=False)
+    """Set by the driver before the sink is sent to the tasks."""
 
     def __post_init__(self) -> None:
         checked_name(self.name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from wallaroo_spark.errors import ConfigurationError, ProtocolError, SinkError, TransportError, one_line
 from wallaroo_spark.protocol import Error, Frame, Hello, Notify, SessionState
@@ -24,6 +24,7 @@ from wallaroo_spark.protocol.sinks.messages import (
     WorkersLeft,
 )
 from wallaroo_spark.protocol.sinks.sessions import SUPERSEDED, RowsReceived, SinkServerSession
+from wallaroo_spark.settings import Kind, check_all, setting
 from wallaroo_spark.sinks.server.output_directory import OutputDirectory, UnvotedPart, checked_worker
 from wallaroo_spark.steps import SinkStep, passed
 from wallaroo_spark.transport import ByteStream
@@ -35,13 +36,20 @@ log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 class SinkServerSettings:
     """The settings of a sink server. Sizes are in bytes, times in seconds; the cookie is never shown."""
 
-    version: str = "0.0.1"
-    cookie: str = field(default="", repr=False)
-    max_frame_bytes: int = 4 << 20
-    max_sessions: int = 1024
-    handshake_timeout: float = 10.0
-    write_timeout: float = 60.0
-    """How long a peer may leave unread what it is told, and how long a session that is superseded may take to end."""
+    version: str = setting("0.0.1", Kind.TEXT, "Protocol version that workers must say.")
+    cookie: str = setting("", Kind.TEXT, "Cookie that workers must present.", secret=True)
+    max_frame_bytes: int = setting(4 << 20, Kind.BYTES, "Longest frame accepted.", minimum=1)
+    max_sessions: int = setting(1024, Kind.COUNT, "Most sessions at once.", minimum=0)
+    handshake_timeout: float = setting(10.0, Kind.SECONDS, "Longest wait for HELLO.", minimum=0)
+    write_timeout: float = setting(
+        60.0,
+        Kind.SECONDS,
+        "How long a peer may leave its messages unread, and a superseded session may take to end.",
+        minimum=0,
+    )
+
+    def __post_init__(self) -> None:
+        check_all(self)
 
 
 class SinkServer:

@@ -25,10 +25,15 @@ class OutputPart:
     """The rows that a transaction adds to a worker's output: the bytes of ``file``, from ``start`` to ``end``."""
 
     transaction: str
+    """Id of the transaction."""
     worker: str
+    """Name of the worker, and of its output."""
     start: int
+    """Offset in the output of the first byte."""
     end: int
+    """Offset in the output behind the last byte."""
     file: str
+    """Name of the file with the bytes."""
 
 
 class ServerTransactions:

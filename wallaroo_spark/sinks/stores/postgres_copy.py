@@ -22,9 +22,13 @@ class TableColumn:
     """A column of the target. ``needed``: it takes no null and has no default. ``given``: rows may bring a value."""
 
     name: str
+    """Name of the column."""
     type: str
+    """Its type, as PostgreSQL writes it."""
     needed: bool
+    """Whether it takes no null and has no default."""
     given: bool
+    """Whether rows may bring a value."""
 
 
 def check_columns(schema: pa.Schema, table: str, columns: Sequence[TableColumn]) -> None:

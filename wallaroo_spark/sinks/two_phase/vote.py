@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Vote:
-    """One partition's vote: ``prepared``, or the ``reason`` to abort. ``attempt_number`` is Spark's, from 0."""
+    """One partition's vote: ``prepared``, or the ``reason`` to abort."""
 
     partition: int
+    """Partition of the batch."""
     transaction: Transaction
+    """The transaction that the task made."""
     prepared: Prepared | None
+    """The sink's yes; None for a vote to abort."""
     reason: str = ""
+    """Why the vote is to abort; empty otherwise."""
     attempt_number: int = 0
+    """Spark's number of the task's attempt, from 0."""
 
     def to_json(self) -> str:
         """The vote as text, as it travels from a task to the driver."""
