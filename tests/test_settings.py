@@ -121,6 +121,12 @@ with BlockingConnector("orders", instance="shop-1", workers=["host:7100"]) as co
     connector.drain(timout=1.0)
 sinks.files("/out", checkpoint="/checkpoint", name="orders")
 sinks.files("/out", checkpoint="/checkpoint", nmae="orders")
+from wallaroo_spark.pubsub import Topic, TopicSource, subscribe
+Topic(None, "totals", checkpoint="/checkpoint", partitions=2)
+Topic(None, "totals", checkpoint="/checkpoint", partitoins=2)
+subscribe("totals", registry="redis://redis", wait="60")
+TopicSource("totals", registry="redis://redis", atomic=False)
+sinks.connector("sink:7200", checkpoint="/checkpoint", name="orders", cooky="x")
 """
 ERRORS = {
     4: 'Unexpected keyword argument "wrokers"',
@@ -130,6 +136,10 @@ ERRORS = {
     11: 'incompatible type "str"; expected "bytes',
     12: 'Unexpected keyword argument "timout"',
     14: 'Unexpected keyword argument "nmae"',
+    17: 'Unexpected keyword argument "partitoins"',
+    18: 'incompatible type "str"; expected "float"',
+    19: 'Unexpected keyword argument "atomic"',
+    20: 'Unexpected keyword argument "cooky"',
 }
 """By line of the snippets what mypy says; it says nothing of the other lines."""
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from wallaroo_spark.cli.settings_tables import TABLES, settings_table, with_tables
+from wallaroo_spark.cli.settings_page import settings_table
+from wallaroo_spark.cli.settings_tables import TABLES, with_tables
 from wallaroo_spark.settings import rows
 
 EVERY = [table for tables in TABLES.values() for table in tables.values()]

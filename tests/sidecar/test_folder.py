@@ -15,7 +15,7 @@ from wallaroo_spark.sidecar.folder import SidecarFolder
 
 
 @pytest.fixture(params=["local", "remote"])
-def beside(request: pytest.FixtureRequest, tmp_path: Path) -> SidecarFolder:
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> SidecarFolder:
     """A folder on the local file system, and on one that is not known to be local."""
     made = SidecarFolder(str(tmp_path / "checkpoint"), "sinks", "orders")
     if request.param == "remote":
@@ -24,33 +24,33 @@ def beside(request: pytest.FixtureRequest, tmp_path: Path) -> SidecarFolder:
     return made
 
 
-def test_what_is_written_is_read_back_and_replaced(beside: SidecarFolder) -> None:
-    assert beside.names() == []
-    assert beside.read("7.json") is None
+def test_what_is_written_is_read_back_and_replaced(folder: SidecarFolder) -> None:
+    assert folder.names() == []
+    assert folder.read("7.json") is None
 
-    beside.write("7.json", b"one")
-    beside.write("7.json", b"two")
+    folder.write("7.json", b"one")
+    folder.write("7.json", b"two")
 
-    assert beside.read("7.json") == b"two"
-    assert beside.names() == ["7.json"]
-
-
-def test_what_is_created_is_never_replaced(beside: SidecarFolder) -> None:
-    assert beside.create("7.json", b"one")
-    assert not beside.create("7.json", b"two")
-
-    assert beside.read("7.json") == b"one"
-    assert beside.names() == ["7.json"]
-    assert not [name for name in beside.filesystem.get_file_info(fs.FileSelector(beside.path)) if ".tmp" in name.path]
+    assert folder.read("7.json") == b"two"
+    assert folder.names() == ["7.json"]
 
 
-def test_deleting_what_is_not_there_is_nothing(beside: SidecarFolder) -> None:
-    beside.write("a", b"")
+def test_what_is_created_is_never_replaced(folder: SidecarFolder) -> None:
+    assert folder.create("7.json", b"one")
+    assert not folder.create("7.json", b"two")
+
+    assert folder.read("7.json") == b"one"
+    assert folder.names() == ["7.json"]
+    assert not [name for name in folder.filesystem.get_file_info(fs.FileSelector(folder.path)) if ".tmp" in name.path]
+
+
+def test_deleting_what_is_not_there_is_nothing(folder: SidecarFolder) -> None:
+    folder.write("a", b"")
     for _ in range(2):
-        beside.delete("a")
-        beside.delete_folder("b")
+        folder.delete("a")
+        folder.delete_folder("b")
 
-    assert beside.names() == []
+    assert folder.names() == []
 
 
 def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
@@ -64,21 +64,21 @@ def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
 
 
 def test_one_of_many_that_create_a_file_at_once_succeeds(tmp_path: Path) -> None:
-    beside = SidecarFolder(str(tmp_path), "x")
+    folder = SidecarFolder(str(tmp_path), "x")
     with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda number: (beside.create("slot", b"%d" % number), number), range(32)))
+        won = list(pool.map(lambda number: (folder.create("slot", b"%d" % number), number), range(32)))
 
     winners = [number for created, number in won if created]
     assert len(winners) == 1
-    assert beside.read("slot") == b"%d" % winners[0]
+    assert folder.read("slot") == b"%d" % winners[0]
 
 
 def test_it_lies_where_spark_does_not_look(tmp_path: Path) -> None:
-    beside = SidecarFolder(f"file://{tmp_path}/checkpoint", "sinks", "orders")
+    folder = SidecarFolder(f"file://{tmp_path}/checkpoint", "sinks", "orders")
 
-    assert beside.path == f"{tmp_path.resolve()}/checkpoint/_wallaroo/sinks/orders"
-    assert os.path.isdir(beside.folder())
-    assert repr(beside) == f"SidecarFolder('file://{tmp_path.resolve()}/checkpoint/_wallaroo/sinks/orders')"
+    assert folder.path == f"{tmp_path.resolve()}/checkpoint/_wallaroo/sinks/orders"
+    assert os.path.isdir(folder.folder())
+    assert repr(folder) == f"SidecarFolder('file://{tmp_path.resolve()}/checkpoint/_wallaroo/sinks/orders')"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "a\\b", "a\0"])
@@ -97,18 +97,18 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    beside = SidecarFolder(str(tmp_path), "x")
-    beside.write("7", b"one")
+    folder = SidecarFolder(str(tmp_path), "x")
+    folder.write("7", b"one")
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    for act in (beside.write, beside.create):
+    for act in (folder.write, folder.create):
         with pytest.raises(CheckpointError, match="No space left on device; check"):
             act("8", b"two")
 
-    assert (beside.names(), os.listdir(beside.path)) == (["7"], ["7"])
+    assert (folder.names(), os.listdir(folder.path)) == (["7"], ["7"])
 
 
 def test_a_mounted_object_store_has_neither_links_nor_folders_to_sync(
@@ -122,9 +122,9 @@ def test_a_mounted_object_store_has_neither_links_nor_folders_to_sync(
 
     monkeypatch.setattr(os, "link", refuse)
     monkeypatch.setattr(os, "fsync", invalid)
-    beside = SidecarFolder(str(tmp_path), "x")
+    folder = SidecarFolder(str(tmp_path), "x")
 
-    assert beside.create("7", b"one")
-    assert not beside.create("7", b"two")
-    assert beside.read("7") == b"one"
-    assert os.listdir(beside.path) == ["7"]
+    assert folder.create("7", b"one")
+    assert not folder.create("7", b"two")
+    assert folder.read("7") == b"one"
+    assert os.listdir(folder.path) == ["7"]

@@ -30,7 +30,7 @@ def run(rows: DataFrame, write: Any, checkpoint: str) -> None:
     query = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).trigger(availableNow=True)
     started = query.start()
     try:
-        assert started.awaitTermination(120)
+        assert started.awaitTermination(240)
     finally:
         started.stop()
 

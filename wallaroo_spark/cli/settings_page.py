@@ -17,7 +17,8 @@ HEAD = """\
 What classes and functions of the package take as arguments. Each section is a table in the code, from which the
 parameters, their types and limits, the docstrings, the flags of the command line and this page are made; the page by
 `python -m wallaroo_spark.cli.settings_page > docs/settings.md`. A settings object refuses a value outside its limits
-when it is made. The options of a receiver are on [their own page](options.md).
+when it is made. The options of a receiver are on [their own page](options.md), and
+the settings of sinks and topics on the pages [sinks](sinks.md) and [topics](pubsub.md).
 
 A setting marked *secret* is never shown; in place of its value it takes `env:NAME` or `file:PATH`. Times are seconds.
 """

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from wallaroo_spark.cli.settings_page import settings_table
 from wallaroo_spark.pubsub.publishing.settings import TopicSettings
 from wallaroo_spark.pubsub.subscribing.settings import SubscriptionSettings, TopicSourceSettings
-from wallaroo_spark.settings import Kind, Row, rows
 from wallaroo_spark.sinks.settings import (
     ConnectorSinkSettings,
     FilesSettings,
@@ -34,21 +34,6 @@ TABLES: dict[str, dict[str, Any]] = {
 }
 """The tables of each page, by what takes the settings."""
 
-_TYPES = {
-    Kind.TEXT: "text",
-    Kind.COUNT: "a whole number",
-    Kind.BYTES: "bytes",
-    Kind.SECONDS: "seconds",
-    Kind.FLAG: "`True` or `False`",
-}
-_BINARY = ((1 << 20, "MiB"), (1 << 10, "KiB"))
-
-
-def settings_table(table: Any) -> str:
-    """A table as Markdown: required settings first, otherwise in the table's own order."""
-    ordered = sorted(rows(table), key=lambda row: not row.required)
-    return "| setting | value | default | meaning |\n|---|---|---|---|\n" + "".join(map(_line, ordered))
-
 
 def with_tables(page: str, text: str) -> str:
     """The text of a page with its tables as the code has them. Raises ValueError when the page has no place for one."""
@@ -61,29 +46,6 @@ def with_tables(page: str, text: str) -> str:
             raise ValueError(f"{page} has {places} places for the settings of {name}; write {begin!r} and {end!r} once")
         text = place.sub(new.replace("\\", r"\\"), text)
     return text
-
-
-def _line(row: Row) -> str:
-    help_ = row.help.replace("|", "\\|")
-    return f"| `{row.name}` | {_value(row)} | {_default(row)} | {help_}{' *Secret.*' if row.secret else ''} |\n"
-
-
-def _value(row: Row) -> str:
-    if row.choices:
-        return " or ".join(f"`{choice}`" for choice in row.choices)
-    return _TYPES.get(row.kind) or "`" + row.annotation.replace("|", "\\|") + "`"
-
-
-def _default(row: Row) -> str:
-    if row.required:
-        return "required"
-    if row.kind is Kind.BYTES:
-        for size, unit in _BINARY:
-            if row.default >= size and row.default % size == 0:
-                return f"{row.default // size} {unit}"
-    if row.default in ("", (), None):
-        return "none"
-    return f"{row.default:g}" if row.kind is Kind.SECONDS else f"`{row.default!r}`"
 
 
 def main(folder: Path) -> None:
