@@ -101,8 +101,7 @@ def _run() -> Any:
             batch.write.mode("append").parquet(f"{folder}/rows")
 
         receiver.start(receiver.stream().writeStream.foreachBatch(write), checkpoint=f"{folder}/checkpoint")
-        workers = receiver.status()["workers"][0]["worker"]["connect"]
-        with BlockingConnector("archive", instance="archive", workers=workers) as connector:
+        with BlockingConnector("archive", instance="archive", workers=receiver.addresses) as connector:
             connector.open("archive").send_many(b"%d" % number for number in range(1000))
             connector.drain(60.0)
         assert spark.read.parquet(f"{folder}/rows").count() == 1000
