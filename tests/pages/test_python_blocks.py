@@ -18,6 +18,7 @@ from tests.conftest import ROOT
 from tests.pages.reading import Reader, blocks_of, pages, python_blocks
 from tests.waiting import eventually
 from wallaroo_spark import BlockingConnector, Receiver
+from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.registry import EmbeddedRedis
 from wallaroo_spark.testing import FakeWorker, LocalReceiver
 
@@ -159,15 +160,22 @@ def test_the_page_on_publish_subscribe(spark: SparkSession, tmp_path: Path, monk
                 .option("checkpointLocation", checkpoint)
                 .start()
             )
-            running = [page.begin(), page.begin(), page.begin()]
-            until(lambda: len(printed) > 20, running[0])
-            with other.committing():
-                until(lambda: other.committed.num_rows > 10, running[2])
+            by_epoch = page.begin()
+            until(lambda: any(len(shown) == 2 for shown in printed), by_epoch)
+            by_item = page.begin()
+            until(lambda: any(len(shown) == 3 for shown in printed), by_item)
+            bridge = page.begin()
+            until(lambda: other.status()["instances"] == ["bridge"], bridge)
+            other.commit(seconds=SECONDS)
             query.stop()
-        for one in running[:2]:
-            one.result(SECONDS)
+            # One instance name is one program: the page's connector ends, as this one takes its place.
+            with BlockingConnector("other", instance="bridge", workers=other.address) as successor:
+                successor.open("something else")
+                with pytest.raises(RemoteProtocolError, match="takes its place"):
+                    bridge.result(SECONDS)
+        by_epoch.result(SECONDS)
+        by_item.result(SECONDS)
         page.finish()
-    assert {len(shown) for shown in printed} == {2, 3}
 
 
 def test_the_page_on_testing(spark: SparkSession, tmp_path: Path) -> None:
