@@ -12,7 +12,7 @@ import pytest
 
 from proving.ports import free_port
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.transport import connect, open_door, refuses
+from wallaroo_spark.transport import connect, open_access_warning, refuses
 
 from .conftest import SECONDS, Accepting, serving
 
@@ -54,12 +54,16 @@ async def test_an_address_refuses_when_nobody_listens_and_only_then() -> None:
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "10.0.0.7", "worker-1"])
 def test_a_door_without_a_cookie_is_open_to_whoever_reaches_it(host: str) -> None:
-    said = open_door("receiver 'orders': its workers", host, "")
+    said = open_access_warning("receiver 'orders': its workers", host, "")
     assert said.startswith("receiver 'orders': its workers let in everybody who reaches them: the cookie is empty")
     assert (host or "every interface") in said or "every interface" in said
-    assert open_door("its workers", host, "a cookie") == open_door("its workers", host, "", "ca.pem") == ""
+    assert (
+        open_access_warning("its workers", host, "a cookie")
+        == open_access_warning("its workers", host, "", "ca.pem")
+        == ""
+    )
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.7", "::1", "localhost"])
 def test_a_door_on_loopback_is_this_machine_s(host: str) -> None:
-    assert open_door("its workers", host, "") == ""
+    assert open_access_warning("its workers", host, "") == ""

@@ -53,7 +53,7 @@ async def _serve(to: str, host: str, port: int, settings: dict[str, Any]) -> int
     from wallaroo_spark.options import resolve_secret
     from wallaroo_spark.sinks.server.output_directory import OutputDirectory
     from wallaroo_spark.sinks.server.sink_server import SinkServer, SinkServerSettings
-    from wallaroo_spark.transport import format_address, open_door, serve, server_context
+    from wallaroo_spark.transport import format_address, open_access_warning, serve, server_context
 
     certificate = settings["tls_certificate"]
     tls = server_context(certificate, settings["tls_key"], settings["tls_ca"]) if certificate else None
@@ -63,7 +63,7 @@ async def _serve(to: str, host: str, port: int, settings: dict[str, Any]) -> int
         max_frame_bytes=settings["max_frame_bytes"],
         max_sessions=settings["max_sessions"],
     )
-    if warning := open_door("these sinks", host, accepted.cookie, settings["tls_ca"]):
+    if warning := open_access_warning("these sinks", host, accepted.cookie, settings["tls_ca"]):
         log.warning("%s", warning)
     with contextlib.closing(OutputDirectory(to)) as store:
         listener = await serve(SinkServer(store, accepted), host, port, tls=tls)

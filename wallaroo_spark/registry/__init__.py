@@ -1,7 +1,7 @@
-"""Which slot is served where, which connector instance belongs to which slot; held in Redis, and nothing of it durable.
+"""Which slot is served where, and which connector instance belongs to which slot. Redis holds it, and nothing durable.
 
-Everything here can be written again by those it is about: a worker's next renewal puts back its lease, its instances
-and its streams, so an emptied Redis costs a few seconds of new sessions and no message.
+A worker's next renewal writes its lease, its instances and its streams again, so an emptied Redis costs no message:
+only new sessions have to wait for a few seconds.
 Source: ``docs/decisions/redis-holds-nothing-durable.md``.
 """
 

@@ -1,4 +1,4 @@
-"""A Redis behind a URL: time limits, retries, and errors in words that say where to look."""
+"""A connection to the Redis that a URL names: time limits, retries, and errors that say what to check."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = one_line(logging.getLogger(__name__))
 
 T = TypeVar("T")
 
-# redis-py's own retries are off: those of this package count the attempts and say them.
+# redis-py's own retries are off, because the retries here count the attempts for error messages.
 NO_RETRY = Retry(NoBackoff(), 0)
 _REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
 _PASSING = (
@@ -38,9 +38,9 @@ class Connection:
 
     ``url`` is ``redis://``, ``rediss://`` (TLS; an own authority is named by ``?ssl_ca_certs=FILE``) or ``unix://``, or
     ``env:NAME`` or ``file:PATH`` of one. ``redis+cluster://`` and ``rediss+cluster://`` name any node of a cluster,
-    which tells of the others; there, the keys of a command or script share a hash tag. ``attempts`` bounds how often a
-    call is tried, ``timeout`` (seconds) how long each try may wait for the network. Nothing is connected yet when the
-    constructor returns; it raises :class:`ConfigurationError` when the URL cannot be read.
+    which knows the others; there, the keys of a command or script share a hash tag. ``attempts`` is the most attempts
+    of a call, ``timeout`` the longest wait for the network in each of them, in seconds. The constructor does not
+    connect; it raises :class:`ConfigurationError` when the URL cannot be read.
     """
 
     def __init__(self, url: str, *, attempts: int, timeout: float) -> None:
@@ -70,7 +70,7 @@ class Connection:
 
     @property
     def client(self) -> Any:
-        """What commands are given to; ask for it inside :meth:`call`, for a cluster is asked for its nodes here."""
+        """The object with the commands. Read it inside :meth:`call`, because a cluster is asked for its nodes here."""
         if not self._of_a_cluster:
             return self._single
         with self._making:
@@ -89,7 +89,7 @@ class Connection:
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     def call(self, what: str, command: Callable[[], T]) -> T:
-        """Run ``command``, again after a connection error or a time-out; every command must bear being run twice.
+        """Run ``command``, and again after a connection error or a time-out. It must be safe to run a command twice.
 
         Raises :class:`RegistryError` when Redis cannot be reached, refuses the password or refuses the command.
         """
@@ -150,14 +150,14 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _origin(error: BaseException) -> BaseException:
-    """What a cluster's node said, where redis-py says only that no node lets us in."""
+    """The error of a cluster's node, where redis-py says only that no node could be reached."""
     return (error.__cause__ or error) if isinstance(error, redis.exceptions.RedisClusterException) else error
 
 
 def _settings(url: str, timeout: float) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "decode_responses": True,
-        # The older dialect says all that is needed here, and every server and proxy speaks it.
+        # RESP2 is enough here, and every server and proxy speaks it.
         "protocol": 2,
         "socket_timeout": timeout,
         "retry": NO_RETRY,
@@ -174,7 +174,7 @@ def _pool(url: str, settings: dict[str, Any]) -> redis.ConnectionPool:
         pool = redis.ConnectionPool.from_url(url, **settings)
         pool.connection_class(**pool.connection_kwargs)
     except (ValueError, TypeError):
-        # Neither the URL nor what the parser says of it is shown: both may hold the password.
+        # Neither the URL nor the parser's error is shown, because both may contain the password.
         raise ConfigurationError(
             "option registry: the URL cannot be read; expected redis://[[user]:password@]host:port/0, or rediss:// for "
             "TLS, with special characters of the password percent-encoded",

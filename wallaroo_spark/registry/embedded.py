@@ -1,4 +1,4 @@
-"""A Redis for one machine, started here and gone with us."""
+"""A Redis server for one machine, which this process starts and which ends with it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ import redis
 from wallaroo_spark.errors import ConfigurationError, RegistryError
 from wallaroo_spark.registry.connection import NO_RETRY
 
-# The shell is the server's parent and our child. Its standard input is a pipe of which we alone hold the other end, so
-# `read` returns when we close it, and also when we die of anything, SIGKILL included. PR_SET_PDEATHSIG would do the
-# same only for as long as the *thread* that started the server lives. The server's pid cannot pass to another process
-# before it is killed, because nobody but this shell could reap it. After `exec` the server alone holds the pipe that
-# began as the shell's standard output, so its end says that the server is gone.
+# The shell is the server's parent and this process's child. Its standard input is a pipe whose other end only this
+# process holds, so `read` returns when this process closes it or dies in any way, SIGKILL included. PR_SET_PDEATHSIG
+# would end the server as soon as the *thread* that started it ends. The server's pid cannot be reused before the server
+# is killed, because only this shell can reap it. After `exec` only the server holds the pipe that began as the shell's
+# standard output, so the end of that pipe says that the server has ended.
 _GUARD = """
 "$1" "$2/redis.conf" &
 echo $!
@@ -78,7 +78,7 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """Where it is, with the password; good from the first :meth:`start` on."""
+        """Its URL with the password; valid after the first :meth:`start`."""
         return f"redis://:{self._password}@127.0.0.1:{self._port}/0"
 
     @property
@@ -88,7 +88,7 @@ class EmbeddedRedis:
 
     @property
     def running(self) -> bool:
-        """Whether the server that was started is still there."""
+        """Whether the server was started and has not ended."""
         return self._guard is not None and not _ended(self._guard.stdout)
 
     def start(self, timeout: float = 10.0) -> str:
@@ -100,7 +100,7 @@ class EmbeddedRedis:
             return self.url
         self.stop()
         server = find_server()
-        # Between our finding a free port and the server's binding it, another process may take it.
+        # Another process may take the port between the search for a free one and the server's bind.
         tries = 1 if self._port else 3
         for left in reversed(range(tries)):
             if tries > 1:
@@ -127,7 +127,7 @@ class EmbeddedRedis:
                 guard.kill()
                 guard.wait()
             if not _ended(guard.stdout):
-                # The guard was killed, not the server; while that lives, the group's number is not given to another.
+                # The guard was killed, not the server. While the server lives, the number of its group is not reused.
                 os.killpg(guard.pid, signal.SIGKILL)
             guard.stdout.close()
         if directory is not None:
@@ -141,7 +141,7 @@ class EmbeddedRedis:
             _CONFIGURATION.format(port=self._port, password=self._password, directory=self._directory)
         )
         with (self._directory / "redis.log").open("wb") as log:
-            # A session of its own, so that Ctrl-C at the terminal leaves the server to us until all has been drained.
+            # A process session of its own, so that Ctrl-C at the terminal does not end the server before this process.
             self._guard = subprocess.Popen(
                 ["/bin/sh", "-c", _GUARD, "wallaroo-redis", server, str(self._directory)],
                 stdin=subprocess.PIPE,
@@ -175,10 +175,10 @@ class EmbeddedRedis:
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
     def _leave_to_parent(self) -> None:
-        """In a forked child: let go of the pipe, or the server would outlive the parent by as long as the child."""
+        """In a forked child: close the pipe; otherwise the server would live until the child ends too."""
         if self._guard is not None and self._guard.stdin is not None:
             self._guard.stdin.close()
-            self._guard.returncode = 0  # not our child to wait for
+            self._guard.returncode = 0  # the parent's child, not ours: there is nothing to wait for
             self._guard = self._directory = self._pid = None
 
 
@@ -221,5 +221,5 @@ def _free_port() -> int:
 
 
 def _ended(output: IO[bytes] | None, seconds: float = 0.0) -> bool:
-    """Whether the server let go of its standard output, on which it writes nothing, waiting so long for it."""
+    """Whether the server ends within ``seconds``: it then closes its output, to which it writes nothing."""
     return output is None or bool(select.select([output], [], [], seconds)[0])

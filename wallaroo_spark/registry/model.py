@@ -1,4 +1,4 @@
-"""What the registry keeps, as values."""
+"""The registry's records as values."""
 
 from __future__ import annotations
 
@@ -7,34 +7,37 @@ import json
 from dataclasses import dataclass
 
 NO_QUERY = "none"
-"""What a fleet's record says of its ``query`` while the receiver feeds none."""
+"""The field ``query`` of a fleet's record while the receiver feeds no query."""
 QUERY_STARTS = "starting"
-"""What it says while one starts; then it says the query's id."""
+"""The same field while a query starts; after that it is the query's id."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to serve a slot, until it expires or a newer one is given out.
+    """The right to serve a slot, until it expires or a newer lease is given out.
 
-    Leases of a slot are ordered by ``(submission, generation)``: the driver numbers its submissions of the slot's job,
-    and the registry numbers the leases it gives out. ``connect`` is the ``host:port`` that connectors are told,
-    ``flight`` that of the inner Flight port, empty until it is served.
+    Leases of a slot are ordered by ``(submission, generation)``.
     """
 
     slot: int
     submission: int
+    """The driver's number for its submission of the slot's job."""
     generation: int
+    """The registry's number for this lease of the slot."""
     holder: str
+    """The worker process that has the lease."""
     connect: str
+    """``host:port`` for connectors; empty until the worker listens."""
     flight: str
+    """``host:port`` of the inner Flight port; empty until the worker listens."""
 
     def to_json(self) -> str:
-        """The lease as the scripts take it: every number as decimal text, since Lua's numbers are doubles."""
+        """The lease as the scripts take it: every number as decimal text, because Lua's numbers are doubles."""
         return json.dumps({name: str(value) for name, value in dataclasses.asdict(self).items()})
 
     @classmethod
     def from_json(cls, text: str) -> Lease:
-        """Read what a script returned. Raises ``ValueError`` or ``KeyError`` when that is not a lease."""
+        """The lease that a script has returned. Raises ``ValueError`` or ``KeyError`` for any other text."""
         record = json.loads(text)
         return cls(
             slot=int(record["slot"]),
@@ -53,15 +56,17 @@ def expires_at(text: str) -> int:
 
 @dataclass(frozen=True)
 class Assignment:
-    """The slot a connector instance belongs to, and the address it is served at; None while nobody serves the slot."""
+    """The slot that a connector instance belongs to."""
 
     slot: int
     connect: str | None
+    """``host:port`` of the slot's worker; None while no worker serves the slot."""
 
 
 def state_served(ready: bool, query: str) -> str:
-    """The state of a slot whose worker answers: it waits while there is no query for which connectors are let in.
+    """The state of a slot whose worker answers: ``waiting`` while no query runs for which connectors are let in.
 
-    ``ready`` is whether the worker knows where a query stands, ``query`` what the fleet's record says of it.
+    ``ready`` says whether the worker knows the committed references of a query; ``query`` is that field of the fleet's
+    record.
     """
     return "waiting" if query == NO_QUERY or not ready else "serving"

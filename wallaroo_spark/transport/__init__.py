@@ -10,8 +10,8 @@ from wallaroo_spark.transport.address import format_address, parse_address, pars
 from wallaroo_spark.transport.advertised import advertised
 from wallaroo_spark.transport.base import ByteStream, Handler, Listener
 from wallaroo_spark.transport.memory import pair
-from wallaroo_spark.transport.reach import open_door, reachable_host, refuses
-from wallaroo_spark.transport.succession import serve_once_free
+from wallaroo_spark.transport.port_handover import serve_once_free
+from wallaroo_spark.transport.reach import open_access_warning, reachable_host, refuses
 from wallaroo_spark.transport.tcp import connect, serve
 from wallaroo_spark.transport.tls import client_context, read_authority, read_pair, server_context
 
@@ -23,7 +23,7 @@ __all__ = [
     "client_context",
     "connect",
     "format_address",
-    "open_door",
+    "open_access_warning",
     "pair",
     "parse_address",
     "parse_addresses",

@@ -16,10 +16,10 @@ _PROBE_SECONDS = 2.0
 _WILDCARDS = ("", "0.0.0.0", "::")
 
 
-def open_door(who: str, host: str, cookie: str, authority: str = "") -> str:
-    """That ``who`` let everybody in, as a sentence with the way out; empty when they do not.
+def open_access_warning(who: str, host: str, cookie: str, authority: str = "") -> str:
+    """A warning that anyone who reaches ``who`` is let in, with the way out; empty if that is not so.
 
-    They do where ``cookie`` is empty and no ``authority`` certifies peers, unless only this machine reaches ``host``.
+    It is so if ``cookie`` is empty and no ``authority`` certifies peers, unless only this machine reaches ``host``.
     """
     if cookie or authority or _is_loopback(host):
         return ""

@@ -2,7 +2,7 @@
 
 Both sides set TCP_NODELAY, because frames are small and answered at once, and keepalive, because a connector may be
 silent for hours and a peer that lost its power says nothing: it is noticed after about a minute. While bytes are under
-way to the peer, keepalive does not ask, and :mod:`.vigil` notices it after the same time.
+way to the peer, keepalive does not ask, and :mod:`.peer_liveness` notices it after the same time.
 Source: ``docs/decisions/one-receive-buffer.md``.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wallaroo_spark.errors import TransportError, one_line
-from wallaroo_spark.transport import vigil
+from wallaroo_spark.transport import peer_liveness
 from wallaroo_spark.transport.address import format_address
 from wallaroo_spark.transport.base import HIGH_WATER, READ_AT_MOST, ByteStream, Handler, Listener
 from wallaroo_spark.transport.binding import bind
@@ -150,7 +150,7 @@ class _TcpStream(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._lost = asyncio.Event()
-        self._vigil: vigil.Vigil | None = None
+        self._liveness: peer_liveness.PeerLiveness | None = None
 
     # Called by asyncio.
 
@@ -222,9 +222,9 @@ class _TcpStream(asyncio.BufferedProtocol):
     def write(self, data: bytes) -> None:
         if self._closing or self._failure or self._lost.is_set():
             return
-        if self._vigil is None:
-            self._vigil = vigil.Vigil()
-            asyncio.get_running_loop().call_later(vigil.LOOK_SECONDS, self._look)
+        if self._liveness is None:
+            self._liveness = peer_liveness.PeerLiveness()
+            asyncio.get_running_loop().call_later(peer_liveness.LOOK_SECONDS, self._look)
         if not self._tls or len(data) <= _TLS_PIECE:
             self._transport.write(data)
             return
@@ -288,15 +288,17 @@ class _TcpStream(asyncio.BufferedProtocol):
 
     def _look(self) -> None:
         """End the connection when its peer answers nothing any more; looks on while something is under way to it."""
-        seen = None if self._lost.is_set() else vigil.look(self._transport.get_extra_info("socket"))
-        if seen is None or self._vigil is None or not (seen.queued or self.queued):
-            self._vigil = None
-        elif self._vigil.gone(seen, asyncio.get_running_loop().time()):
-            detail = f"it has confirmed nothing of what was sent for {vigil.GONE_SECONDS:g} s; its host may be gone"
+        seen = None if self._lost.is_set() else peer_liveness.inspect(self._transport.get_extra_info("socket"))
+        if seen is None or self._liveness is None or not (seen.queued or self.queued):
+            self._liveness = None
+        elif self._liveness.gone(seen, asyncio.get_running_loop().time()):
+            detail = (
+                f"it has confirmed nothing of what was sent for {peer_liveness.GONE_SECONDS:g} s; its host may be gone"
+            )
             self._failure = self._failure or cut(self.peer, detail)
             self._end(reset=True)
         else:
-            asyncio.get_running_loop().call_later(vigil.LOOK_SECONDS, self._look)
+            asyncio.get_running_loop().call_later(peer_liveness.LOOK_SECONDS, self._look)
 
     def _take(self, most: int) -> bytes:
         chunk = self._chunks[0]

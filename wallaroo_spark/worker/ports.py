@@ -28,7 +28,9 @@ async def free_inner_port(options: Options, slot: int, stopped: asyncio.Event) -
 def warnings(options: Options) -> list[str]:
     """Warnings about doors that let everybody in, as sentences."""
     cookie = resolve_secret(options.cookie)
-    warning = transport.open_door(f"receiver {options.receiver!r}: its workers", options.host, cookie, options.tls_ca)
+    warning = transport.open_access_warning(
+        f"receiver {options.receiver!r}: its workers", options.host, cookie, options.tls_ca
+    )
     return [warning] if warning else []
 
 

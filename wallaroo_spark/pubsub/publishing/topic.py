@@ -39,7 +39,7 @@ from wallaroo_spark.slots import spark_checks
 from wallaroo_spark.slots.long_jobs import JobRecord, LongJobs, Work
 from wallaroo_spark.slots.patience import Patience
 from wallaroo_spark.storage.locations import for_tasks
-from wallaroo_spark.transport import open_door
+from wallaroo_spark.transport import open_access_warning
 
 log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
@@ -187,7 +187,7 @@ class Topic:
         self._patience.ask(lambda: leases.forget_slots_from(self._settings.partitions))
         host = self._settings.host or ("127.0.0.1" if spark_checks.on_one_machine(master) else "0.0.0.0")
         cookie = resolve_secret(self._settings.cookie)
-        self._warning = open_door(f"topic {self.name!r}: its publishers", host, cookie, self._settings.tls_ca)
+        self._warning = open_access_warning(f"topic {self.name!r}: its publishers", host, cookie, self._settings.tls_ca)
         if self._warning:
             log.warning("%s", self._warning)
         jobs = LongJobs(

@@ -12,13 +12,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.transport import connect, serve, vigil
+from wallaroo_spark.transport import connect, peer_liveness, serve
 from wallaroo_spark.transport.base import ByteStream
-from wallaroo_spark.transport.vigil import GONE_SECONDS, Sight, Vigil
+from wallaroo_spark.transport.peer_liveness import GONE_SECONDS, PeerLiveness, TcpState
 
 SECONDS = 30.0
 BURST = bytes(256 * 1024)
-SPACE = f"wallaroo-vigil-{os.getpid()}"
+SPACE = f"wallaroo-liveness-{os.getpid()}"
 NEAR, FAR = (f"198.18.{os.getpid() % 251}.{last}" for last in (1, 2))
 
 LISTEN = f"""
@@ -31,26 +31,26 @@ with socket.create_server(("{FAR}", 0)) as listener:
 """
 
 
-class TestVigil:
+class TestPeerLiveness:
     def test_what_is_not_answered_for_too_long_is_gone(self) -> None:
-        vigil, silent = Vigil(), [Sight(100, True, 5.0 * look) for look in range(20)]
-        found = [vigil.gone(sight, 1000.0 + 5 * number) for number, sight in enumerate(silent)]
+        liveness, silent = PeerLiveness(), [TcpState(100, True, 5.0 * look) for look in range(20)]
+        found = [liveness.gone(sight, 1000.0 + 5 * number) for number, sight in enumerate(silent)]
         assert found.index(True) == GONE_SECONDS / 5
         assert not any(found[: int(GONE_SECONDS / 5)])
 
     def test_an_idle_hour_in_front_of_it_does_not_count(self) -> None:
-        vigil = Vigil()
-        assert not vigil.gone(Sight(100, True, 3600.0), 5000.0)
-        assert not vigil.gone(Sight(100, True, 0.2), 5005.0)
-        assert not vigil.gone(Sight(100, True, 3600.0), 5000.0 + GONE_SECONDS)
+        liveness = PeerLiveness()
+        assert not liveness.gone(TcpState(100, True, 3600.0), 5000.0)
+        assert not liveness.gone(TcpState(100, True, 0.2), 5005.0)
+        assert not liveness.gone(TcpState(100, True, 3600.0), 5000.0 + GONE_SECONDS)
 
     def test_a_peer_that_answers_is_there_however_much_waits_for_it(self) -> None:
-        vigil = Vigil()
-        assert not any(vigil.gone(Sight(10**6, number % 2 == 0, 1.0), 5.0 * number) for number in range(1000))
+        liveness = PeerLiveness()
+        assert not any(liveness.gone(TcpState(10**6, number % 2 == 0, 1.0), 5.0 * number) for number in range(1000))
 
     def test_a_peer_that_lets_nothing_more_in_is_there(self) -> None:
-        vigil = Vigil()
-        assert not any(vigil.gone(Sight(10**6, False, 100.0), 5.0 * number) for number in range(1000))
+        liveness = PeerLiveness()
+        assert not any(liveness.gone(TcpState(10**6, False, 100.0), 5.0 * number) for number in range(1000))
 
 
 def _ip(*words: str, inside: bool = False) -> None:
@@ -92,8 +92,8 @@ def _cut_off() -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vigil, "GONE_SECONDS", 1.0)
-    monkeypatch.setattr(vigil, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(peer_liveness, "GONE_SECONDS", 1.0)
+    monkeypatch.setattr(peer_liveness, "LOOK_SECONDS", 0.1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
@@ -130,7 +130,7 @@ class TestConnections:
             waiting = asyncio.ensure_future(stream.drain())
             for _ in range(40):
                 # So many looks have found it waiting, with the window closed.
-                await asyncio.sleep(vigil.LOOK_SECONDS)
+                await asyncio.sleep(peer_liveness.LOOK_SECONDS)
             assert not waiting.done()
             go_on.set()
             await waiting

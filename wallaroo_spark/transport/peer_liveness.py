@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 GONE_SECONDS = 60.0
 """How long sent bytes may stay unanswered: as long as keepalive takes."""
 LOOK_SECONDS = 5.0
+"""Seconds between two inspections of a connection, while bytes are under way on it."""
 
 _WORDS = struct.Struct("8B13I")
 """The head of Linux' ``struct tcp_info``: the fourth byte counts unanswered probes of a closed window; the fifth number
@@ -23,26 +24,27 @@ is of packets under way, the last one of milliseconds since an answer came.
 """
 
 
-class Sight(NamedTuple):
-    """One inspection of a connection: ``queued`` bytes that the peer has not confirmed, whether something was sent that
-    is ``unanswered``, and how long ago in seconds the last answer came.
-    """
+class TcpState(NamedTuple):
+    """One inspection of a connection."""
 
     queued: int
+    """Bytes that the peer has not confirmed."""
     unanswered: bool
+    """Whether packets are under way, or probes of a closed window are unanswered."""
     last_answer: float
+    """Seconds since the peer's last answer."""
 
 
-class Vigil:
+class PeerLiveness:
     """Judges the inspections of one connection over time; pure, with the clock as an argument."""
 
     def __init__(self) -> None:
         self._since: float | None = None
 
-    def gone(self, sight: Sight, now: float) -> bool:
-        """Whether the peer has answered nothing for too long, although something was sent to it all the while."""
-        answered = self._since is not None and sight.last_answer < now - self._since
-        if not sight.unanswered or answered:
+    def gone(self, state: TcpState, now: float) -> bool:
+        """Whether the peer has answered nothing for :data:`GONE_SECONDS` while bytes were under way all the time."""
+        answered = self._since is not None and state.last_answer < now - self._since
+        if not state.unanswered or answered:
             self._since = None
         elif self._since is None:
             # The last answer may be hours old, if nothing was sent until now.
@@ -50,11 +52,11 @@ class Vigil:
         return self._since is not None and now - self._since >= GONE_SECONDS
 
 
-def look(connection: Any) -> Sight | None:
+def inspect(connection: Any) -> TcpState | None:
     """Inspect a socket; None where the system does not tell, as on systems other than Linux."""
     if sys.platform != "linux":
         return None
-    # Elsewhere there may be no such modules.
+    # Other systems may not have these modules.
     import fcntl
     import termios
 
@@ -65,4 +67,4 @@ def look(connection: Any) -> Sight | None:
     except (OSError, struct.error):
         return None
     probes, under_way, last_answer = words[3], words[12], words[20]
-    return Sight(queued, probes > 0 or under_way > 0, last_answer / 1000)
+    return TcpState(queued, probes > 0 or under_way > 0, last_answer / 1000)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.transport import ByteStream, connect, serve, serve_once_free, succession
+from wallaroo_spark.transport import ByteStream, connect, port_handover, serve, serve_once_free
 
 
 async def echo(stream: ByteStream) -> None:
@@ -49,7 +49,7 @@ async def test_what_time_does_not_mend_is_raised_at_once() -> None:
 
 
 async def test_a_port_that_a_stranger_keeps_is_said_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(succession, "FREE_SECONDS", 0.1)
+    monkeypatch.setattr(port_handover, "FREE_SECONDS", 0.1)
     holder = await serve(echo, "127.0.0.1", 0)
     with pytest.raises(ConfigurationError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use; free"):
         await serve_once_free(echo, "127.0.0.1", holder.address[1], stopped=asyncio.Event())
