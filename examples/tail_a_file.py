@@ -12,10 +12,10 @@ import argparse
 import asyncio
 import contextlib
 
-from wallaroo_spark.connector import Connector, Lines, Progress
+from wallaroo_spark.connector import Connector, FeedProgress, Lines
 
 
-def show(progress: Progress) -> None:
+def show(progress: FeedProgress) -> None:
     """Say how far the file is committed."""
     print(f"sent {progress.messages} lines, committed up to byte {progress.acknowledged or 0}", flush=True)
 
