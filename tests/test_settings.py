@@ -10,7 +10,7 @@ from typing import Any
 import mypy.api
 import pytest
 
-from wallaroo_spark.cli.settings_page import TABLES, settings_page
+from wallaroo_spark.cli.pages.settings import TABLES, settings_page
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.settings import (
     Kind,
@@ -160,7 +160,7 @@ def test_a_wrong_argument_is_an_error_for_mypy(tmp_path: Path) -> None:
 def test_the_page_is_the_one_the_tables_make() -> None:
     written = PAGE.read_text(encoding="utf-8")
 
-    assert written == settings_page(), "run: python -m wallaroo_spark.cli.settings_page > docs/settings.md"
+    assert written == settings_page(), "run: python -m wallaroo_spark.cli.pages.settings > docs/settings.md"
 
 
 def test_every_setting_is_explained() -> None:

@@ -17,10 +17,10 @@ import pytest
 
 from tests.cli.conftest import COOKIE, PROGRAM, Run
 from tests.conftest import ROOT
-from wallaroo_spark.cli import receiving
-from wallaroo_spark.cli.receive_config import ReceiveConfig, parse
-from wallaroo_spark.cli.receive_view import PlainView
-from wallaroo_spark.cli.receiving import Snapshot
+from wallaroo_spark.cli.receive import running
+from wallaroo_spark.cli.receive.config import ReceiveConfig, parse
+from wallaroo_spark.cli.receive.running import Snapshot
+from wallaroo_spark.cli.receive.view import PlainView
 from wallaroo_spark.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def config(tmp_path: Path) -> Callable[..., ReceiveConfig]:
 def test_an_available_now_run_ends_by_itself(spark: SparkSession, config: Callable[..., ReceiveConfig]) -> None:
     view = Recorder()
 
-    stopped_by = receiving.receive(config(trigger={"availableNow": True}, quietSeconds=0), view)
+    stopped_by = running.receive(config(trigger={"availableNow": True}, quietSeconds=0), view)
 
     assert stopped_by is None
     assert view.said[1].endswith("rows go to noop; it ends when all is read.")
@@ -162,7 +162,7 @@ def test_a_signal_stops_the_query_in_good_order(
     view = Recorder(lambda: os.kill(os.getpid(), number))
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
 
-    stopped_by = receiving.receive(config(), view)
+    stopped_by = running.receive(config(), view)
 
     assert stopped_by == number
     assert view.said[-2] == f"Stopping ({number.name}) …"
@@ -183,7 +183,7 @@ def test_what_spark_refuses_is_one_sentence(
     spark: SparkSession, config: Callable[..., ReceiveConfig], changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
-        receiving.receive(config(**changes), Recorder())
+        running.receive(config(**changes), Recorder())
 
     assert "\n" not in caught.value.message
 
@@ -194,8 +194,8 @@ def test_a_failed_query_gives_our_own_reason_where_there_is_one() -> None:
     )
     theirs = Exception("[STREAM_FAILED] Disk is full.\n\tat org.apache")
 
-    assert receiving._failed(ours).message == "the query failed: stream 7 is gone; wait"
-    assert receiving._failed(theirs).message == (
+    assert running._failed(ours).message == "the query failed: stream 7 is gone; wait"
+    assert running._failed(theirs).message == (
         "the query failed: [STREAM_FAILED] Disk is full; once that is mended, start it again: it goes on from its "
         "checkpoint"
     )
@@ -223,7 +223,7 @@ def test_a_line_that_says_nothing_new_comes_more_seldom() -> None:
 def test_standard_error_of_what_starts_inside_goes_to_the_file(tmp_path: Path) -> None:
     file = tmp_path / "spark.log"
 
-    with receiving._standard_error_to(str(file)):
+    with running._standard_error_to(str(file)):
         subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write('noise')"], check=True)
 
     assert file.read_text(encoding="utf-8") == "noise"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wallaroo_spark.cli.receive_config import ReceiveConfig, Sink, load, parse
+from wallaroo_spark.cli.receive.config import ReceiveConfig, Sink, load, parse
 from wallaroo_spark.errors import ConfigurationError
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from wallaroo_spark.cli.receive_config import parse
-from wallaroo_spark.cli.receive_view import LiveView
-from wallaroo_spark.cli.receiving import Snapshot
+from wallaroo_spark.cli.receive.config import parse
+from wallaroo_spark.cli.receive.running import Snapshot
+from wallaroo_spark.cli.receive.view import LiveView
 from wallaroo_spark.cli.send_inputs import SendInput
 from wallaroo_spark.cli.send_view import BarView, make_view
 from wallaroo_spark.cli.tables import faults, slots_table

@@ -1,6 +1,6 @@
 """The page of the command line, written from the help of its verbs.
 
-Run ``python -m wallaroo_spark.cli.pages > docs/cli.md`` after a verb's options have changed.
+Run ``python -m wallaroo_spark.cli.pages.commands > docs/cli.md`` after a verb's options have changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HEAD = """\
 
 `pip install 'wallaroo-spark[cli]'` is enough for `send` and `sink`; `status` needs `[worker]` beside it, `receive` and
 `demo` need `[all]`, or `[worker,cli]` where there is a Spark already. This page is generated from the commands' own
-help by `python -m wallaroo_spark.cli.pages > docs/cli.md`.
+help by `python -m wallaroo_spark.cli.pages.commands > docs/cli.md`.
 
 Errors are one sentence on standard error. The exit status is 0 when all is well, 1 after an error, 2 when the command
 was not understood, 130 after Ctrl-C.

@@ -39,20 +39,20 @@ def receive(
     """
     from rich.console import Console
 
-    from wallaroo_spark.cli import receiving
-    from wallaroo_spark.cli.receive_config import load
-    from wallaroo_spark.cli.receive_view import LiveView, PlainView
+    from wallaroo_spark.cli.receive import running
+    from wallaroo_spark.cli.receive.config import load
+    from wallaroo_spark.cli.receive.view import LiveView, PlainView
 
     loaded = load(config, overrides)
     console = Console()
     if plain or not (console.is_terminal and sys.stdout.isatty()):
         with PlainView(every) as lines:
-            stopped_by = receiving.receive(loaded, lines, show_registry=show_registry, spark_log=spark_log or "")
+            stopped_by = running.receive(loaded, lines, show_registry=show_registry, spark_log=spark_log or "")
     else:
-        log = spark_log or receiving.new_spark_log(loaded.receiver)
+        log = spark_log or running.new_spark_log(loaded.receiver)
         try:
             with LiveView(console, log) as live:
-                stopped_by = receiving.receive(loaded, live, show_registry=show_registry, spark_log=log)
+                stopped_by = running.receive(loaded, live, show_registry=show_registry, spark_log=log)
         except Exception:
             click.echo(f"Spark's own messages are in {log}.", err=True)
             raise

@@ -1,6 +1,6 @@
 """The reference page of the options, written from their table.
 
-Run ``python -m wallaroo_spark.cli.reference > docs/options.md`` after the table has changed.
+Run ``python -m wallaroo_spark.cli.pages.options > docs/options.md`` after the table has changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HEAD = """\
 
 The DataSource, the YAML file of `wallaroo-spark receive` and the command line take the same options by the same
 names; upper and lower case are not told apart. This page is generated from the table in `wallaroo_spark/options.py`
-by `python -m wallaroo_spark.cli.reference > docs/options.md`.
+by `python -m wallaroo_spark.cli.pages.options > docs/options.md`.
 
 An option marked *secret* is never printed. In place of its value it takes `env:NAME`, the name of an environment
 variable, or `file:PATH`, a file that holds it; a newline at the file's end is not part of the secret.

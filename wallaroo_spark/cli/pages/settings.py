@@ -1,6 +1,6 @@
 """The page of the settings that classes and functions take, written from their tables.
 
-Run ``python -m wallaroo_spark.cli.settings_page > docs/settings.md`` after a table has changed.
+Run ``python -m wallaroo_spark.cli.pages.settings > docs/settings.md`` after a table has changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HEAD = """\
 
 What classes and functions of the package take as arguments. Each section is a table in the code, from which the
 parameters, their types and limits, the docstrings, the flags of the command line and this page are made; the page by
-`python -m wallaroo_spark.cli.settings_page > docs/settings.md`. A settings object refuses a value outside its limits
+`python -m wallaroo_spark.cli.pages.settings > docs/settings.md`. A settings object refuses a value outside its limits
 when it is made. The options of a receiver are on [their own page](options.md), and
 the settings of sinks and topics on the pages [sinks](sinks.md) and [topics](pubsub.md).
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from wallaroo_spark.cli.receive_config import ReceiveConfig
+from wallaroo_spark.cli.receive.config import ReceiveConfig
 from wallaroo_spark.cli.signals import Signals, java_waits
 from wallaroo_spark.errors import ConfigurationError, WallarooError
 

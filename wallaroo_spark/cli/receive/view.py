@@ -15,8 +15,8 @@ from rich.logging import RichHandler
 from rich.text import Text
 
 from wallaroo_spark.cli.common import count, set_up_logging, size
-from wallaroo_spark.cli.receive_config import ReceiveConfig
-from wallaroo_spark.cli.receiving import Snapshot
+from wallaroo_spark.cli.receive.config import ReceiveConfig
+from wallaroo_spark.cli.receive.running import Snapshot
 from wallaroo_spark.cli.tables import faults, slot_note, slots_table
 
 RATE_SECONDS = 5.0

@@ -1,7 +1,7 @@
 """The tables of settings in ``docs/sinks.md`` and ``docs/pubsub.md``, written from the tables in the code.
 
-Run ``python -m wallaroo_spark.cli.settings_tables docs`` after a table has changed. A page says with a comment where a
-table begins and ends.
+Run ``python -m wallaroo_spark.cli.pages.settings_tables docs`` after a table has changed. A page says with a
+comment where a table begins and ends.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from wallaroo_spark.cli.settings_page import settings_table
+from wallaroo_spark.cli.pages.settings import settings_table
 from wallaroo_spark.pubsub.publishing.settings import TopicSettings
 from wallaroo_spark.pubsub.subscribing.settings import SubscriptionSettings, TopicSourceSettings
 from wallaroo_spark.sinks.settings import (

@@ -1,7 +1,7 @@
 """The state diagrams of the protocol and of two-phase commit, drawn from the tables that run them.
 
-Run ``python -m wallaroo_spark.cli.diagrams > docs/states.md`` after a table of the protocol has changed; those of
-sinks, in ``docs/sinks.md``, are printed by ``python -m wallaroo_spark.cli.diagrams sinks``.
+Run ``python -m wallaroo_spark.cli.pages.states > docs/states.md`` after a table of the protocol has changed; those of
+sinks, in ``docs/sinks.md``, are printed by ``python -m wallaroo_spark.cli.pages.states sinks``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ HEAD = """\
 # Session and stream states
 
 Drawn from the tables in `wallaroo_spark/protocol/sessions/states.py` by
-`python -m wallaroo_spark.cli.diagrams > docs/states.md`. A frame or an event without an arrow is a protocol error: the
-offended side sends ERROR with a reason, reads nothing more, and closes.
+`python -m wallaroo_spark.cli.pages.states > docs/states.md`. A frame or an event without an arrow is a protocol
+error: the offended side sends ERROR with a reason, reads nothing more, and closes.
 
 """
 _SESSION_TEXT = (
