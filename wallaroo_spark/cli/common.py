@@ -1,4 +1,4 @@
-"""What the verbs share: the switch for tracebacks, logging, and numbers as people read them."""
+"""Parts that several verbs share: the switch for tracebacks, logging, and numbers as people read them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERRUPTED = 130
 TERMINATED = 143
 """The same for SIGTERM."""
 REPEAT_SECONDS = 60.0
-"""How long a warning is not repeated."""
+"""A warning is repeated after this time at the earliest."""
 _REMEMBERED = 1000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 

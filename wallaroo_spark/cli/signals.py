@@ -41,7 +41,7 @@ class Signals:
             signal.signal(number, handler)
 
     def install(self) -> None:
-        """Take the signals over; again after Spark has started, for it takes SIGINT for itself."""
+        """Install the handlers of signals; again after Spark has started, which installs its own for SIGINT."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 before = signal.signal(number, self._note)
@@ -60,7 +60,7 @@ def _not_a_cut_call(record: logging.LogRecord) -> bool:
 
 
 class _Hook:
-    """What the Java process runs before it ends."""
+    """The hook that the Java process runs before it ends."""
 
     def __init__(self, signals: Signals) -> None:
         self.done = threading.Event()
@@ -73,7 +73,7 @@ class _Hook:
         self.done.wait(HOOK_SECONDS)
 
     class Java:
-        """What Py4J has to know."""
+        """The Java interface that Py4J implements with this class."""
 
         implements = ("java.lang.Runnable",)
 

@@ -1,4 +1,4 @@
-"""``wallaroo-spark status``: what the registry, the workers of a receiver and a checkpoint say of what runs."""
+"""``wallaroo-spark status``: the state of a receiver from its registry, its workers and a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wallaroo_spark.registry import Lease, Registry
 
 ATTEMPTS = 2
-"""How often the registry is tried: a person waits for the answer."""
+"""Attempts to reach the registry: few, because a person waits for the answer."""
 ANSWER_SECONDS = 5.0
 WIDE = 200
 WAITING = (
@@ -30,7 +30,7 @@ SINKS = {
     "committed": "batch {batch} is decided, to commit, and not finished; the query finishes it, now or when it starts",
     "aborted": "batch {batch} was aborted; the query runs it again",
 }
-"""What is said of a sink in each state."""
+"""The text for a sink in each state."""
 
 
 @click.command(short_help="Show the workers of a running receiver, topics and sinks.")
@@ -107,11 +107,11 @@ def _print(answer: dict[str, Any], checkpoint: str) -> None:
 
 
 def look(registry: Registry, receiver: str, trust: Trust | None = None) -> dict[str, Any]:
-    """What there is to know, as JSON-ready values: ``receiver``, ``running``, ``driver`` and ``workers``, one a slot.
+    """The status, as JSON-ready values: ``receiver``, ``running``, ``driver`` and ``workers``, one a slot.
 
     ``trust`` is how the workers are verified, None when they speak plain text.
     When debugging, each worker that answers has its last events as ``story``.
-    Raises :class:`RegistryError` when the registry does not answer; a worker that does not is said to be unreachable.
+    Raises :class:`RegistryError` when the registry does not answer; a worker that does not is listed as unreachable.
     """
     fleet, leases, driver = registry.fleet(), registry.leases(), registry.locked_by("receiver")
     if not leases and driver is None:

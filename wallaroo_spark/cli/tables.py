@@ -21,7 +21,7 @@ _STYLES = {
 
 
 def slots_table(slots: Iterable[Mapping[str, Any]]) -> Table:
-    """One row a slot, from what :meth:`Receiver.status` says of each under ``workers``."""
+    """One row a slot, from ``workers`` of :meth:`Receiver.status`."""
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1))
     table.add_column("slot", no_wrap=True)
     table.add_column("state", no_wrap=True)

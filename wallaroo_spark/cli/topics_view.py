@@ -14,7 +14,7 @@ _STYLES = {"serving": "green", "vacant": "red"}
 
 
 def look_at_topics(topics: TopicCatalog) -> list[dict[str, Any]]:
-    """What runs in a registry, as JSON-ready values: ``topic``, ``driver``, ``identity`` and ``partitions``, each of
+    """The running topics, as JSON-ready values: ``topic``, ``driver``, ``identity`` and ``partitions``, each of
     these with its ``state``, ``address``, ``newest`` epoch and ``subscribers``.
 
     Raises :class:`RegistryError` when the registry does not answer.
@@ -43,7 +43,7 @@ def look_at_topics(topics: TopicCatalog) -> list[dict[str, Any]]:
 
 
 def topics_table(topics: Iterable[Mapping[str, Any]]) -> Table:
-    """One row a partition, from what :func:`look_at_topics` says."""
+    """One row a partition, from the result of :func:`look_at_topics`."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1))

@@ -21,9 +21,9 @@ from wallaroo_spark.steps import Step, passed
 log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
 ROUND_SECONDS = 0.5
-"""How often workers are looked for, whatever happens, and how soon one that did not answer is told again."""
+"""How often the announcer looks for workers, and how soon it repeats an announcement that was not answered."""
 TELL_SECONDS = 12.0
-"""How long whoever waits for the workers to be told waits at most: a little more than one call may take."""
+"""The longest wait for the workers to be told: a little more than one call may take."""
 _CLOSE_SECONDS = 10.0
 
 
@@ -105,7 +105,7 @@ class Announcer:
         """Spark has committed ``batch`` of the query of that epoch: have the workers that are known now told.
 
         The streams in ``undecided``, by scope and stream id, stand where they stood before.
-        What is said late, of a query that another has followed, is about another checkpoint and is passed over.
+        Commit notices of a query that another one has followed are about another checkpoint, and are ignored.
         """
         with self._changed:
             standing = self._standing
@@ -139,7 +139,7 @@ class Announcer:
             return {slot: (teller.lease, teller.client) for slot, teller in self._tellers.items()}
 
     def status(self, slot: int) -> dict[str, Any] | None:
-        """What a worker says of itself; None when it does not answer."""
+        """A worker's own status; None when it does not answer."""
         found = self.workers().get(slot)
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""What can be known to go wrong before anything starts, each as one sentence with the way out.
+"""Checks before anything starts: each mistake is refused in one sentence with the way out.
 
 Source: ``docs/spark.md``.
 """
@@ -63,7 +63,7 @@ def packages(version: Any = metadata.version) -> None:
 
 
 def java(version: str) -> None:
-    """Java 17 or newer; ``version`` is as the JVM says it, ``17.0.15`` or ``1.8.0_392``."""
+    """Java 17 or newer; ``version`` is the JVM's own, ``17.0.15`` or ``1.8.0_392``."""
     parts = [int(part) for part in re.findall(r"\d+", version)]
     major = parts[1] if parts[:1] == [1] and len(parts) > 1 else parts[0]
     if major < JAVA_NEEDED:
@@ -103,7 +103,7 @@ def combinations(options: Options) -> None:
 
 
 def addresses(options: Options) -> None:
-    """What workers are to listen at and to tell others. Raises :class:`ConfigurationError`."""
+    """Check the addresses that workers listen at and advertise. Raises :class:`ConfigurationError`."""
     for name, template in (("advertise", options.advertise), ("innerAdvertise", options.inner_advertise)):
         try:
             for slot in range(options.workers if template else 0):

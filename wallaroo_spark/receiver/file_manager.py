@@ -33,7 +33,7 @@ _STATE = "state"
 
 @contextlib.contextmanager
 def quick_on_local_disk(spark: Any, folder: str | None) -> Iterator[None]:
-    """A query that is started meanwhile writes its checkpoint without starting processes, where that can be.
+    """Within the block, a query that starts writes its checkpoint without starting processes, where that is possible.
 
     ``folder`` is the checkpoint on this machine's disk, None where it is elsewhere. A session in which somebody has set
     the manager keeps that one, and so does one without a JVM gateway.
@@ -67,7 +67,7 @@ def _manager(spark: Any) -> str | None:
 def forget_stale_checksums(folder: str) -> None:
     """Delete the checksums of state files that were written before the file they lie beside.
 
-    Raises nothing: a checksum that cannot be looked at is left, and Spark says so if it is wrong.
+    Raises nothing: a checksum that cannot be read is left, and Spark reports it if it is wrong.
     """
     for path, _, names in os.walk(os.path.join(folder, _STATE)):
         for name in names:

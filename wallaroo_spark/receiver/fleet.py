@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def serve_slot(setup: WorkerSetup) -> Work:
-    """What mapInPandas runs in an executor. Everything it needs is imported there."""
+    """The function that mapInPandas runs in an executor. It imports everything that it needs there."""
 
     def serve(rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         from wallaroo_spark.worker.run import run_worker

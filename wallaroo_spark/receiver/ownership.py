@@ -29,7 +29,7 @@ def require_own(
     """Have a started query's id be that in the checkpoint that is read here.
 
     Raises :class:`CheckpointError`, with the place that the query writes to and the one that is read, when it is not
-    after ``seconds``. Returns when the query has ended meanwhile, which says more, or when ``stopping`` is set.
+    after ``seconds``. Returns when the query has ended by then, whose own error says more, or when ``stopping`` is set.
     """
     until = time.monotonic() + (OWN_SECONDS if seconds is None else seconds)
     while (found := files.query_id()) != str(query.id):
@@ -54,7 +54,7 @@ def _elsewhere(query: Any, files: CheckpointFiles, found: str | None, written: s
 
 
 def _written_to(spark: Any, query: Any, location: str) -> str:
-    """Where Spark says that the query's checkpoint is."""
+    """The place of the query's checkpoint, as Spark reports it."""
     try:
         if classic_context(spark) is not None:
             return str(query._jsq.streamingQuery().resolvedCheckpointRoot())

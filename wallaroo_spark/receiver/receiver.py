@@ -170,7 +170,7 @@ class Receiver:
         return Secrets(self.registry_url, self._token)
 
     def status(self) -> dict[str, Any]:
-        """What an operator wants to know, as JSON-ready values."""
+        """The state of the workers and of the query, as JSON-ready values."""
         # Another thread may be starting or stopping the receiver: look at each part once.
         fleet, announcer, query = self._fleet, self._announcer, self._query
         files, watcher = self._files, self._watcher
@@ -188,13 +188,13 @@ class Receiver:
         }
 
     def stop(self) -> None:
-        """Stop the query, acknowledge what it has committed, and let the workers go. May be called again."""
+        """Stop the query, acknowledge what it has committed, and end the workers. May be called again."""
         self._patience.stopping.set()
         with self._lifecycle:
             self._shut_down()
 
     def _shut_down(self) -> None:
-        """Free all that there is, whatever goes wrong with the rest of it."""
+        """Stop and close every part, even when another part fails to."""
         self._patience.stopping.set()
         _running.discard(self)
         for step in (self._stop_query, self._stop_workers, self._let_go_of_registry):
@@ -276,7 +276,7 @@ class Receiver:
             self._verify_workers(self._announcer)
 
     def _verify_workers(self, announcer: Announcer) -> None:
-        """Have a certificate that cannot be verified end the start, for a query would wait for its workers for ever."""
+        """End the start when a worker's certificate cannot be verified: a query would wait for that worker for ever."""
         for slot, (_, client) in announcer.workers().items():
             try:
                 client.status()
@@ -304,7 +304,7 @@ class Receiver:
         )
 
     def _renew(self) -> None:
-        """What the driver holds in the registry, written again each round: Redis may have been emptied."""
+        """Write the driver's entries in the registry again, in each round: Redis may have been emptied."""
         registry, checkpoints, files = self._registry, self._checkpoints, self._files
         if registry is None or self._patience.stopping.is_set():
             return
@@ -322,7 +322,7 @@ class Receiver:
     def _publish(self) -> None:
         """Say what holds for the fleet: by ``query`` a source knows whether the query that it is of is ours."""
         registry = self._registry
-        # What was seen before a query began must not be written behind what was said of it.
+        # A state that was read before a query began must not overwrite the record of that query.
         with self._publishing:
             if registry is not None:
                 workers, token = str(self.options.workers), status_token(self._token)
@@ -367,7 +367,7 @@ class Receiver:
         return query
 
     def _read_beside(self, read: set[str] | None) -> list[Receiver]:
-        """The other receivers that a query reads, for it acknowledges to their connectors too."""
+        """The other receivers that a query reads; their connectors are acknowledged by its commits too."""
         if read is None:
             return []
         running = {receiver.name: receiver for receiver in list(_running)}
@@ -376,7 +376,7 @@ class Receiver:
 
     @contextlib.contextmanager
     def _held_still(self) -> Iterator[Self]:
-        """This receiver is neither started nor stopped meanwhile."""
+        """Within the block this receiver is neither started nor stopped."""
         if not self._lifecycle.acquire(timeout=STOP_SECONDS):
             raise ConfigurationError(f"receiver {self.name!r} is starting or stopping; start the query again then")
         try:

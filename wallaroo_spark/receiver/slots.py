@@ -1,4 +1,4 @@
-"""What an operator wants to know of a receiver's slots."""
+"""The status of a receiver's slots, for an operator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATUS_THREADS = 16
 
 
 def slots(records: list[JobRecord], announcer: Announcer | None, query: str) -> list[dict[str, Any]]:
-    """All slots' status, asked for at the same time; ``query`` is what the fleet's record says of it."""
+    """All slots' status, asked for at the same time; ``query`` is the query in the fleet's record."""
     with ThreadPoolExecutor(min(STATUS_THREADS, len(records)), "wallaroo-status") as pool:
         return list(pool.map(_slot, records, itertools.repeat(announcer), itertools.repeat(query)))
 

@@ -1,4 +1,4 @@
-"""What can be seen of a query before it starts: in Java's DataStreamWriter, or in the message of Spark Connect."""
+"""Properties of a query before it starts: from Java's DataStreamWriter, or from the message of Spark Connect."""
 
 from __future__ import annotations
 

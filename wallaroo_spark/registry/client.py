@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Registry:
-    """What the workers, the driver and the connectors of one receiver know of each other. See ``scripts`` for the keys.
+    """The shared records of one receiver's workers, driver and connectors. See ``scripts`` for the keys.
 
     Safe to share between threads, not between processes. Calls block for the network, for a few seconds at worst for
     each of ``attempts``; from asyncio, use ``asyncio.to_thread``. Every call may raise :class:`RegistryError`, and does
@@ -159,15 +159,15 @@ class Registry:
         self._run(f"unassign instances of slot {lease.slot}", scripts.UNCLAIM, ["assignments"], own, *instances)
 
     def publish_fleet(self, fleet: Mapping[str, str]) -> None:
-        """Say what holds for the whole fleet, such as the number of workers, in place of what was said before.
+        """Replace the record of the whole fleet, such as its number of workers.
 
-        Whoever may look at a receiver reads it, so it is nothing that lets anybody do more than that.
+        Everybody who may read a receiver's status reads it, so it holds nothing that permits more than that.
         """
         text = json.dumps(dict(fleet))
         self._connection.call("publish the fleet", lambda: self._connection.client.set(self._key("fleet"), text))
 
     def fleet(self) -> dict[str, str]:
-        """What was published last; empty when nothing was, or Redis was emptied since."""
+        """The record that was published last; empty when there is none, or Redis was emptied since."""
         text = self._get("read the fleet", "fleet")
         return self._read("read the fleet", _texts, text) if text is not None else {}
 
@@ -181,7 +181,7 @@ class Registry:
         self._run(f"unlock {what!r}", scripts.UNLOCK, [f"lock:{what}"], owner)
 
     def locked_by(self, what: str) -> str | None:
-        """Who has the lock called ``what``."""
+        """The owner of the lock called ``what``; None when it is free."""
         return self._get(f"look at lock {what!r}", f"lock:{what}")
 
     def _key(self, name: str) -> str:

@@ -4,7 +4,7 @@ A stream that is joined with itself, or loaded twice, has a source for each plac
 driver. Did each plan by itself, they would stand at different messages of a batch, of which nobody could tell which
 comes first where ids have no order; and in an AvailableNow run one would wait for acknowledgements that need the
 other's batch. Spark asks the sources of a query one after another, always in the same order, so a file that they share
-is enough: whoever holds its lock leads, and writes down where it has planned to.
+is enough: the source that holds its lock leads, and writes the end of each batch that it plans into the file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ except ImportError:  # pragma: no cover - Windows has no such locks; a source st
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
 SUCCESSION_SECONDS = 1.0
-"""How long, once, a leader is given to go that is of a query which has just ended."""
+"""How long a source waits, once, for the leader of a query that has just ended to give up its lock."""
 FORGOTTEN_SECONDS = 86_400.0
 """Files that nobody has written to for so long are removed; who has one open keeps it."""
 _PAUSE_SECONDS = 0.05
@@ -73,7 +73,7 @@ class Agreement:
             os.pwrite(self._descriptor, text, 0)
 
     def heard(self) -> dict[str, Any] | None:
-        """Where the leader has planned to; None before it has."""
+        """The end of the batch that the leader planned last; None before its first."""
         if self._descriptor is None:
             return None
         try:
@@ -91,14 +91,14 @@ class Agreement:
     def _take(self) -> bool:
         self._leads = self._descriptor is None or _locked(self._descriptor)
         if self._leads and self._descriptor is not None:
-            # What a leader before has said is of another query.
+            # The end that an earlier leader wrote belongs to another query.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, 0)
         return self._leads
 
 
 def followed(start: References, end: References, *, increasing: bool) -> dict[str, dict[str, Reference]]:
-    """Where a source that starts at ``start`` goes when the leader goes to ``end``: never back, where ids increase."""
+    """The end of a follower's batch from ``start`` on, when its leader's is ``end``: no increasing id goes back."""
     found = {scope: dict(streams) for scope, streams in start.items()}
     for scope, streams in end.items():
         known = found.setdefault(scope, {})

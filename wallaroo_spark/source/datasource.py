@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Secrets:
-    """What the source of one receiver must know and nobody may read: the registry's URL and the fleet's token."""
+    """Secrets that the source of one receiver needs: the registry's URL and the fleet's token."""
 
     registry: str = field(repr=False)
     token: str = field(repr=False)

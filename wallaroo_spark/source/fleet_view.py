@@ -1,4 +1,4 @@
-"""What the driver's reader process knows of the workers, kept fresh by threads of its own.
+"""The state of the workers as the driver's reader process knows it, kept up to date by threads of its own.
 
 ``latestOffset`` is asked some 80 times a second, so it is answered from here. The registry is only needed to find a
 worker for the first time; one that is known goes on being asked while the registry is away.
@@ -104,7 +104,7 @@ class FleetView:
             return {slot: view.lease.flight for slot, view in self._slots.items()}
 
     def connectors(self) -> list[dict[str, Any]]:
-        """What the workers say of the connectors that are connected, each with its age in seconds as ``idle``."""
+        """The connectors that are connected now, with the seconds since their last message as ``idle``."""
         found = []
         for view in self.slots().values():
             for connector in view.answer["connectors"]:

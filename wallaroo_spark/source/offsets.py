@@ -1,8 +1,8 @@
 """The source's offset: what Spark's offset log holds of it.
 
-A dictionary of JSON values: ``wallaroo`` is the format's version, ``receiver`` whose it is, ``streams`` the end
+A dictionary of JSON values: ``wallaroo`` is the format's version, ``receiver`` the receiver's name, ``streams`` the end
 reference of each stream by scope and decimal stream id; ``ids`` is there where they are ``opaque``, without an order.
-Two offsets that say the same are the same text, because Spark compares them as text. Source:
+Two offsets with the same references are the same text, because Spark compares them as text. Source:
 ``docs/architecture.md#the-source``.
 """
 
@@ -17,7 +17,7 @@ OFFSET_VERSION = 1
 
 
 def offset(receiver: str, references: References, message_ids: str = "increasing") -> dict[str, Any]:
-    """The offset that says exactly these references; ``message_ids`` is the option of that name."""
+    """The offset that holds exactly these references; ``message_ids`` is the option of that name."""
     streams = {
         scope: {stream_id: references[scope][stream_id] for stream_id in sorted(references[scope], key=int)}
         for scope in sorted(references)
@@ -28,6 +28,6 @@ def offset(receiver: str, references: References, message_ids: str = "increasing
 
 
 def references_of(value: Mapping[str, Any]) -> dict[str, dict[str, Reference]]:
-    """The references that an offset says; none for an empty offset."""
+    """The references in an offset; none for an empty one."""
     streams: dict[str, dict[str, Reference]] = value.get("streams", {})
     return streams

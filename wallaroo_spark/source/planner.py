@@ -14,7 +14,7 @@ from wallaroo_spark.references import PlannedRange, Reference, StreamKey, slot_o
 
 @dataclass(frozen=True)
 class Limits:
-    """What one batch may have: at most, and what it should wait for. None: no such limit."""
+    """The most that one batch may have, and the rows that it waits for. None means no such limit."""
 
     max_rows: int | None = None
     max_bytes: int | None = None
@@ -39,7 +39,7 @@ class Plan:
 def combine(answers: Mapping[int, Mapping[str, Any]]) -> Plan:
     """The slots' answers as one plan. Where two have the same stream the further end counts.
 
-    That happens while a stream moves; ids say which messages are meant, so either slot reads them rightly.
+    That happens while a stream moves to another slot. Ids name the messages, so that either slot reads the right ones.
     """
     ends: dict[str, dict[str, Reference]] = {}
     holders: dict[StreamKey, int] = {}
@@ -60,7 +60,7 @@ def _further(end: Reference, other: Reference) -> bool:
 
 
 def shares(answers: Mapping[int, Mapping[str, Any]], limits: Limits) -> dict[int, tuple[int | None, int | None]]:
-    """What each slot may give, in rows and bytes, in proportion to what it has; empty when all of it fits."""
+    """The rows and bytes that each slot may give, in proportion to those that it has; empty when all of them fit."""
     rows, size = (sum(answer[key] for answer in answers.values()) for key in ("rows", "bytes"))
     rows_over = limits.max_rows is not None and rows > limits.max_rows
     bytes_over = limits.max_bytes is not None and size > limits.max_bytes
@@ -82,7 +82,7 @@ def _share(limit: int | None, part: int, whole: int) -> int:
 
 
 def slot_of(planned: PlannedRange, holders: Mapping[StreamKey, int], assigned: Mapping[str, int]) -> int:
-    """The slot to ask first for a range: who has the stream, else where its messages can only be, else a guess."""
+    """The slot to ask first for a range: that of the stream, the only one that can have it, or a guess."""
     known = holders.get(planned.key)
     if known is not None:
         return known

@@ -22,12 +22,12 @@ from wallaroo_spark.steps import Step, passed
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
 PATIENCE_SECONDS = 0.5
-"""How long one worker is waited for before the others are asked again."""
+"""How long a read waits for one worker before it asks the others again."""
 REFRESH_SECONDS = 1.0
 LEAST_SILENCE_SECONDS = 5.0
-"""However short ``replayTimeout`` is, a worker may take so long over its next word."""
+"""A worker may take this long for its next answer, even when ``replayTimeout`` is shorter."""
 SHUN_SECONDS = 10.0
-"""How long a worker that fell silent is left alone while there are others to ask."""
+"""How long a worker that stopped answering is not asked, as long as there are others."""
 _SHOWN = 5
 
 
@@ -100,7 +100,7 @@ class Workers:
 
 
 def read_ranges(partition: RangePartition, registry: Callable[[], Registry]) -> Iterator[pa.RecordBatch]:
-    """The partition's rows. A worker that dies half-way is followed by whoever has the rest.
+    """The partition's rows. When a worker dies in the middle, the rest is read from the worker that has it by then.
 
     Raises :class:`ReplayError` when a range does not come within ``replay_timeout`` seconds without progress, unless
     data loss is allowed: then it is logged and left out.
@@ -140,7 +140,7 @@ def read_ranges(partition: RangePartition, registry: Callable[[], Registry]) -> 
 def _read_from(
     client: WorkerClient, missing: dict[int, PlannedRange], partition: RangePartition, wait: float, silence: float
 ) -> Iterator[pa.RecordBatch]:
-    """What one worker has of the missing ranges; ``missing`` is brought up to date as rows are handed on."""
+    """The rows of the missing ranges that one worker has; ``missing`` is updated as rows are returned."""
     indexes = list(missing)
     asked = [missing[index] for index in indexes]
     for batch, marks in client.read(asked, boundaries=partition.include_boundaries, wait=wait, silence=silence):

@@ -40,7 +40,7 @@ log = one_line(logging.getLogger("wallaroo_spark.source"))
 
 _LOOK_SECONDS = 0.1
 FIRST_LOOK_SECONDS = 5.0
-"""How long a source waits, once, for what the registry says of its receiver."""
+"""How long a source waits, once, for the registry's record of its receiver."""
 _QUERY_ID = "sql.streaming.queryId"
 
 
@@ -100,7 +100,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends: ``start`` itself when there is nothing to read. Never raises what may pass."""
+        """The end of the next batch: ``start`` itself when there is nothing to read. Raises nothing that may pass."""
         self._refuse_without_query()
         if not self._agreement.leads():
             return self._follow(start)
@@ -109,7 +109,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _follow(self, start: dict[str, Any]) -> dict[str, Any]:
-        """Where the source that was asked before this one has planned to."""
+        """The end of the batch that the leading source of this receiver has planned."""
         said = self._agreement.heard()
         if said is None:
             return start
@@ -133,7 +133,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _refuse_without_query(self) -> None:
         """Refuse to read for a query that the receiver did not start: its workers would let no connector in for it.
 
-        A receiver that starts a query has said so before. Where the registry is away nothing is known, and the query
+        A receiver records a query before it starts it. Where the registry is away nothing is known, and the query
         waits for it anyway.
         """
         if not self._looked:
@@ -143,7 +143,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise _not_started(self.options.receiver, "and it feeds none")
 
     def _limits(self, limit: ReadLimit) -> Limits:
-        """What Spark asks for; when it asks for what the options set, all of them count, for it can name but one."""
+        """The limits of a batch. Spark can name only one; if that is one of the options, all of the options hold."""
         options = self.options
         match limit:
             case ReadAllAvailable():
@@ -169,7 +169,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _plan(self, start: dict[str, Any], limits: Limits) -> Plan | None:
-        """What the workers that answer have behind ``start``; None when a worker did not answer."""
+        """The rows after ``start`` that the workers hold, as a plan; None when a worker did not answer."""
         references = references_of(start)
         slots = self._fleet.slots()
         try:
@@ -270,7 +270,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [self._partition(slot, by_slot[slot]) for slot in sorted(by_slot)]
 
     def _dissolved(self, to: Reference) -> bool:
-        """Whether an ephemeral range was of a slot that the fleet no longer has, so that nobody can say it is gone."""
+        """Whether an ephemeral range is of a slot that the fleet no longer has: no worker can report its loss."""
         slot = slot_of_ephemeral(to)
         return slot is not None and 0 < self._fleet.workers <= slot
 

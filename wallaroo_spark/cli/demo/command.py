@@ -38,7 +38,7 @@ _LOOK_SECONDS = 0.2
 
 @dataclass
 class Plan:
-    """What one run of the demo is to do."""
+    """The settings of one run of the demo."""
 
     folder: Path
     senders: list[Sender]
@@ -178,7 +178,7 @@ def _kill_a_worker(receiver: Receiver) -> str:
 
 
 def _check(console: Console, plan: Plan, spark: Any, sink: Sink) -> tuple[Reconciliation, bool]:
-    """What came out against what went in, and the totals against the files."""
+    """Compare the rows in the table with the lines of the files, and the totals with those of the files."""
     from wallaroo_spark.cli.demo import job
 
     console.print("reading files and Parquet again to reconcile them …")

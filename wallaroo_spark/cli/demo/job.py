@@ -48,7 +48,7 @@ def make_session(folder: Path) -> SparkSession:
 
 
 class Sink:
-    """Writes each batch; knows how many messages each committed one had."""
+    """Writes each batch, and counts the messages of each committed one."""
 
     def __init__(self, folder: Path, *, totals: bool) -> None:
         self.rows = folder / "rows"
@@ -65,7 +65,7 @@ class Sink:
 
     @property
     def filled(self) -> int:
-        """Batches that had messages; Spark runs the first one although it has none."""
+        """The number of batches with messages; Spark runs the first batch although it has none."""
         with self._lock:
             return sum(count > 0 for count in self.batches.values())
 
@@ -99,7 +99,7 @@ def minute() -> Any:
 
 
 def sums() -> list[Any]:
-    """What is added up."""
+    """The columns of the totals."""
     return [
         f.count(f.lit(1)).alias("orders"),
         f.sum("quantity").alias("items"),

@@ -87,7 +87,7 @@ def line_ends(file: Path) -> NDArray[np.int64]:
 
 
 def altered_lines(file: Path, table: pa.Table) -> int:
-    """How many rows hold other bytes than the line that ends at their id."""
+    """The number of rows whose bytes differ from the line that ends at their id."""
     altered = 0
     with file.open("rb") as lines:
         for message_id, value in _rows(table):

@@ -36,7 +36,7 @@ class Sender:
         return sum(self.messages.values())
 
     def take(self, line: str) -> None:
-        """Take note of what the connector said."""
+        """Record a line of progress from the connector."""
         said = json.loads(line)
         self.messages[said["file"]] = said["messages"]
         if said["acknowledged"] is not None:

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live picture on a terminal, a line now and then elsewhere."""
+"""The output of the demo while it runs: a live picture on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ FILE_FORMATS = ("parquet", "json", "csv", "orc", "text", "avro", "xml")
 
 @dataclass(frozen=True)
 class Sink:
-    """Where the rows go, in DataStreamWriter's words."""
+    """The sink of the rows: format and options of a DataStreamWriter."""
 
     format: str
     path: str = ""
@@ -59,7 +59,7 @@ def load(path: str, overrides: Sequence[str] = ()) -> ReceiveConfig:
 
 
 def parse(document: Mapping[str, Any], where: str) -> ReceiveConfig:
-    """The configuration in a YAML document; ``where`` says in errors which one it is."""
+    """The configuration in a YAML document; ``where`` names the document in errors."""
     sections, given = _split(document, where)
     sink = _mapping(sections, "sink", where)
     _known(sink, SINK_KEYS, "sink.", where)

@@ -20,9 +20,9 @@ from wallaroo_spark.cli.signals import Signals, java_waits
 from wallaroo_spark.errors import ConfigurationError, WallarooError
 
 POLL_SECONDS = 0.25
-"""How soon a signal, or the query's end, is noticed."""
+"""Interval of the looks for a signal and for the query's end."""
 LAST_PROGRESS_SECONDS = 5.0
-"""How long the numbers of a query that has ended are waited for; they come in a thread of Spark's."""
+"""The longest wait for the last progress of a query that has ended, which a thread of Spark's delivers."""
 
 _OURS = re.compile(r"^(?:[\w.]+: )?wallaroo_spark\.errors\.\w+: (.+)$", re.MULTILINE)
 _JAVA_CLASS = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: ")
@@ -31,7 +31,7 @@ _LONGEST = 500
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What there is to show of a receiver at one moment. ``seconds`` is the time since the query started."""
+    """The state of a receiver at one moment, to be shown. ``seconds`` is the time since the query started."""
 
     status: dict[str, Any]
     rows: int
@@ -61,7 +61,7 @@ class View(Protocol):
 def receive(
     config: ReceiveConfig, view: View, *, show_registry: bool = False, spark_log: str = ""
 ) -> signal.Signals | None:
-    """Run the receiver and its query until the query ends or a signal says so; returns that signal.
+    """Run the receiver and its query until the query ends or a signal arrives; returns that signal.
 
     ``spark_log`` is a file for what Spark's Java process and the workers write to standard error; empty leaves it
     there. Raises :class:`WallarooError` when the query fails or nothing can start, and :class:`KeyboardInterrupt` when
@@ -275,7 +275,7 @@ def _failed(error: Exception) -> WallarooError:
 
 
 def _is_sparks(error: Exception) -> bool:
-    """Whether Spark said so; some of its Java errors come through without a Python class of their own."""
+    """Whether Spark raised this error; some of its Java errors arrive without a Python class of their own."""
     from pyspark.errors import PySparkException
 
     return isinstance(error, PySparkException) or type(error).__name__ == "Py4JJavaError"

@@ -1,4 +1,4 @@
-"""What ``receive`` shows: a table that is kept up to date on a terminal, a line now and then elsewhere."""
+"""The output of ``receive``: a table that is kept up to date on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wallaroo_spark.cli.tables import faults, slot_note, slots_table
 RATE_SECONDS = 5.0
 """The rate shown is that of about so long."""
 IDLE_FACTOR = 6
-"""A line that says the same as the last one comes so many times more seldom."""
+"""A line that is equal to the last one is printed this many times less often."""
 
 
 class PlainView:
@@ -88,7 +88,7 @@ class LiveView:
         logging.getLogger("wallaroo_spark").handlers.clear()
 
     def starting(self, config: ReceiveConfig) -> None:
-        """Say what takes so long, until something better can be said."""
+        """Show what the start waits for, until there is progress to show."""
         workers = count(config.options.workers, "worker")
         self._live.start()
         self._update(Text(f"Starting Spark and {workers} of receiver {config.receiver!r} …"))
