@@ -137,7 +137,7 @@ def passes_errors_over() -> AbstractContextManager[Any]:
 
 def never_makes_room() -> AbstractContextManager[Any]:
     """A full worker keeps what it has, whoever waits for something else."""
-    return mock.patch.object(Shedding, "relieve", return_value=None)
+    return mock.patch.object(Shedding, "shed", return_value=None)
 
 
 def ends_batches_anywhere() -> AbstractContextManager[Any]:

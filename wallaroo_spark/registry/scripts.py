@@ -15,6 +15,18 @@ well below 2^53) are ever made Lua numbers, stream ids (u64) never.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Script:
+    """One atomic step: its name, the keys that it works on, in their order, and its Lua text."""
+
+    name: str
+    keys: tuple[str, ...]
+    source: str
+
+
 _COMMON = """
 local function now()
   local time = redis.call('TIME')
@@ -95,7 +107,9 @@ end
 
 # KEYS submission, leases. Returns the number, as text.
 # Looks at the leases too: workers put those back into an emptied Redis, whose clock may be behind that of the last one.
-NEXT_SUBMISSION = (
+NEXT_SUBMISSION = Script(
+    "next_submission",
+    ("submission", "leases"),
     _COMMON
     + """
 local number = math.max((redis.call('GET', KEYS[1]) or 0) + 1, now())
@@ -104,12 +118,14 @@ for _, stored in ipairs(redis.call('HVALS', KEYS[2])) do
 end
 redis.call('SET', KEYS[1], text(number))
 return text(number)
-"""
+""",
 )
 
 # KEYS leases, claims. ARGV 1 the lease wanted, as JSON (its generation is not looked at), 2 milliseconds it shall last.
 # Returns {'held', lease}, {'standby'}, or {'lost', the newer lease}.
-ACQUIRE = (
+ACQUIRE = Script(
+    "acquire",
+    ("leases", "claims"),
     _COMMON
     + """
 local want, at = cjson.decode(ARGV[1]), now()
@@ -128,12 +144,14 @@ if not same then
 end
 write(KEYS[1], want, at + ARGV[2])
 return {'held', cjson.encode(want)}
-"""
+""",
 )
 
 # KEYS leases, assignments, claims. ARGV 1 the lease, as JSON, 2 milliseconds it shall last, 3 how many instances
 # follow, 4… the instances, then the stream ids. Returns nothing, or the newer lease, as JSON.
-RENEW = (
+RENEW = Script(
+    "renew",
+    ("leases", "assignments", "claims"),
     _COMMON
     + _KEEP
     + """
@@ -148,11 +166,13 @@ for i = 4, last do
 end
 take(KEYS[1], KEYS[3], mine, last + 1)
 return false
-"""
+""",
 )
 
 # KEYS leases, claims. ARGV 1 the lease, as JSON.
-RELEASE = (
+RELEASE = Script(
+    "release",
+    ("leases", "claims"),
     _COMMON
     + """
 local mine = cjson.decode(ARGV[1])
@@ -162,13 +182,15 @@ if record and compare(record, mine) == 0 and record.holder == mine.holder then
   write(KEYS[1], record, 0)
   sweep(KEYS[2], function(slot) return slot == mine.slot end)
 end
-"""
+""",
 )
 
 # KEYS leases, assignments, claims. ARGV 1 the number of slots that remain.
 # A lease is not deleted, or its holder's next renewal would take Redis for emptied and put it back: it gives way to a
 # submission that nobody has, so that those of before are refused and the next one the driver makes is not.
-FORGET = (
+FORGET = Script(
+    "forget",
+    ("leases", "assignments", "claims"),
     _COMMON
     + """
 local workers = tonumber(ARGV[1])
@@ -183,7 +205,7 @@ for i = 1, #all, 2 do
 end
 sweep(KEYS[2], function(slot) return not slot or tonumber(slot) >= workers end)
 sweep(KEYS[3], function(slot) return tonumber(slot) >= workers end)
-"""
+""",
 )
 
 # KEYS leases, assignments. ARGV 1 instance, 2 the slot it knocked at, 3 the number of slots.
@@ -191,7 +213,9 @@ sweep(KEYS[3], function(slot) return tonumber(slot) >= workers end)
 # It is the slot knocked at, unless another one has the instance. A worker gives back those of which it holds nothing,
 # and with its lease goes its buffer: when it gives that up, or another one of the slot begins. A lease that has run
 # out may be that of a worker which stands still, so that one keeps what it has.
-ASSIGN = (
+ASSIGN = Script(
+    "assign",
+    ("leases", "assignments"),
     _COMMON
     + """
 local workers, knocked = tonumber(ARGV[3]), ARGV[2]
@@ -210,12 +234,14 @@ end
 local record = read(KEYS[1], knocked)
 redis.call('HSET', KEYS[2], ARGV[1], knocked .. ':' .. (record and record.generation or '0'))
 return {knocked, live(record, at) and record.connect or ''}
-"""
+""",
 )
 
 # KEYS leases, claims. ARGV 1 the lease, as JSON, 2 milliseconds it shall last, 3… the stream ids.
 # Returns {'held', {the ids that are the lease's now}}, or {'lost', the newer lease}.
-CLAIM = (
+CLAIM = Script(
+    "claim",
+    ("leases", "claims"),
     _COMMON
     + _KEEP
     + """
@@ -223,25 +249,35 @@ local mine = cjson.decode(ARGV[1])
 local newer = keep(KEYS[1], mine, ARGV[2])
 if newer then return {'lost', cjson.encode(newer)} end
 return {'held', take(KEYS[1], KEYS[2], mine, 3)}
-"""
+""",
 )
 
 # KEYS claims or assignments. ARGV 1 slot:generation, 2… the stream ids or instances.
-UNCLAIM = """
+_GIVE_UP = """
 for i = 2, #ARGV do
   if redis.call('HGET', KEYS[1], ARGV[i]) == ARGV[1] then redis.call('HDEL', KEYS[1], ARGV[i]) end
 end
 """
+UNCLAIM = Script("unclaim", ("claims",), _GIVE_UP)
+UNASSIGN = Script("unassign", ("assignments",), _GIVE_UP)
 
 # KEYS the lock. ARGV 1 owner, 2 milliseconds. Returns 1 when the owner has it now, else 0.
-LOCK = """
+LOCK = Script(
+    "lock",
+    ("lock:",),
+    """
 local owner = redis.call('GET', KEYS[1])
 if owner and owner ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
-"""
+""",
+)
 
 # KEYS the lock. ARGV 1 owner.
-UNLOCK = """
+UNLOCK = Script(
+    "unlock",
+    ("lock:",),
+    """
 if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
-"""
+""",
+)
