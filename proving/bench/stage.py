@@ -18,7 +18,6 @@ from typing import Any, Self
 from proving.bench.figures import rates
 from proving.bench.load import Load
 from proving.bench.usage import cpu_by_role, grown
-from tests.receiver.support import addresses
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis
 
@@ -228,7 +227,7 @@ class Installation:
         """Start a sender with instances and streams that no other has had."""
         self._loads += 1
         load = Load(
-            address=addresses(self.receiver).split(",")[0],
+            address=self.receiver.addresses[0],
             cookie=COOKIE,
             program=self.name,
             prefix=f"load-{self._loads}",

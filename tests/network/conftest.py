@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.network.proxy import Proxy
 from tests.network.query import Query
 from tests.worker.running import Fleet, Running, fleet
 from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.testing.proxy import Proxy
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from tests.network.proxy import Proxy, Trouble
 from tests.waiting import eventually
 from tests.worker.peer import good
 from tests.worker.running import SECONDS, TOKEN, Fleet, Running
@@ -20,6 +19,7 @@ from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.source import ranges
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
+from wallaroo_spark.testing.proxy import Proxy, Trouble
 from wallaroo_spark.transport import parse_address
 from wallaroo_spark.worker.buffer import delivery
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.network.proxy import Proxy, Trouble
 from tests.network.query import Query
 from tests.network.test_connectors import MESSAGES, RETRY, lines, send
 from tests.waiting import eventually
 from tests.worker.running import COOKIE, Fleet, Running
 from wallaroo_spark.connector import Connector
 from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.testing.proxy import Proxy, Trouble
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.network.proxy import Proxy, Trouble
 from tests.sinks.server.serving import SECONDS, ServingSink
 from tests.sinks.two_phase.memory import pieces
 from tests.waiting import eventually
@@ -16,6 +15,7 @@ from wallaroo_spark.errors import SinkError, TransportError
 from wallaroo_spark.sinks import Prepared, Transaction
 from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
 from wallaroo_spark.sinks.settings import ConnectionSettings
+from wallaroo_spark.testing.proxy import Proxy, Trouble
 from wallaroo_spark.transport import parse_address
 
 pytestmark = pytest.mark.timeout(60)

@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from proving.processes import command_of, descendants
-from tests.network.proxy import Proxy
 from tests.receiver.support import addresses
 from tests.waiting import eventually
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryError
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.testing.proxy import Proxy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
