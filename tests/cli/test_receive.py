@@ -19,7 +19,7 @@ from tests.cli.conftest import COOKIE, PROGRAM, Run
 from tests.conftest import ROOT
 from wallaroo_spark.cli.receive import running
 from wallaroo_spark.cli.receive.config import ReceiveConfig, parse
-from wallaroo_spark.cli.receive.running import Snapshot
+from wallaroo_spark.cli.receive.running import QuerySnapshot
 from wallaroo_spark.cli.receive.view import PlainView
 from wallaroo_spark.errors import ConfigurationError
 
@@ -201,8 +201,8 @@ def test_a_failed_query_gives_our_own_reason_where_there_is_one() -> None:
     )
 
 
-def snapshot(rows: int) -> Snapshot:
-    return Snapshot({"workers": [], "query": {"committed_batch": 3}}, rows, 4, 10.0)
+def snapshot(rows: int) -> QuerySnapshot:
+    return QuerySnapshot({"workers": [], "query": {"committed_batch": 3}}, rows, 4, 10.0)
 
 
 def test_a_line_that_says_nothing_new_comes_more_seldom() -> None:

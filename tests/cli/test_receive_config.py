@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wallaroo_spark.cli.receive.config import ReceiveConfig, Sink, load, parse
+from wallaroo_spark.cli.receive.config import ReceiveConfig, SinkConfig, load, parse
 from wallaroo_spark.errors import ConfigurationError
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -33,7 +33,7 @@ def test_the_sample_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert isinstance(config, ReceiveConfig)
     assert config.receiver == "orders"
-    assert config.sink == Sink("parquet", "./receive/rows", "append", {"compression": "zstd"})
+    assert config.sink == SinkConfig("parquet", "./receive/rows", "append", {"compression": "zstd"})
     assert config.trigger == {"processingTime": "10 seconds"}
     assert config.options.memory_budget == 256 << 20
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from wallaroo_spark.cli.receive.config import parse
-from wallaroo_spark.cli.receive.running import Snapshot
+from wallaroo_spark.cli.receive.running import QuerySnapshot
 from wallaroo_spark.cli.receive.view import LiveView
 from wallaroo_spark.cli.send_inputs import SendInput
 from wallaroo_spark.cli.send_view import BarView, make_view
@@ -29,7 +29,7 @@ SLOTS: list[dict[str, Any]] = [
     {"slot": 0, "state": "serving", "submissions": 1, "last_error": "", "worker": WORKER},
     {"slot": 1, "state": "down", "submissions": 3, "last_error": "the executor was lost"},
 ]
-SNAPSHOT = Snapshot({"workers": SLOTS, "query": {"committed_batch": 7}}, 5000, 8, 10.0)
+SNAPSHOT = QuerySnapshot({"workers": SLOTS, "query": {"committed_batch": 7}}, 5000, 8, 10.0)
 CONFIG = parse({"receiver": "orders", "checkpoint": "c", "sink": {"format": "noop"}}, "r.yaml")
 
 
@@ -69,7 +69,7 @@ def test_the_live_table_shows_slots_rate_and_what_went_wrong(console: Console) -
     with LiveView(console, "/tmp/spark.log") as view:
         view.starting(CONFIG)
         view.listening(CONFIG, ["a:1", "b:2"], "redis://shown")
-        view.show(Snapshot(SNAPSHOT.status, 1000, 1, 8.0))
+        view.show(QuerySnapshot(SNAPSHOT.status, 1000, 1, 8.0))
         view.show(SNAPSHOT)
         view.stopping("SIGINT")
         view.ended(SNAPSHOT)

@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 
 from wallaroo_spark.errors import ConfigurationError, RegistryError
 from wallaroo_spark.registry import Registry
-from wallaroo_spark.registry.connection import Connection
+from wallaroo_spark.registry.connection import RedisConnection
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ class TopicCatalog:
         self._lease_seconds = lease_seconds
         self._attempts = attempts
         self._milliseconds = max(1, round(lease_seconds * 1000))
-        self._connection = Connection(url, attempts=attempts, timeout=min(3.0, max(0.5, lease_seconds / 3)))
+        self._connection = RedisConnection(url, attempts=attempts, timeout=min(3.0, max(0.5, lease_seconds / 3)))
         self._leases: dict[str, Registry] = {}
 
     def __repr__(self) -> str:

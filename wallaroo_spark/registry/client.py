@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from wallaroo_spark.registry.assignments import Assignments, Claims
-from wallaroo_spark.registry.connection import Connection
+from wallaroo_spark.registry.connection import RedisConnection
 from wallaroo_spark.registry.fleet_record import FleetRecord
 from wallaroo_spark.registry.leases import Leases
 from wallaroo_spark.registry.locks import Locks
@@ -15,10 +15,10 @@ from wallaroo_spark.registry.locks import Locks
 class Registry(Leases, Assignments, Claims, Locks, FleetRecord):
     """The shared records of one receiver's workers, driver and connectors. See ``scripts`` for the keys.
 
-    Safe to share between threads, not between processes. Calls block for the network, for a few seconds at worst for
-    each of ``attempts``; from asyncio, use ``asyncio.to_thread``. Every call may raise :class:`RegistryError`, and does
-    the same when run twice. ``url`` is that of :class:`Connection`; ``lease_seconds`` is how long a lease lasts without
-    being renewed.
+    Safe to share between threads, not between processes. Calls block for the network, for a few seconds at worst
+    for each of ``attempts``; from asyncio, use ``asyncio.to_thread``. Every call may raise :class:`RegistryError`,
+    and does the same when run twice. ``url`` is that of :class:`RedisConnection`; ``lease_seconds`` is how long a
+    lease lasts without being renewed.
 
     Raises :class:`ConfigurationError` for a URL that cannot be read and a receiver's name that cannot name keys.
     """
@@ -26,7 +26,7 @@ class Registry(Leases, Assignments, Claims, Locks, FleetRecord):
     def __init__(self, url: str, receiver: str, *, lease_seconds: float = 10.0, attempts: int = 5) -> None:
         # A few tries have to fit into a lease, or one lost packet would cost the slot.
         timeout = min(3.0, max(0.5, lease_seconds / 3))
-        super().__init__(Connection(url, attempts=attempts, timeout=timeout), receiver, lease_seconds)
+        super().__init__(RedisConnection(url, attempts=attempts, timeout=timeout), receiver, lease_seconds)
 
     def __repr__(self) -> str:
         return f"Registry({self._connection.endpoint!r}, {self._receiver!r})"

@@ -33,7 +33,7 @@ _PASSING = (
 _OF_A_CLUSTER = "+cluster:"
 
 
-class Connection:
+class RedisConnection:
     """A pool of connections to one Redis, or to the nodes of one Redis Cluster, safe to share between threads.
 
     ``url`` is ``redis://``, ``rediss://`` (TLS; an own authority is named by ``?ssl_ca_certs=FILE``) or ``unix://``, or
@@ -66,7 +66,7 @@ class Connection:
         )
 
     def __repr__(self) -> str:
-        return f"Connection({self.endpoint!r})"
+        return f"RedisConnection({self.endpoint!r})"
 
     @property
     def client(self) -> Any:

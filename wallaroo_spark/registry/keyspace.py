@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, RegistryError
-from wallaroo_spark.registry.connection import Connection
+from wallaroo_spark.registry.connection import RedisConnection
 from wallaroo_spark.registry.model import Lease
 from wallaroo_spark.registry.scripts import Script
 
@@ -20,7 +20,7 @@ class Keyspace:
     ``lease_seconds`` is how long a lease lasts. Raises :class:`ConfigurationError` for a name that cannot name keys.
     """
 
-    def __init__(self, connection: Connection, receiver: str, lease_seconds: float) -> None:
+    def __init__(self, connection: RedisConnection, receiver: str, lease_seconds: float) -> None:
         if not receiver or "{" in receiver or "}" in receiver:
             raise ConfigurationError(
                 f"option receiver: {receiver!r} cannot name keys in Redis; give a name without braces",

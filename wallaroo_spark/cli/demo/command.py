@@ -22,11 +22,11 @@ from rich.table import Table
 from wallaroo_spark.cli.demo.orders import write_orders
 from wallaroo_spark.cli.demo.reconcile import Reconciliation, line_ends, reconcile
 from wallaroo_spark.cli.demo.senders import Sender, Senders, plan_senders
-from wallaroo_spark.cli.demo.view import Scene, View
+from wallaroo_spark.cli.demo.view import DemoView, Scene
 from wallaroo_spark.errors import ConfigurationError, WallarooError
 
 if TYPE_CHECKING:
-    from wallaroo_spark.cli.demo.job import Sink
+    from wallaroo_spark.cli.demo.job import CountingSink
     from wallaroo_spark.receiver import Receiver
 
 WORKERS = 2
@@ -37,7 +37,7 @@ _LOOK_SECONDS = 0.2
 
 
 @dataclass
-class Plan:
+class DemoPlan:
     """The settings of one run of the demo."""
 
     folder: Path
@@ -80,7 +80,7 @@ def demo(files: tuple[Path, ...], messages: int, kill_worker: bool, as_json: boo
         console.print("starting Spark, an embedded Redis and two workers …")
         spark = job.make_session(folder)
         try:
-            sink = job.Sink(folder, totals=plan.made_orders)
+            sink = job.CountingSink(folder, totals=plan.made_orders)
             _run(console, plan, spark, sink)
             result, matching = _check(console, plan, spark, sink)
         finally:
@@ -105,7 +105,7 @@ def _quiet(log: Path) -> Iterator[IO[str]]:
             os.close(saved)
 
 
-def _prepare(console: Console, folder: Path, files: tuple[Path, ...], messages: int, kill_worker: bool) -> Plan:
+def _prepare(console: Console, folder: Path, files: tuple[Path, ...], messages: int, kill_worker: bool) -> DemoPlan:
     made = not files
     if made:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -119,10 +119,10 @@ def _prepare(console: Console, folder: Path, files: tuple[Path, ...], messages: 
             raise ConfigurationError("a file is named twice; name each once")
     senders = plan_senders(paths, [path.stem for path in paths] if made else None)
     totals = {str(path): len(line_ends(path)) for path in paths}
-    return Plan(folder, senders, totals, made, kill_worker)
+    return DemoPlan(folder, senders, totals, made, kill_worker)
 
 
-def _run(console: Console, plan: Plan, spark: Any, sink: Sink) -> None:
+def _run(console: Console, plan: DemoPlan, spark: Any, sink: CountingSink) -> None:
     from wallaroo_spark.receiver import Receiver
 
     cookie = secrets.token_urlsafe(16)
@@ -132,14 +132,16 @@ def _run(console: Console, plan: Plan, spark: Any, sink: Sink) -> None:
         writer = receiver.stream().writeStream.foreachBatch(sink.write)
         query = receiver.start_query(writer, checkpoint=str(plan.folder / "checkpoint"))
         log = plan.folder / "connectors.log"
-        with Senders(plan.senders, receiver.registry_url, cookie, log) as senders, View(console) as view:
+        with Senders(plan.senders, receiver.registry_url, cookie, log) as senders, DemoView(console) as view:
             _watch(plan, view, receiver, query, sink, senders)
         failed = senders.failed()
         if failed:
             raise WallarooError(f"connectors {', '.join(failed)} gave up; {plan.folder / 'connectors.log'} says why")
 
 
-def _watch(plan: Plan, view: View, receiver: Receiver, query: Any, sink: Sink, senders: Senders) -> None:
+def _watch(
+    plan: DemoPlan, view: DemoView, receiver: Receiver, query: Any, sink: CountingSink, senders: Senders
+) -> None:
     """Until every connector has ended; kills a worker on the way when asked to."""
     notes: list[str] = []
     to_kill = plan.kill_worker
@@ -164,7 +166,7 @@ def _watch(plan: Plan, view: View, receiver: Receiver, query: Any, sink: Sink, s
             view.console.print(note)
 
 
-def _scene(plan: Plan, receiver: Receiver, sink: Sink, notes: list[str]) -> Scene:
+def _scene(plan: DemoPlan, receiver: Receiver, sink: CountingSink, notes: list[str]) -> Scene:
     return Scene(plan.senders, plan.totals, receiver.status(), sink.messages, sink.filled, notes)
 
 
@@ -177,7 +179,7 @@ def _kill_a_worker(receiver: Receiver) -> str:
     return f"killed worker {victim['slot']} (process {pid}) with {victim['worker']['sessions']} sessions"
 
 
-def _check(console: Console, plan: Plan, spark: Any, sink: Sink) -> tuple[Reconciliation, bool]:
+def _check(console: Console, plan: DemoPlan, spark: Any, sink: CountingSink) -> tuple[Reconciliation, bool]:
     """Compare the rows in the table with the lines of the files, and the totals with those of the files."""
     from wallaroo_spark.cli.demo import job
 
@@ -206,7 +208,7 @@ def _amounts(row: Any) -> tuple[str, str, str]:
     return f"{row['orders']:,}", f"{row['items']:,}", f"{row['cents'] / 100:,.2f}"
 
 
-def _report(plan: Plan, result: Reconciliation, matching: bool) -> None:
+def _report(plan: DemoPlan, result: Reconciliation, matching: bool) -> None:
     console = Console(highlight=False)
     table = Table(*result.counts(), title="reconciliation", title_justify="left")
     table.add_row(*(f"{count:,}" for count in result.counts().values()))

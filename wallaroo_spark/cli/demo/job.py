@@ -47,7 +47,7 @@ def make_session(folder: Path) -> SparkSession:
     )
 
 
-class Sink:
+class CountingSink:
     """Writes each batch, and counts the messages of each committed one."""
 
     def __init__(self, folder: Path, *, totals: bool) -> None:

@@ -38,7 +38,7 @@ class Scene:
 
 
 @dataclass
-class View:
+class DemoView:
     """Shows scenes as they come."""
 
     console: Console
@@ -46,7 +46,7 @@ class View:
     _last_line: float = 0.0
     _rates: list[tuple[float, int]] = field(default_factory=list)
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> DemoView:
         if self.console.is_terminal:
             self._live = Live(console=self.console, refresh_per_second=8, transient=False)
             self._live.start()

@@ -23,7 +23,7 @@ FILE_FORMATS = ("parquet", "json", "csv", "orc", "text", "avro", "xml")
 
 
 @dataclass(frozen=True)
-class Sink:
+class SinkConfig:
     """The sink of the rows: format and options of a DataStreamWriter."""
 
     format: str
@@ -38,7 +38,7 @@ class ReceiveConfig:
 
     receiver: str
     checkpoint: str
-    sink: Sink
+    sink: SinkConfig
     given: Mapping[str, Any]
     options: Options
     trigger: Mapping[str, Any] = field(default_factory=dict)
@@ -183,12 +183,12 @@ def _unknown(name: str, known: Sequence[str], where: str) -> ConfigurationError:
     return ConfigurationError(f"{where}: {name} is not known; {hint}", option=name)
 
 
-def _sink(given: Mapping[str, Any], where: str) -> Sink:
+def _sink(given: Mapping[str, Any], where: str) -> SinkConfig:
     mode = str(given.get("mode") or "append")
     if mode not in MODES:
         raise ConfigurationError(f"{where}: sink.mode {mode!r} is not one of {', '.join(MODES)}")
     options = _mapping(given, "options", where)
-    return Sink(str(given["format"]), str(given.get("path") or ""), mode, _texts(options))
+    return SinkConfig(str(given["format"]), str(given.get("path") or ""), mode, _texts(options))
 
 
 def _trigger(given: Mapping[str, Any], where: str) -> dict[str, Any]:

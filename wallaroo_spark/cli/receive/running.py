@@ -30,7 +30,7 @@ _LONGEST = 500
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class QuerySnapshot:
     """The state of a receiver at one moment, to be shown. ``seconds`` is the time since the query started."""
 
     status: dict[str, Any]
@@ -39,7 +39,7 @@ class Snapshot:
     seconds: float
 
 
-class View(Protocol):
+class QueryView(Protocol):
     """Shows a person what goes on."""
 
     def starting(self, config: ReceiveConfig) -> None:
@@ -48,18 +48,18 @@ class View(Protocol):
     def listening(self, config: ReceiveConfig, addresses: list[str], registry: str) -> None:
         """Connectors may come. ``registry`` is empty unless it is to be shown: it may hold a password."""
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: QuerySnapshot) -> None:
         """Called about once a second."""
 
     def stopping(self, why: str) -> None:
         """The query is being stopped."""
 
-    def ended(self, snapshot: Snapshot) -> None:
+    def ended(self, snapshot: QuerySnapshot) -> None:
         """All has ended in good order."""
 
 
 def receive(
-    config: ReceiveConfig, view: View, *, show_registry: bool = False, spark_log: str = ""
+    config: ReceiveConfig, view: QueryView, *, show_registry: bool = False, spark_log: str = ""
 ) -> signal.Signals | None:
     """Run the receiver and its query until the query ends or a signal arrives; returns that signal.
 
@@ -134,7 +134,7 @@ def start_query(receiver: Any, config: ReceiveConfig) -> Any:
         ) from error
 
 
-def _run(config: ReceiveConfig, session: Any, view: View, signals: Signals, show_registry: bool) -> None:
+def _run(config: ReceiveConfig, session: Any, view: QueryView, signals: Signals, show_registry: bool) -> None:
     from wallaroo_spark.receiver import Receiver
 
     with Receiver(session, config.receiver, **config.given) as receiver:
@@ -157,7 +157,7 @@ def _run(config: ReceiveConfig, session: Any, view: View, signals: Signals, show
     view.ended(last)
 
 
-def _watch(receiver: Any, query: Any, tally: _Tally, view: View, signals: Signals) -> None:
+def _watch(receiver: Any, query: Any, tally: _Tally, view: QueryView, signals: Signals) -> None:
     """Until the query ends or a signal comes. Raises :class:`WallarooError` when the query failed."""
     shown = 0.0
     while signals.received is None:
@@ -182,7 +182,7 @@ class _Tally:
 
         tally = self
 
-        class Listener(StreamingQueryListener):
+        class Reports(StreamingQueryListener):
             def onQueryStarted(self, event: Any) -> None:
                 """The numbers start at nothing."""
 
@@ -201,12 +201,12 @@ class _Tally:
         self.began = time.monotonic()
         self._ended = threading.Event()
         self._session = session
-        self._listener = Listener()
+        self._listener = Reports()
         session.streams.addListener(self._listener)
 
-    def snapshot(self, status: dict[str, Any]) -> Snapshot:
+    def snapshot(self, status: dict[str, Any]) -> QuerySnapshot:
         """The numbers now, beside a receiver's status."""
-        return Snapshot(status, self.rows, self.batches, time.monotonic() - self.began)
+        return QuerySnapshot(status, self.rows, self.batches, time.monotonic() - self.began)
 
     def wait(self, seconds: float) -> None:
         """Wait until Spark has reported the query's end, which comes after its last progress."""

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from wallaroo_spark.cli.common import count, set_up_logging, size
 from wallaroo_spark.cli.receive.config import ReceiveConfig
-from wallaroo_spark.cli.receive.running import Snapshot
+from wallaroo_spark.cli.receive.running import QuerySnapshot
 from wallaroo_spark.cli.tables import faults, slot_note, slots_table
 
 RATE_SECONDS = 5.0
@@ -51,7 +51,7 @@ class PlainView:
         if registry:
             self._echo(f"Registry: {registry}")
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: QuerySnapshot) -> None:
         """A line, when it is time for one."""
         line = in_one_line(snapshot)
         pause = self._every * (IDLE_FACTOR if line == self._said else 1)
@@ -63,7 +63,7 @@ class PlainView:
         """Say that it was understood."""
         self._echo(f"Stopping ({why}) …")
 
-    def ended(self, snapshot: Snapshot) -> None:
+    def ended(self, snapshot: QuerySnapshot) -> None:
         """Say what came of it."""
         self._echo(ended(snapshot))
 
@@ -101,7 +101,7 @@ class LiveView:
         if self._spark_log:
             self._print(f"Spark's own messages are in {self._spark_log}.")
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: QuerySnapshot) -> None:
         """Bring the table up to date."""
         self._rate.add(snapshot)
         head = Text(f"{_progress(snapshot)} · {count(round(self._rate.value))} rows/s", style="bold")
@@ -112,7 +112,7 @@ class LiveView:
         """Say that it was understood."""
         self._update(Text(f"Stopping ({why}) …"))
 
-    def ended(self, snapshot: Snapshot) -> None:
+    def ended(self, snapshot: QuerySnapshot) -> None:
         """Say what came of it."""
         self._live.stop()
         self._print(ended(snapshot))
@@ -131,7 +131,7 @@ class _Rate:
         self.value = 0.0
         self._seen: list[tuple[float, int]] = []
 
-    def add(self, snapshot: Snapshot) -> None:
+    def add(self, snapshot: QuerySnapshot) -> None:
         """Take another count in."""
         self._seen.append((snapshot.seconds, snapshot.rows))
         while len(self._seen) > 2 and self._seen[-1][0] - self._seen[0][0] > RATE_SECONDS:
@@ -148,7 +148,7 @@ def listening(config: ReceiveConfig, addresses: list[str]) -> str:
     return f"Receiver {config.receiver!r} listens on {workers}; rows go to {config.sink.format}{where}; {end}."
 
 
-def in_one_line(snapshot: Snapshot) -> str:
+def in_one_line(snapshot: QuerySnapshot) -> str:
     """A snapshot for a log: how far the query is, who is connected, how full the buffers are, what went wrong."""
     slots = snapshot.status["workers"]
     workers = [slot["worker"] for slot in slots if "worker" in slot]
@@ -163,13 +163,13 @@ def in_one_line(snapshot: Snapshot) -> str:
     return " · ".join(parts)
 
 
-def ended(snapshot: Snapshot) -> str:
+def ended(snapshot: QuerySnapshot) -> str:
     """The last sentence of a run that ended in good order."""
     rows, batches = count(snapshot.rows, "row"), count(snapshot.batches, "batch", "batches")
     return f"Ended in good order after {snapshot.seconds:.0f} s: {rows} in {batches}; the checkpoint holds the place."
 
 
-def _progress(snapshot: Snapshot) -> str:
+def _progress(snapshot: QuerySnapshot) -> str:
     batch = snapshot.status["query"]["committed_batch"]
     where = "no batch committed" if batch is None or batch < 0 else f"batch {batch} committed"
     return f"{where} · {count(snapshot.rows, 'row')}"
