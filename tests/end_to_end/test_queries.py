@@ -135,7 +135,7 @@ def test_the_trigger_once_is_refused_with_the_way_out(receiver: Receiver, tmp_pa
 def test_a_query_that_the_receiver_did_not_start_fails_with_the_way_out(
     receiver: Receiver, feeders: Feeders, tmp_path: Path
 ) -> None:
-    way_out = r"receiver 'orders' did not start this query, .*; start it with receiver\.start\("
+    way_out = r"receiver 'orders' did not start this query, .*; start it with receiver\.start_query\("
     plain = receiver.stream().writeStream.format("noop").option("checkpointLocation", str(tmp_path / "plain"))
     eventually(lambda: [slot["state"] for slot in receiver.status()["workers"]] == ["waiting"])
     alone = plain.start()

@@ -16,30 +16,12 @@ from typing import Any
 
 from pyarrow import fs
 
+from wallaroo_spark.sidecar.syncing import sync
 from wallaroo_spark.storage.hadoop import HadoopHandler
 from wallaroo_spark.storage.locations import is_local
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """Errors of a file system without hard links: mounted object stores, some network shares."""
-
-
-def sync_open_file(descriptor: int) -> None:
-    """Return when the disk has the data of an open file, or the names of an open folder."""
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # A mounted object store has nothing to sync.
-        if error.errno != errno.EINVAL:
-            raise
-
-
-def sync(path: str | os.PathLike[str]) -> None:
-    """Return when the disk has the data of a local file, or the names of a local folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        sync_open_file(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sync_names(filesystem: Any, folder: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wallaroo_spark.errors import SinkError, one_line
-from wallaroo_spark.sidecar.durable import sync, sync_open_file
+from wallaroo_spark.sidecar.syncing import sync, sync_open_file
 from wallaroo_spark.steps import SinkStep, passed
 
 log = one_line(logging.getLogger("wallaroo_spark.sinks"))
