@@ -204,3 +204,26 @@ def test_whichever_call_fails_as_a_session_is_refused_it_is_let_go_whole() -> No
         bench.state.validate()
         refused += 0 not in bench.state.connections.serving
     assert refused
+
+
+def test_whichever_call_fails_as_a_session_takes_anothers_place_the_other_is_let_go_whole() -> None:
+    superseded = 0
+    for calls in range(1, 100_000):
+        failing = Failing(calls)
+        bench = Bench()
+        older = bench.join(DRAFT_BE, "a")
+        older.open(1)
+        older.messages(1, [1, 2])
+        newer = bench.connect(DRAFT_BE, "a")
+        hello = newer.session.hello(version="0.0.1", cookie=COOKIE.encode(), program="", instance="a")
+        assert e.AskAssignment(newer.number, "a") in bench.state.handle(e.Received(((newer.number, hello),), NOON))
+        try:
+            with failing.counting():
+                bench.state.handle(e.Assigned(newer.number, "a", 0, "here:7100"))
+        except MemoryError:
+            continue
+        if not failing.failed:
+            break
+        bench.state.validate()
+        superseded += older.number not in bench.state.connections.serving
+    assert superseded

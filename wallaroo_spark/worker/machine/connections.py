@@ -107,7 +107,10 @@ class Connections:
         order. An error in this method is for the caller to handle, and then the state may be wrong.
         """
         self.counts["internal-errors"] += 1
-        cut_off = list(dict.fromkeys(connections))
+        # The error may also have come while another session, of which the event was not, was let go.
+        leaving = (one for one in self.by_number.values() if one.phase is ConnectionPhase.LEAVING)
+        half_gone = [one.number for one in leaving if one.deadline is None]
+        cut_off = list(dict.fromkeys([*connections, *half_gone]))
         self._put_in_order(cut_off)
         trace: Exception | None = error
         for number in cut_off:
