@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,44 @@ def test_a_manager_that_the_session_names_stays(spark: SparkSession, tmp_path: P
         with quick_on_local_disk(spark, str(tmp_path)):
             assert spark.conf.get(SETTING) == "theirs"
         assert spark.conf.get(SETTING) == "theirs"
+    finally:
+        spark.conf.unset(SETTING)
+
+
+@pytest.mark.spark
+def test_queries_that_start_at_once_each_get_it_and_leave_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    entered, left = threading.Event(), threading.Event()
+    seen: list[str | None] = []
+
+    def other() -> None:
+        entered.wait(60)
+        with quick_on_local_disk(spark, str(tmp_path)):
+            left.wait(60)
+            seen.append(spark.conf.get(SETTING, None))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with quick_on_local_disk(spark, str(tmp_path)):
+        entered.set()
+        # Time enough to come in, were it let in.
+        thread.join(0.5)
+    left.set()
+    thread.join(60)
+    assert [(name or "").endswith(f".{MANAGER}") for name in seen] == [True]
+    assert spark.conf.get(SETTING, None) is None
+
+
+@pytest.mark.spark
+def test_stale_checksums_are_deleted_whoever_has_set_the_manager(spark: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "state" / "1.delta"
+    file.parent.mkdir()
+    for path, when in ((file, 10), (checksum_of(file), 5)):
+        path.write_bytes(b"x")
+        os.utime(path, (when, when))
+    spark.conf.set(SETTING, "theirs")
+    try:
+        with quick_on_local_disk(spark, str(tmp_path)):
+            assert not checksum_of(file).exists()
     finally:
         spark.conf.unset(SETTING)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,7 @@ PACKAGES = (
 )
 MANAGER = "FileSystemBasedCheckpointFileManager"
 _STATE = "state"
+_starting = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -38,17 +40,22 @@ def quick_on_local_disk(spark: Any, folder: str | None) -> Iterator[None]:
     ``folder`` is the checkpoint on this machine's disk, None where it is elsewhere. A session in which somebody has set
     the manager keeps that one, and so does one without a JVM gateway.
     """
-    manager = _manager(spark) if folder is not None and spark.conf.get(SETTING, None) is None else None
-    if manager is None or folder is None:
+    if folder is None:
         yield
         return
+    # Whoever has set the manager, what a death left is in the way of the query.
     forget_stale_checksums(folder)
-    spark.conf.set(SETTING, manager)
-    try:
-        yield
-    finally:
-        # Spark has copied the session's settings for the query.
-        spark.conf.unset(SETTING)
+    # Receivers of one session start their queries in turn: one must not see the setting of another for its user's.
+    with _starting:
+        manager = _manager(spark) if spark.conf.get(SETTING, None) is None else None
+        if manager is not None:
+            spark.conf.set(SETTING, manager)
+        try:
+            yield
+        finally:
+            # Spark has copied the session's settings for the query.
+            if manager is not None:
+                spark.conf.unset(SETTING)
 
 
 def _manager(spark: Any) -> str | None:
