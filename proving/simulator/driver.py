@@ -17,7 +17,7 @@ from proving.simulator.worker import Worker
 from wallaroo_spark.checkpoint.model import QueryProgress
 from wallaroo_spark.checkpoint.watcher import CheckpointWatcher
 from wallaroo_spark.errors import CheckpointError, RegistryError
-from wallaroo_spark.receiver.announcer import TELL_SECONDS, Announcer, Standing, Teller
+from wallaroo_spark.receiver.announcer import TELL_SECONDS, Announcer, LastCommit, Teller
 from wallaroo_spark.references import References
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Driver(Part):
         epoch = self.announcer.next_epoch(epoch)
         batch = committed.batch if committed else -1
         self.sim.log(self.name, f"begins epoch {epoch % 10_000_000} behind batch {batch}")
-        self.announcer.begin(Standing(epoch, batch, committed.references if committed else {}))
+        self.announcer.begin(LastCommit(epoch, batch, committed.references if committed else {}))
         lagging = SimulatedFiles(self.world.checkpoint, lambda: int(self.sim.chance(0.1)))
         self._watcher = Watcher(lagging, RECEIVER, functools.partial(self._progressed, epoch))
 

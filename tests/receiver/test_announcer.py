@@ -12,7 +12,7 @@ from redis import Redis
 from tests.source.fleet import TOKEN, LiveFleet
 from tests.waiting import eventually
 from wallaroo_spark.inner.client import WorkerClient
-from wallaroo_spark.receiver.announcer import Announcer, Standing
+from wallaroo_spark.receiver.announcer import Announcer, LastCommit
 from wallaroo_spark.registry import EmbeddedRedis, Lease
 
 A = {"shop-1": {"7": 10}}
@@ -47,7 +47,7 @@ def known(fleet: LiveFleet, slot: int) -> tuple[Any, ...]:
 def test_an_epoch_grows_whatever_the_registry_numbers_it(fleet: LiveFleet) -> None:
     announcer = Announcer(fleet.registry, TOKEN, lambda: None)
     assert announcer.next_epoch(7) == 7
-    announcer.begin(Standing(7, -1, {}))
+    announcer.begin(LastCommit(7, -1, {}))
     assert announcer.next_epoch(3) == 8
     assert announcer.next_epoch(9) == 9
 
@@ -59,7 +59,7 @@ def test_a_worker_that_a_new_redis_numbers_lower_than_the_last_one_is_told(fleet
     with Redis.from_url(fleet.options.registry) as client:
         client.flushall()
     fleet.start(0)
-    announcer.begin(Standing(5, 2, A))
+    announcer.begin(LastCommit(5, 2, A))
     assert known(fleet, 0) == (True, 5, 2)
 
 
@@ -69,8 +69,8 @@ def test_workers_know_where_the_query_stands_before_it_starts(
     for slot in (0, 1):
         fleet.start(slot)
     announcer = make_announcer(fleet)
-    assert announcer.standing is None
-    announcer.begin(Standing(5, 2, A))
+    assert announcer.last_commit is None
+    announcer.begin(LastCommit(5, 2, A))
 
     assert [known(fleet, slot) for slot in (0, 1)] == [(True, 5, 2)] * 2
     announcer.commit(5, 3, B)
@@ -83,7 +83,7 @@ def test_a_worker_that_comes_later_or_takes_over_is_told_all_of_it(
 ) -> None:
     fleet.start(0, own_process=True)
     announcer = make_announcer(fleet)
-    announcer.begin(Standing(5, 2, A))
+    announcer.begin(LastCommit(5, 2, A))
     announcer.commit(5, 3, B)
     fleet.kill(0)
     announcer.commit(5, 4, B)
@@ -98,10 +98,10 @@ def test_a_stream_of_which_nobody_can_tell_how_far_it_is_stands_still(
     fleet: LiveFleet, make_announcer: Callable[..., Announcer]
 ) -> None:
     announcer = make_announcer(fleet)
-    announcer.begin(Standing(5, 2, A))
+    announcer.begin(LastCommit(5, 2, A))
     announcer.commit(5, 3, {"shop-2": {"8": 4}}, [("shop-1", "7"), ("shop-1", "9")])
 
-    assert announcer.standing == Standing(5, 3, {**A, "shop-2": {"8": 4}})
+    assert announcer.last_commit == LastCommit(5, 3, {**A, "shop-2": {"8": 4}})
 
 
 def test_what_is_said_late_of_another_query_reaches_no_worker(
@@ -109,11 +109,11 @@ def test_what_is_said_late_of_another_query_reaches_no_worker(
 ) -> None:
     fleet.start(0)
     announcer = make_announcer(fleet)
-    announcer.begin(Standing(5, 9, B))
-    announcer.begin(Standing(6, -1, A))
+    announcer.begin(LastCommit(5, 9, B))
+    announcer.begin(LastCommit(6, -1, A))
     announcer.commit(5, 10, B)
 
-    assert announcer.standing == Standing(6, -1, A)
+    assert announcer.last_commit == LastCommit(6, -1, A)
     assert known(fleet, 0) == (True, 6, -1)
     assert fleet.connect("shop-1").open("seven", id=7).reference == 10
 
@@ -121,11 +121,11 @@ def test_what_is_said_late_of_another_query_reaches_no_worker(
 def test_a_batch_that_is_not_newer_is_passed_over(fleet: LiveFleet, make_announcer: Callable[..., Announcer]) -> None:
     fleet.start(0)
     announcer = make_announcer(fleet)
-    announcer.begin(Standing(5, 3, B))
+    announcer.begin(LastCommit(5, 3, B))
     for batch in (2, 3):
         announcer.commit(5, batch, A)
 
-    assert announcer.standing == Standing(5, 3, B)
+    assert announcer.last_commit == LastCommit(5, 3, B)
 
 
 def test_a_worker_that_stands_still_delays_nobody_else(
@@ -135,7 +135,7 @@ def test_a_worker_that_stands_still_delays_nobody_else(
     fleet.start(1)
     # A call that stands still has no end here, so that whoever waits for it waits for ever.
     announcer = make_announcer(fleet, connect=functools.partial(WorkerClient, timeout=600.0))
-    announcer.begin(Standing(5, 2, A))
+    announcer.begin(LastCommit(5, 2, A))
     with fleet.stopped(0):
         # As the watcher does: each commit follows when its caller is free again.
         for batch in (3, 4, 5):
@@ -153,7 +153,7 @@ def test_a_query_begins_although_a_worker_stands_still(
     announcer = make_announcer(fleet, connect=functools.partial(WorkerClient, timeout=0.5))
     announcer.find_workers()
     with fleet.stopped(0):
-        announcer.begin(Standing(5, 2, A))
+        announcer.begin(LastCommit(5, 2, A))
         assert known(fleet, 1) == (True, 5, 2)
     eventually(lambda: known(fleet, 0) == (True, 5, 2))
 
@@ -172,7 +172,7 @@ def test_an_error_of_this_program_in_telling_a_worker_is_said_and_does_not_end_i
 
     fleet.start(0)
     announcer = make_announcer(fleet, connect=Faulty)
-    announcer.begin(Standing(5, 2, A))
+    announcer.begin(LastCommit(5, 2, A))
     announcer.commit(5, 3, B)
 
     eventually(lambda: known(fleet, 0) == (True, 5, 3))
@@ -194,7 +194,7 @@ def test_known_workers_are_told_while_redis_is_away(make_announcer: Callable[...
     with EmbeddedRedis() as redis, LiveFleet(redis.url, "away") as fleet:
         fleet.start(0)
         announcer = make_announcer(fleet)
-        announcer.begin(Standing(5, 2, A))
+        announcer.begin(LastCommit(5, 2, A))
         client = fleet.client(0)
         redis.stop()
         announcer.commit(5, 3, B)
@@ -212,7 +212,7 @@ def test_rounds_go_on_when_the_driver_cannot_renew_what_it_holds(
         raise RuntimeError("no luck")
 
     announcer = make_announcer(fleet, fail)
-    announcer.begin(Standing(5, 2, A))
+    announcer.begin(LastCommit(5, 2, A))
     eventually(lambda: announcer.error == "no luck")
     fleet.start(0)
 

@@ -1,4 +1,4 @@
-"""Tells every worker where the query stands: all of it to one that is new, what has changed to the others.
+"""Tells every worker the last commit: all references to a worker that is new, the changed ones to the others.
 
 The only path by which a committed reference reaches a worker. Source: ``docs/architecture.md#rules``, rule 1 and
 ``docs/decisions/acks-from-the-commit-log.md``.
@@ -28,11 +28,13 @@ _CLOSE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where the query stands. ``epoch`` grows with every start of a query; ``batch`` is -1 before the first commit."""
+class LastCommit:
+    """The last commit of the query that runs: its epoch, its batch, and the committed reference of each stream."""
 
     epoch: int
+    """Grows with every start of a query."""
     batch: int
+    """-1 before the first commit."""
     references: References
 
 
@@ -57,7 +59,7 @@ class Announcer:
         self._each_round = each_round
         self._connect = connect
         self._leases_seen = leases_seen
-        self._standing: Standing | None = None
+        self._last_commit: LastCommit | None = None
         self._tellers: dict[int, Teller] = {}
         self._changed = threading.Condition()
         self._stopping = threading.Event()
@@ -80,22 +82,22 @@ class Announcer:
             teller.stop()
 
     @property
-    def standing(self) -> Standing | None:
-        """Where the query stands; None before the first one has started."""
-        return self._standing
+    def last_commit(self) -> LastCommit | None:
+        """The last commit; None before the first query has started."""
+        return self._last_commit
 
     def next_epoch(self, number: int) -> int:
         """The epoch of a query that starts now: the registry's ``number``, as long as that grows.
 
         A Redis that has taken another's place may be behind it, and workers pass over what is of an older epoch.
         """
-        standing = self._standing
-        return max(number, standing.epoch + 1) if standing is not None else number
+        last_commit = self._last_commit
+        return max(number, last_commit.epoch + 1) if last_commit is not None else number
 
-    def begin(self, standing: Standing) -> None:
+    def begin(self, last_commit: LastCommit) -> None:
         """A query starts: tell all workers before it does. One that does not answer is told again later."""
         with self._changed:
-            self._standing = standing
+            self._last_commit = last_commit
         self.find_workers()
         self.settle()
 
@@ -108,26 +110,24 @@ class Announcer:
         Commit notices of a query that another one has followed are about another checkpoint, and are ignored.
         """
         with self._changed:
-            standing = self._standing
-            if standing is None or epoch != standing.epoch or batch <= standing.batch:
+            last_commit = self._last_commit
+            if last_commit is None or epoch != last_commit.epoch or batch <= last_commit.batch:
                 return
             if undecided:
-                references = _keeping(standing.references, references, undecided)
-            self._standing = Standing(epoch, batch, references)
+                references = _keeping(last_commit.references, references, undecided)
+            self._last_commit = LastCommit(epoch, batch, references)
             self._changed.notify_all()
 
     def settle(self, seconds: float = TELL_SECONDS) -> bool:
-        """Wait until every known worker has been told where the query stands now, or has not answered when it was;
-        whether that was so in time.
-        """
+        """Wait until every known worker has been told the last commit, or has not answered; False after ``seconds``."""
         with self._changed:
-            standing = self._standing
+            last_commit = self._last_commit
             for teller in self._tellers.values():
                 teller.refused = None
             self._changed.notify_all()
             return self._changed.wait_for(
                 lambda: all(
-                    standing is None or teller.told == standing or teller.refused is not None
+                    last_commit is None or teller.told == last_commit or teller.refused is not None
                     for teller in self._tellers.values()
                 ),
                 seconds,
@@ -173,7 +173,7 @@ class Announcer:
                 if known:
                     known.stop()
                 client = self._connect(lease.flight, self._token)
-                self._tellers[slot] = Teller(lease, client, self._changed, lambda: self._standing)
+                self._tellers[slot] = Teller(lease, client, self._changed, lambda: self._last_commit)
                 self._begin_to_tell(self._tellers[slot])
         self._leases_seen(leases)
 
@@ -183,21 +183,25 @@ class Announcer:
 
 
 class Teller:
-    """Tells one worker where the query stands, whenever that is news to it; runs in a thread of its own.
+    """Tells one worker the last commit, whenever it does not know it yet; runs in a thread of its own.
 
     ``changed`` guards what is read and written here, and is never held over a call. ``told`` is what the worker knows,
     None when that is not known; ``refused`` is why it was not told when it was last tried.
     """
 
     def __init__(
-        self, lease: Lease, client: WorkerClient, changed: threading.Condition, standing: Callable[[], Standing | None]
+        self,
+        lease: Lease,
+        client: WorkerClient,
+        changed: threading.Condition,
+        last_commit: Callable[[], LastCommit | None],
     ) -> None:
         self.lease = lease
         self.client = client
-        self.told: Standing | None = None
+        self.told: LastCommit | None = None
         self.refused: Exception | None = None
         self._changed = changed
-        self._standing = standing
+        self._last_commit = last_commit
         self._stopped = False
 
     def stop(self) -> None:
@@ -218,16 +222,16 @@ class Teller:
     def tell(self) -> None:
         """Tell it once, when there is news."""
         with self._changed:
-            standing, known = self._standing(), self.told
-        if standing is None or known == standing:
+            last_commit, known = self._last_commit(), self.told
+        if last_commit is None or known == last_commit:
             return
         refused = None
         try:
-            if known is None or known.epoch != standing.epoch:
-                self.client.rewind(standing.epoch, standing.batch, standing.references)
+            if known is None or known.epoch != last_commit.epoch:
+                self.client.rewind(last_commit.epoch, last_commit.batch, last_commit.references)
             else:
-                news = changed(known.references, standing.references)
-                self.client.committed(standing.epoch, standing.batch, news)
+                news = changed(known.references, last_commit.references)
+                self.client.committed(last_commit.epoch, last_commit.batch, news)
                 passed(Step.REFERENCES_SENT)
         except Exception as error:
             refused = error
@@ -236,13 +240,13 @@ class Teller:
             level = logging.WARNING if ours else logging.INFO
             log.log(level, "slot %d will be told again: %s", self.lease.slot, error, exc_info=ours)
         with self._changed:
-            self.refused, self.told = refused, None if refused else standing
+            self.refused, self.told = refused, None if refused else last_commit
             self._changed.notify_all()
 
     def _await_news(self) -> bool:
         """Whether there is something that the worker does not know yet; false once it is to be told nothing more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._standing() not in (None, self.told))
+            self._changed.wait_for(lambda: self._stopped or self._last_commit() not in (None, self.told))
             return not self._stopped
 
 

@@ -35,7 +35,7 @@ from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.inner.trust import fleet_keys, status_token
 from wallaroo_spark.options import Options, public_name, resolve_secret
 from wallaroo_spark.receiver import checks, writers
-from wallaroo_spark.receiver.announcer import Announcer, Standing
+from wallaroo_spark.receiver.announcer import Announcer, LastCommit
 from wallaroo_spark.receiver.file_manager import quick_on_local_disk
 from wallaroo_spark.receiver.fleet import Fleet
 from wallaroo_spark.receiver.ownership import require_own
@@ -174,7 +174,7 @@ class Receiver:
         # Another thread may be starting or stopping the receiver: look at each part once.
         fleet, announcer, query = self._fleet, self._announcer, self._query
         files, watcher = self._files, self._watcher
-        standing = announcer.standing if announcer else None
+        last_commit = announcer.last_commit if announcer else None
         return {
             "receiver": self.name,
             "warnings": self._warnings,
@@ -182,7 +182,7 @@ class Receiver:
             "query": {
                 "active": bool(query is not None and query.isActive),
                 "checkpoint": files.identity if files else None,
-                "committed_batch": standing.batch if standing else None,
+                "committed_batch": last_commit.batch if last_commit else None,
                 "watcher_error": watcher.error if watcher else None,
             },
         }
@@ -408,7 +408,7 @@ class Receiver:
         checks.decided(files.identity, committed)
         references = committed.references if committed else (self.options.starting_offsets or {})
         epoch = self._announcer.next_epoch(self._patience.ask(self._registry.next_submission))
-        self._announcer.begin(Standing(epoch, committed.batch if committed else -1, references))
+        self._announcer.begin(LastCommit(epoch, committed.batch if committed else -1, references))
         self._query_starts = True
         self._patience.ask(self._renew)
         self._watcher = CheckpointWatcher(files, self.name, functools.partial(self._progressed, epoch))
