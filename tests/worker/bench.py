@@ -228,7 +228,7 @@ class Bench:
 def ids_of(found: FoundRange | None) -> list[int | None]:
     """The message ids of a range that must be here."""
     assert found is not None
-    return [value for piece, _ in found.pieces for value in piece.stored["message_id"].to_pylist()]
+    return [value for part, _ in found.slices for value in part.stored["message_id"].to_pylist()]
 
 
 def names(frames: Iterable[Frame]) -> list[str]:

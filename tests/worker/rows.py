@@ -10,7 +10,7 @@ from wallaroo_spark.protocol import DRAFT_LE, Flags, Message
 from wallaroo_spark.references import Reference, StreamKey
 from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.buffer.held_stream import Extent, HeldStream
-from wallaroo_spark.worker.buffer.segments import Lots, Piece
+from wallaroo_spark.worker.buffer.segments import Lots, LotSlice
 
 KEY = StreamKey("shop-1", 1)
 ORIGIN = Origin(slot=3, generation=7)
@@ -71,9 +71,9 @@ def ids_of(of: HeldStream, start: Reference | None, end: Reference) -> list[int]
     positions = of.range(start, end)
     if positions is None:
         return None
-    return [value for piece, _ in of.delivery(*positions) for value in piece_ids(piece)]
+    return [value for part, _ in of.delivery(*positions) for value in slice_ids(part)]
 
 
-def piece_ids(piece: Piece) -> list[int]:
-    """The ids of a piece's rows, in order."""
-    return [int(value) for value in piece.lot.message_ids[piece.low : piece.high]]
+def slice_ids(part: LotSlice) -> list[int]:
+    """The ids of a slice's rows, in order."""
+    return [int(value) for value in part.lot.message_ids[part.low : part.high]]

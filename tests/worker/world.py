@@ -245,7 +245,7 @@ class World:
             if found is None:
                 missing.append(wanted)
             else:
-                values = [value for piece, _ in found.pieces for value in piece.stored["value"].to_pylist()]
+                values = [value for part, _ in found.slices for value in part.stored["value"].to_pylist()]
                 self.query.got[key] = [int.from_bytes(value[:4]) for value in values]
         self.bench.do(e.Wanted(tuple(missing)))
         self.react()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.worker.rows import ORIGIN, piece_ids, rows
+from tests.worker.rows import ORIGIN, rows, slice_ids
 from wallaroo_spark.columnar import StreamRows
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Fault
@@ -37,7 +37,7 @@ def take_in(buffer: Buffer, ledger: HeldStream, part: StreamRows) -> None:
 
 def found_ids(found: FoundRange | None) -> list[int]:
     assert found is not None
-    return [value for piece, _ in found.pieces for value in piece_ids(piece)]
+    return [value for part, _ in found.slices for value in slice_ids(part)]
 
 
 def test_what_is_taken_in_is_counted_and_what_is_committed_is_free_again(buffer: Buffer) -> None:
@@ -157,7 +157,7 @@ def test_a_planned_range_comes_in_pieces_with_what_each_leads_up_to(buffer: Buff
 
     assert found is not None
     assert found.name == "stream 1"
-    assert [(piece_ids(piece), reference) for piece, reference in found.pieces] == [([2], 2), ([3], 3)]
+    assert [(slice_ids(part), reference) for part, reference in found.slices] == [([2], 2), ([3], 3)]
     assert buffer.find(PlannedRange(A, 1, 9)) is None
 
 

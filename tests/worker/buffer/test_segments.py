@@ -52,7 +52,7 @@ def take_in(buffer: Buffer, *messages: tuple[int, int], size: int = 10) -> None:
 def values(buffer: Buffer, key: StreamKey, start: int | None, end: int) -> list[int]:
     found = buffer.find(PlannedRange(key, start, end))
     assert found is not None
-    return [value for piece, _ in found.pieces for value in piece.stored["message_id"].to_pylist()]
+    return [value for part, _ in found.slices for value in part.stored["message_id"].to_pylist()]
 
 
 def test_a_lot_counts_whole_with_each_of_its_segments(buffer: Buffer) -> None:
@@ -86,7 +86,7 @@ def test_what_was_found_before_is_delivered_as_it_was(buffer: Buffer) -> None:
     assert found is not None
     buffer.commit({A: 3})
     buffer.validate()
-    assert [piece.stored["message_id"].to_pylist() for piece, _ in found.pieces] == [[1]]
+    assert [part.stored["message_id"].to_pylist() for part, _ in found.slices] == [[1]]
 
 
 def test_a_lot_that_is_mostly_replayed_is_not_kept_whole(buffer: Buffer) -> None:
@@ -127,7 +127,7 @@ def test_messages_that_came_one_by_one_are_put_together(buffer: Buffer) -> None:
     assert buffer.used == LOT_OVERHEAD + 50 * (SEGMENT_OVERHEAD + ROW)
     assert values(buffer, A, None, 50) == list(range(2, 51, 2))
     assert values(buffer, B, None, 49) == list(range(1, 51, 2))
-    assert [v for piece, _ in found.pieces for v in piece.stored["message_id"].to_pylist()] == list(range(2, 51, 2))
+    assert [v for part, _ in found.slices for v in part.stored["message_id"].to_pylist()] == list(range(2, 51, 2))
     buffer.commit({A: 50, B: 49})
     assert buffer.used == 0
 

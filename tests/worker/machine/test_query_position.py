@@ -299,7 +299,7 @@ class TestRewinds:
 
         found = bench.find(planned)[DRAFT_KEY]
         assert found is not None
-        assert [piece.high - piece.low for piece, _ in found.pieces] == [2, 1]
+        assert [part.high - part.low for part, _ in found.slices] == [2, 1]
 
     def test_opaque_ids_survive_a_commit_between_ok_and_notify(self) -> None:
         bench = Bench(message_ids="opaque")

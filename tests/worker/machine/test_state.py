@@ -45,10 +45,10 @@ class TestMessages:
 
         assert found is not None
         assert found.name == "orders"
-        ((piece, reference),) = found.pieces
+        ((part, reference),) = found.slices
         assert reference == 3
-        assert (piece.instance, piece.received_at) == ("shop-1", NOON)
-        assert piece.stored["value"].to_pylist() == [b"x" * 10] * 3
+        assert (part.instance, part.received_at) == ("shop-1", NOON)
+        assert part.stored["value"].to_pylist() == [b"x" * 10] * 3
         assert bench.counts["messages"] == 3
 
     @revisions

@@ -13,16 +13,16 @@ from wallaroo_spark.protocol import Fault, broken
 from wallaroo_spark.references import PlannedRange, Reference, StreamKey
 from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.buffer.held_stream import Extent, HeldStream
-from wallaroo_spark.worker.buffer.segments import HeldLot, Lots, Piece
+from wallaroo_spark.worker.buffer.segments import HeldLot, Lots, LotSlice
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRange:
-    """A planned range that is held, as pieces to deliver, with the reference that each piece leads up to."""
+    """A planned range that is held, as slices of lots, with the reference that each slice leads up to."""
 
     key: StreamKey
     name: str
-    pieces: tuple[tuple[Piece, Reference], ...]
+    slices: tuple[tuple[LotSlice, Reference], ...]
 
 
 STREAM_OVERHEAD = 2048

@@ -16,10 +16,10 @@ from wallaroo_spark.columnar import STORED_SCHEMA, RowsOf
 from wallaroo_spark.inner.rows import Mark, no_rows, pack
 from wallaroo_spark.references import Reference
 from wallaroo_spark.worker.buffer.buffer import FoundRange
-from wallaroo_spark.worker.buffer.segments import Piece
+from wallaroo_spark.worker.buffer.segments import LotSlice
 
 ROWS_A_BATCH = 5_000
-"""Rows to gather before a batch leaves, so that a stream of small pieces does not become a stream of small batches.
+"""Rows to gather before a batch leaves, so that a stream of small slices does not become a stream of small batches.
 
 A lot that has this many rows leaves as it is; gathering costs a copy.
 """
@@ -28,7 +28,7 @@ BYTES_A_BATCH = 1 << 20
 
 class _Part(NamedTuple):
     range: int
-    piece: Piece
+    slice: LotSlice
     reference: Reference
 
 
@@ -37,9 +37,9 @@ def gather(found: Mapping[int, FoundRange]) -> Iterator[tuple[pa.RecordBatch, by
 
     Rows leave in the order in which they came in, whatever stream they are of.
     """
-    parts = [_Part(index, *delivered) for index, one in found.items() for delivered in one.pieces]
+    parts = [_Part(index, *delivered) for index, one in found.items() for delivered in one.slices]
     # A later lot has a higher serial, and within a lot a stream's rows are in order: so they stay in order.
-    parts.sort(key=lambda part: (part.piece.serial, part.piece.low))
+    parts.sort(key=lambda part: (part.slice.serial, part.slice.low))
     left = Counter(part.range for part in parts)
     marks: dict[int, Mark] = {index: (index, None, True) for index in found if index not in left}
     batch: list[_Part] = []
@@ -48,7 +48,7 @@ def gather(found: Mapping[int, FoundRange]) -> Iterator[tuple[pa.RecordBatch, by
         left[part.range] -= 1
         marks[part.range] = (part.range, part.reference, not left[part.range])
         batch.append(part)
-        rows, size = rows + part.piece.high - part.piece.low, size + part.piece.size
+        rows, size = rows + part.slice.high - part.slice.low, size + part.slice.size
         if rows >= ROWS_A_BATCH or size >= BYTES_A_BATCH:
             yield _columns(batch), _text(batch, found, marks)
             batch, marks, rows, size = [], {}, 0, 0
@@ -59,8 +59,12 @@ def gather(found: Mapping[int, FoundRange]) -> Iterator[tuple[pa.RecordBatch, by
 def _text(batch: list[_Part], found: Mapping[int, FoundRange], marks: Mapping[int, Mark]) -> bytes:
     of = []
     for part in batch:
-        piece, one = part.piece, found[part.range]
-        of.append(RowsOf(piece.instance, one.name, one.key.stream_id, piece.received_at, piece.high - piece.low))
+        lot_slice, one = part.slice, found[part.range]
+        of.append(
+            RowsOf(
+                lot_slice.instance, one.name, one.key.stream_id, lot_slice.received_at, lot_slice.high - lot_slice.low
+            )
+        )
     return pack(marks.values(), of)
 
 
@@ -69,22 +73,24 @@ NOTHING_YET = (no_rows(STORED_SCHEMA), _text([], {}, {}))
 
 
 def _columns(batch: list[_Part]) -> pa.RecordBatch:
-    stored = list(_stored([part.piece for part in batch]))
+    stored = list(_stored([part.slice for part in batch]))
     if not stored:
         return no_rows(STORED_SCHEMA)
     return pa.concat_batches(stored) if len(stored) > 1 else stored[0]
 
 
-def _stored(pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
-    """The columns of these pieces, lot by lot; pieces that follow each other in a lot are not copied."""
+def _stored(slices: list[LotSlice]) -> Iterator[pa.RecordBatch]:
+    """The columns of these slices, lot by lot; slices that follow each other in a lot are not copied."""
     begin = 0
-    for end in range(1, len(pieces) + 1):
-        if end < len(pieces) and pieces[end].lot is pieces[begin].lot:
+    for end in range(1, len(slices) + 1):
+        if end < len(slices) and slices[end].lot is slices[begin].lot:
             continue
-        mine, begin = pieces[begin:end], end
+        mine, begin = slices[begin:end], end
         low, high = mine[0].low, mine[-1].high
         stored = mine[0].lot.stored
-        if high - low == sum(piece.high - piece.low for piece in mine):
+        if high - low == sum(lot_slice.high - lot_slice.low for lot_slice in mine):
             yield stored.slice(low, high - low)
         else:
-            yield stored.take(pa.array(np.concatenate([np.arange(piece.low, piece.high) for piece in mine])))
+            yield stored.take(
+                pa.array(np.concatenate([np.arange(lot_slice.low, lot_slice.high) for lot_slice in mine]))
+            )

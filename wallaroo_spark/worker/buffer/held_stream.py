@@ -21,7 +21,7 @@ from wallaroo_spark.protocol import Fault, Flags, broken
 from wallaroo_spark.references import Reference, StreamKey
 from wallaroo_spark.worker.buffer.ephemeral import Origin, Passage
 from wallaroo_spark.worker.buffer.replays import NotIncreasing, ReferenceRule, rule_for
-from wallaroo_spark.worker.buffer.segments import HeldLot, Piece, Segment
+from wallaroo_spark.worker.buffer.segments import HeldLot, LotSlice, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,15 +301,15 @@ class HeldStream:
         size = 0
         for segment in self._within(begin, end):
             inside = segment.first >= begin and segment.end <= end
-            size += segment.size if inside else segment.piece(begin, end).size
+            size += segment.size if inside else segment.slice(begin, end).size
         return size
 
-    def delivery(self, begin: int, end: int) -> Iterator[tuple[Piece, Reference]]:
-        """The held rows at positions ``begin`` to ``end``, each piece with the reference that it leads up to."""
+    def delivery(self, begin: int, end: int) -> Iterator[tuple[LotSlice, Reference]]:
+        """The held rows at positions ``begin`` to ``end`` as slices of lots, each with the reference that it ends at."""
         for segment in self._within(begin, end):
-            piece = segment.piece(begin, end)
-            behind = segment.first + piece.high - segment.low
-            yield piece, self._origin.reference(behind) if self.ephemeral else piece.last_id
+            part = segment.slice(begin, end)
+            behind = segment.first + part.high - segment.low
+            yield part, self._origin.reference(behind) if self.ephemeral else part.last_id
 
     def range(self, start: Reference | None, end: Reference) -> tuple[int, int] | None:
         """The positions of a planned range (start, end] once all of it is here, None until then.

@@ -272,13 +272,13 @@ class Segment:
         self.first, self.low, self.high, self.size, self.last_id = begin, low, high, size, last_id
         self.held.shrink(less)
 
-    def piece(self, begin: int, end: int) -> Piece:
+    def slice(self, begin: int, end: int) -> LotSlice:
         """Its rows at positions ``begin`` to ``end``, of which it has some."""
         lot, low, high, size, last_id = self.held.lot, self.low, self.high, self.size, self.last_id
         if self.first < begin or self.end > end:
             low, high = self.place(max(begin, self.first)), self.place(min(end, self.end))
             size, last_id = int(lot.sizes[low:high].sum()), int(lot.message_ids[high - 1])
-        return Piece(lot, self.held.serial, low, high, size, last_id, self.received_at, self.instance)
+        return LotSlice(lot, self.held.serial, low, high, size, last_id, self.received_at, self.instance)
 
     def let_go(self) -> None:
         """Drop all rows."""
@@ -292,8 +292,8 @@ class Segment:
         return stable.astype(np.int64) + (self.first + 1)
 
 
-class Piece(NamedTuple):
-    """Rows of one stream to deliver: ``low`` to ``high`` of a lot, as it was when they were found.
+class LotSlice(NamedTuple):
+    """Consecutive rows of a lot, ``low`` to ``high``, to deliver: the lot as it was when the rows were found.
 
     ``serial`` is the lot's; ``size`` is in bytes; ``last_id`` is the last row's message id; ``received_at`` is in µs
     since 1970 UTC.
