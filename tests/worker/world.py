@@ -27,7 +27,7 @@ from wallaroo_spark.protocol import (
 from wallaroo_spark.references import PlannedRange, Reference, StreamKey
 from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.machine import events as e
-from wallaroo_spark.worker.machine.connection import ConnectionPhase
+from wallaroo_spark.worker.machine.connection_state import ConnectionPhase
 from wallaroo_spark.worker.machine.state import WorkerState
 
 

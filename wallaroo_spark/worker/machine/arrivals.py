@@ -28,7 +28,7 @@ from wallaroo_spark.protocol import (
 )
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.buffer.segments import HeldLot
-from wallaroo_spark.worker.machine.connection import BEFORE_OK, Connection, ConnectionPhase
+from wallaroo_spark.worker.machine.connection_state import BEFORE_OK, Connection, ConnectionPhase
 from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.handshake import Handshake
 from wallaroo_spark.worker.machine.pressure.gates import Gates

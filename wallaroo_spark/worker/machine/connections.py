@@ -20,7 +20,7 @@ from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.machine import events as e
-from wallaroo_spark.worker.machine.connection import BEFORE_OK, Connection, ConnectionPhase
+from wallaroo_spark.worker.machine.connection_state import BEFORE_OK, Connection, ConnectionPhase
 from wallaroo_spark.worker.machine.pressure.flow import FlowControl
 
 LEAVING_SECONDS = 5.0

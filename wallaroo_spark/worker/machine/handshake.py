@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from wallaroo_spark.protocol import Fault, StreamReference, broken, reasons
 from wallaroo_spark.worker.machine import events as e
-from wallaroo_spark.worker.machine.connection import Connection, ConnectionPhase
+from wallaroo_spark.worker.machine.connection_state import Connection, ConnectionPhase
 from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.pressure.gates import Gates
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from wallaroo_spark.protocol import Nack, StreamState
 from wallaroo_spark.references import StreamKey
-from wallaroo_spark.worker.machine.connection import Connection, ConnectionPhase
+from wallaroo_spark.worker.machine.connection_state import Connection, ConnectionPhase
 from wallaroo_spark.worker.machine.connections import Connections
 
 

@@ -11,7 +11,7 @@ input from one session ends that session and does not affect another. The parts,
 - :mod:`.arrivals` -- frames become rows
 - :mod:`.query_position` -- the driver's notices about the query
 - :mod:`.pressure.shedding` -- a full buffer gives way
-- :mod:`.pressure.fair_queue` -- unfinished frames when the buffer is full
+- :mod:`.pressure.unfinished_frames` -- unfinished frames when the buffer is full
 
 Source: ``docs/architecture.md#rules``, rules 1 to 7; ``docs/protocol.md#session-states``,
 ``docs/protocol.md#rewinding`` and ``docs/protocol.md#points-of-reference``.
@@ -25,12 +25,12 @@ from wallaroo_spark.options import Options
 from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.arrivals import Arrivals
-from wallaroo_spark.worker.machine.connection import ConnectionPhase
+from wallaroo_spark.worker.machine.connection_state import ConnectionPhase
 from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.handshake import Handshake
-from wallaroo_spark.worker.machine.pressure.fair_queue import FairQueue
 from wallaroo_spark.worker.machine.pressure.gates import Gates
 from wallaroo_spark.worker.machine.pressure.shedding import Shedding
+from wallaroo_spark.worker.machine.pressure.unfinished_frames import UnfinishedFrames
 from wallaroo_spark.worker.machine.query_position import QueryPosition
 from wallaroo_spark.worker.machine.resend import Resend
 from wallaroo_spark.worker.machine.story import Story
@@ -54,7 +54,7 @@ class WorkerState:
         self._position = QueryPosition(self.connections, self._gates, resend)
         self._arrivals = Arrivals(self.connections, self._gates, self._handshake, self._streams)
         self._shedding = Shedding(self.connections, self._gates, resend)
-        self._fair_queue = FairQueue(self.connections, self._gates)
+        self._unfinished_frames = UnfinishedFrames(self.connections, self._gates)
         self.story = Story()
 
     @property
@@ -125,7 +125,7 @@ class WorkerState:
                 self.connections.stuck(event)
             case e.Tick():
                 self.connections.tick(event.now)
-                self._fair_queue.tick(event.now)
+                self._unfinished_frames.tick(event.now)
             case e.Stopping():
                 self.connections.stop(event.reason)
 

@@ -9,7 +9,7 @@ from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Notify, NotifyReceived, StreamState
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.machine import events as e
-from wallaroo_spark.worker.machine.connection import Connection
+from wallaroo_spark.worker.machine.connection_state import Connection
 from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.pressure.gates import Gates
 from wallaroo_spark.worker.machine.resend import Resend

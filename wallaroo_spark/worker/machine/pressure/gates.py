@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from wallaroo_spark.protocol import SessionState
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.worker.machine import events as e
-from wallaroo_spark.worker.machine.connection import Connection, ConnectionPhase
+from wallaroo_spark.worker.machine.connection_state import Connection, ConnectionPhase
 from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.pressure.flow import Pressure
 

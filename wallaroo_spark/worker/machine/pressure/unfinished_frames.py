@@ -11,13 +11,13 @@ Source: ``docs/architecture.md#rules``, rules 6 and 8.
 from __future__ import annotations
 
 from wallaroo_spark.protocol import reasons
-from wallaroo_spark.worker.machine.connection import Connection, ConnectionPhase
+from wallaroo_spark.worker.machine.connection_state import Connection, ConnectionPhase
 from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.pressure.flow import Pressure
 from wallaroo_spark.worker.machine.pressure.gates import Gates
 
 
-class FairQueue:
+class UnfinishedFrames:
     """Gives sessions a turn: they are read whatever the pressure, until their frame is whole or their time is over."""
 
     def __init__(self, connections: Connections, gates: Gates) -> None:
