@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import defaultdict
 
 from tests.conftest import ROOT
-from tests.test_imports import EVERYBODY, MAY_IMPORT
+from tests.test_imports import EVERYBODY, FILES, MAY_IMPORT, relative
 from wallaroo_spark.steps import Step
 
 PAGE = ROOT / "docs" / "architecture.md"
@@ -78,6 +80,16 @@ def test_every_folder_of_the_package_is_a_room_of_the_page() -> None:
 
 def test_every_step_of_a_message_s_way_is_on_the_page() -> None:
     assert [step.name for step in Step if step.name not in section("A message's way")] == []
+
+
+def test_a_class_has_a_name_of_its_own_in_the_whole_package() -> None:
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(f"{relative(path)}:{node.lineno}")
+
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from wallaroo_spark.pubsub.antichains import MaximalAntichain, MinimalAntichain, minimal
-from wallaroo_spark.pubsub.messages import Hello, Snapshot, Why
+from wallaroo_spark.pubsub.messages import Snapshot, SubscriberHello, Why
 from wallaroo_spark.pubsub.publishing.publication import Publication
 from wallaroo_spark.pubsub.subscribing.merger import Delivered, FrontierMoved, Merger
 from wallaroo_spark.pubsub.times import at_or_before, batch_of
@@ -156,7 +156,7 @@ def resumes(by: int) -> Mutant:
     def patch() -> AbstractContextManager[Any]:
         join = Publication.join
 
-        def beside(self: Publication, session: Any, hello: Hello) -> None:
+        def beside(self: Publication, session: Any, hello: SubscriberHello) -> None:
             join(self, session, hello)
             if hello.resume:
                 self._subscribers[session].batch = max(0, batch_of(hello.resume[0]) + by)
@@ -220,7 +220,7 @@ def goes_on_from_what_is_gone() -> AbstractContextManager[Any]:
     """Whoever asks for a batch that is not kept is sent what follows it."""
     refusal = Publication._refusal
 
-    def lenient(self: Publication, hello: Hello) -> Any:
+    def lenient(self: Publication, hello: SubscriberHello) -> Any:
         closed = refusal(self, hello)
         return None if closed is not None and closed.why is Why.NOT_KEPT else closed
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tests.checkpoint.conftest import Checkpoint
 from tests.waiting import eventually
-from wallaroo_spark.pubsub.messages import VERSION, Data, Decoder, Hello, Message, encode
+from wallaroo_spark.pubsub.messages import VERSION, Data, Decoder, Message, SubscriberHello, encode
 from wallaroo_spark.pubsub.publishing.partition_tenancy import PartitionTenancy
 from wallaroo_spark.pubsub.publishing.publisher import PublisherService, PublisherSetup
 from wallaroo_spark.pubsub.publishing.topic_log import Manifest, TopicLog
@@ -61,7 +61,7 @@ class Client:
 
     def hello(self, partition: int = 0, **fields: Any) -> None:
         """Say hello, with other fields than fit."""
-        given = Hello(VERSION, COOKIE, TOPIC, partition, "by hand")
+        given = SubscriberHello(VERSION, COOKIE, TOPIC, partition, "by hand")
         self.send(encode(dataclasses.replace(given, **fields)))
 
     def take(self) -> Message | None:

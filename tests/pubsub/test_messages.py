@@ -20,9 +20,9 @@ from wallaroo_spark.pubsub.messages import (
     Closed,
     Data,
     Decoder,
-    Hello,
     Message,
     Snapshot,
+    SubscriberHello,
     Update,
     Why,
     encode,
@@ -35,7 +35,7 @@ VECTORS: list[tuple[Message, str]] = [
     (Update(((0, -1), (1, 1))), "0000000b 920190 91929200ff920101"),
     (Data(42, msgpack.packb(["hello", "world"])), "00000012 920290 912a 92a568656c6c6fa5776f726c64"),
 ]
-HELLO = Hello("1", "sesame", "totals", 1, "board", "query-1", ((7, 0),))
+HELLO = SubscriberHello("1", "sesame", "totals", 1, "board", "query-1", ((7, 0),))
 
 times = lists_of_times(4).map(tuple)
 one_time = lists_of_times(1).map(tuple)
@@ -45,7 +45,9 @@ messages = st.one_of(
     st.builds(Update, lists_of_times(4).map(lambda found: tuple((time, (-1) ** i) for i, time in enumerate(found)))),
     st.builds(Data, lists_of_times(1).map(lambda found: found[0]), st.binary(max_size=200)),
     st.builds(Closed, st.sampled_from(Why), texts),
-    st.builds(Hello, texts, texts, texts, st.integers(0, 99), texts, st.none() | texts, st.just(()) | one_time),
+    st.builds(
+        SubscriberHello, texts, texts, texts, st.integers(0, 99), texts, st.none() | texts, st.just(()) | one_time
+    ),
 )
 
 
@@ -184,7 +186,7 @@ def test_the_longest_hello_and_the_longest_time_fit() -> None:
     longest: Time = ((1 << 63,) * 16,) * 4
     text = "\x7f" * MAX_TEXT_BYTES
     decoder = Decoder(control_only=True)
-    decoder.feed(encode(Hello(text, text, text, 1, text, text, (longest,))))
+    decoder.feed(encode(SubscriberHello(text, text, text, 1, text, text, (longest,))))
     assert decoder.next() is not None
 
     decoder = Decoder()
@@ -197,7 +199,7 @@ def test_the_longest_hello_and_the_longest_time_fit() -> None:
     [
         Data(((1,) * 13,) * 5, b""),
         Data(1.5, b""),  # type: ignore[arg-type]
-        Hello("1", "c" * (MAX_TEXT_BYTES + 1), "totals", 0, "board"),
+        SubscriberHello("1", "c" * (MAX_TEXT_BYTES + 1), "totals", 0, "board"),
     ],
 )
 def test_what_no_message_can_carry_is_not_encoded(message: Message) -> None:

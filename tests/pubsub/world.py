@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tests.pubsub.audience import Audience, Violation
 from wallaroo_spark.errors import WallarooError
-from wallaroo_spark.pubsub.messages import VERSION, Closed, Data, Hello, Snapshot, Update, Why
+from wallaroo_spark.pubsub.messages import VERSION, Closed, Data, Snapshot, SubscriberHello, Update, Why
 from wallaroo_spark.pubsub.publishing.publication import BatchPart, Publication
 from wallaroo_spark.pubsub.subscribing.merger import Merger
 from wallaroo_spark.pubsub.times import Time, batch_of
@@ -212,7 +212,8 @@ class World:
         self.sessions += 1
         connection = Connection(self.sessions, publication)
         publication.join(
-            self.sessions, Hello(VERSION, "", "totals", partition, "board", resume=one.merger.resume(partition))
+            self.sessions,
+            SubscriberHello(VERSION, "", "totals", partition, "board", resume=one.merger.resume(partition)),
         )
         one.connections[partition] = connection
         return True

@@ -39,7 +39,7 @@ from wallaroo_spark.protocol.sessions.connector_session import ConnectorSession
 from wallaroo_spark.protocol.sessions.credits import CreditWindow
 from wallaroo_spark.protocol.sessions.session import named_revision
 from wallaroo_spark.protocol.sessions.states import SESSION, Role, SessionState, StreamEvent, StreamState
-from wallaroo_spark.protocol.sessions.streams import SessionStreams, Stream, StreamSpan
+from wallaroo_spark.protocol.sessions.streams import SessionStream, SessionStreams, StreamSpan
 from wallaroo_spark.protocol.sessions.worker_session import (
     MAX_INSTANCE_BYTES,
     MAX_NAME_BYTES,
@@ -93,8 +93,8 @@ __all__ = [
     "Revision",
     "Role",
     "SessionState",
+    "SessionStream",
     "SessionStreams",
-    "Stream",
     "StreamEvent",
     "StreamReference",
     "StreamSpan",

@@ -4,7 +4,7 @@ A message is a u32 (big-endian) with the length of what follows, and MessagePack
 fields. Each frontier, list of changes and time is wrapped as an array of one. The payload of :class:`Data` is an object
 of its own behind the time, and is left as it came, so that what is filtered is never decoded. Source:
 ``docs/pubsub.md#on-the-wire``; the tags and the wrapping are those of Strymon's own implementation. :class:`Closed` and
-:class:`Hello` are this project's additions.
+:class:`SubscriberHello` are this project's additions.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Closed:
 
 
 @dataclass(frozen=True)
-class Hello:
+class SubscriberHello:
     """The subscriber's only message."""
 
     version: str
@@ -106,8 +106,8 @@ class Hello:
     """The time to go on from, as a tuple of one; empty: from the next batch."""
 
 
-Message = Snapshot | Update | Data | Closed | Hello
-_TAGS: dict[type, int] = {Snapshot: 0, Update: 1, Data: 2, Closed: 3, Hello: 4}
+Message = Snapshot | Update | Data | Closed | SubscriberHello
+_TAGS: dict[type, int] = {Snapshot: 0, Update: 1, Data: 2, Closed: 3, SubscriberHello: 4}
 _DATA = _TAGS[Data]
 
 
@@ -132,7 +132,7 @@ def encode_parts(message: Message) -> tuple[bytes | memoryview, ...]:
             head += msgpack.packb([pack(check(time))])
         case Closed(why, reason):
             head += msgpack.packb([str(why), shortened(reason)])
-        case Hello():
+        case SubscriberHello():
             head += msgpack.packb(_hello_fields(message))
     length = len(head) + len(payload)
     if length >= 1 << 32:
@@ -152,7 +152,7 @@ def _times(times: Sequence[Time]) -> list[Any]:
     return [pack(check(time)) for time in times]
 
 
-def _hello_fields(hello: Hello) -> list[Any]:
+def _hello_fields(hello: SubscriberHello) -> list[Any]:
     for name in ("version", "cookie", "topic", "subscriber", "identity"):
         text = getattr(hello, name)
         if text is not None and len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
@@ -305,7 +305,7 @@ def _hello(unpacker: msgpack.Unpacker) -> Message:
             if any(len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES for text in texts):
                 raise broken(Fault.NAME_TOO_LONG, f"a hello has a text of more than {MAX_TEXT_BYTES} bytes")
             times = () if resume is None else (parse(_only(resume, "where to resume"), "where to resume"),)
-            return Hello(version, cookie, topic, int(partition), name, identity, times)
+            return SubscriberHello(version, cookie, topic, int(partition), name, identity, times)
     raise broken(Fault.INVALID_TEXT, "a hello is not an array of its seven fields")
 
 

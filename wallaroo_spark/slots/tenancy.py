@@ -1,7 +1,7 @@
 """The right of a task to serve its number: a lease in the registry, taken, renewed and given back from asyncio.
 
 Workers hold one for their slot, publishers one for their partition. ``wallaroo_spark.registry.Registry`` has the shape
-of :class:`Leases`; this room does not import it. Source:
+of :class:`LeaseRegistry`; this room does not import it. Source:
 ``docs/architecture.md#rules``, rules 4 and 5.
 """
 
@@ -23,7 +23,7 @@ log = one_line(logging.getLogger("wallaroo_spark.slots"))
 T = TypeVar("T")
 
 
-class Lease(Protocol):
+class LeaseView(Protocol):
     """A lease as the registry gives it out; see ``wallaroo_spark.registry.Lease``."""
 
     @property
@@ -43,10 +43,10 @@ class Lease(Protocol):
         """The inner address, empty until the holder listens, and where there is none."""
 
 
-class Leases(Protocol):
+class LeaseRegistry(Protocol):
     """The questions about leases that a registry answers; see ``wallaroo_spark.registry.Registry``."""
 
-    def acquire(self, slot: int, submission: int, holder: str, connect: str, flight: str) -> Lease | None:
+    def acquire(self, slot: int, submission: int, holder: str, connect: str, flight: str) -> LeaseView | None:
         """The lease of a number, None while another copy of this submission holds it."""
 
     def renew(self, lease: Any) -> None:
@@ -55,7 +55,7 @@ class Leases(Protocol):
     def release(self, lease: Any) -> None:
         """Give the lease back."""
 
-    def leases(self) -> Mapping[int, Lease]:
+    def leases(self) -> Mapping[int, LeaseView]:
         """The live leases by number."""
 
 
@@ -66,7 +66,7 @@ class Tenancy:
     did not answer when the lease was last to be renewed. Questions about the lease are asked by one thread.
     """
 
-    def __init__(self, registry: Leases, number: int, submission: int, holder: str, name: str) -> None:
+    def __init__(self, registry: LeaseRegistry, number: int, submission: int, holder: str, name: str) -> None:
         self.current: Any = None
         self.registry_away = False
         self._leases = registry

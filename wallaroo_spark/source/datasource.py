@@ -136,11 +136,11 @@ def _source_with(
 ) -> type[WallarooDataSource]:
     """A class that no module has, for only such a one is pickled with what it holds."""
 
-    class Source(WallarooDataSource):
+    class SourceWithSecrets(WallarooDataSource):
         secrets = known
 
         @classmethod
         def name(cls) -> str:
             return format_name
 
-    return Source
+    return SourceWithSecrets

@@ -54,13 +54,13 @@ class WorkerSetup:
 
 
 @dataclass(slots=True)
-class _Peer:
+class _ConnectorPeer:
     stream: ByteStream
     readable: asyncio.Event
     stuck: bool = False
 
 
-class WorkerService(ServiceShell[_Peer, SlotTenancy]):
+class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
     """One worker, from taking the slot's lease to giving it back."""
 
     def __init__(self, setup: WorkerSetup, registry: SlotRegistry, holder: str) -> None:
@@ -139,7 +139,7 @@ class WorkerService(ServiceShell[_Peer, SlotTenancy]):
         self.handle(e.Stopping(self._stop_reason))
 
     async def _serve_peer(self, stream: ByteStream) -> None:
-        peer = _Peer(stream, asyncio.Event())
+        peer = _ConnectorPeer(stream, asyncio.Event())
         peer.readable.set()
         session = self._enter(peer)
         reason = ""

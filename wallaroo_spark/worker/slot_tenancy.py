@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from wallaroo_spark.errors import RegistryError
-from wallaroo_spark.slots.tenancy import Leases, Tenancy
+from wallaroo_spark.slots.tenancy import LeaseRegistry, Tenancy
 
 
-class SlotRegistry(Leases, Protocol):
+class SlotRegistry(LeaseRegistry, Protocol):
     """The questions that a worker asks the registry it is handed; see ``wallaroo_spark.registry.Registry``."""
 
     def renew(self, lease: Any, *, instances: Any = (), claims: Any = ()) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from wallaroo_spark.errors import PubSubError
-from wallaroo_spark.pubsub.messages import VERSION, Closed, Hello, Snapshot, Update, Why
+from wallaroo_spark.pubsub.messages import VERSION, Closed, Snapshot, SubscriberHello, Update, Why
 from wallaroo_spark.pubsub.publishing.publication import BatchPart, Outgoing, Publication
 from wallaroo_spark.pubsub.times import GREATEST_INTEGER, Time
 
-HELLO = Hello(VERSION, "sesame", "totals", 0, "board")
+HELLO = SubscriberHello(VERSION, "sesame", "totals", 0, "board")
 
 
 def publication(**settings: Any) -> Publication:
@@ -22,8 +22,8 @@ def part(*times: Time, size: int = 1) -> BatchPart:
     return BatchPart(times, size, times)
 
 
-def hello(**fields: Any) -> Hello:
-    return Hello(**(vars(HELLO) | fields))
+def hello(**fields: Any) -> SubscriberHello:
+    return SubscriberHello(**(vars(HELLO) | fields))
 
 
 def taken(machine: Publication, session: str) -> list[Outgoing]:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from wallaroo_spark.errors import RegistryError
-from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, Hello, Why, encode
+from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, SubscriberHello, Why, encode
 from wallaroo_spark.pubsub.publishing.publication import BatchPart, Publication
 from wallaroo_spark.pubsub.row_payloads import pack_rows
 from wallaroo_spark.pubsub.times import Time
@@ -83,7 +83,7 @@ class Publisher:
         given: dict[str, Any] = {"cookie": COOKIE, "product": record.product} | settings
         self.machine = Publication("totals", partition, given.pop("identity", record.identity), **given)
         self.partition = partition
-        self.hellos: list[Hello] = []
+        self.hellos: list[SubscriberHello] = []
         self._catalog = catalog
         self._tls = tls
         self._listener: Listener | None = None
@@ -141,7 +141,7 @@ class Publisher:
         decoder = Decoder(control_only=True)
         while (hello := decoder.next()) is None:
             decoder.feed(await stream.read())
-        assert isinstance(hello, Hello)
+        assert isinstance(hello, SubscriberHello)
         self.hellos.append(hello)
         session, wake = id(stream), asyncio.Event()
         self._streams[session] = stream, wake

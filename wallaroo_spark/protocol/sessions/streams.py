@@ -15,7 +15,7 @@ from wallaroo_spark.protocol.sessions.states import StreamEvent, StreamState
 
 
 @dataclass(slots=True)
-class Stream:
+class SessionStream:
     """One stream as a session knows it."""
 
     stream_id: int
@@ -50,19 +50,19 @@ class SessionStreams:
     def __init__(self, revision: Revision, max_streams: int) -> None:
         self._revision = revision
         self._max_streams = max_streams
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, SessionStream] = {}
 
-    def __iter__(self) -> Iterator[Stream]:
+    def __iter__(self) -> Iterator[SessionStream]:
         return iter(self._streams.values())
 
     def __len__(self) -> int:
         return len(self._streams)
 
-    def get(self, stream_id: int) -> Stream:
+    def get(self, stream_id: int) -> SessionStream:
         """The stream, in state START when it was never notified."""
-        return self._streams.get(stream_id) or Stream(stream_id)
+        return self._streams.get(stream_id) or SessionStream(stream_id)
 
-    def notify(self, stream_id: int, name: str) -> Stream:
+    def notify(self, stream_id: int, name: str) -> SessionStream:
         """A NOTIFY; the stream as it is afterwards."""
         stream = self.get(stream_id)
         if stream_id not in self._streams and len(self._streams) >= self._max_streams:
@@ -82,7 +82,7 @@ class SessionStreams:
         stream.state = self._revision.streams[stream.state][StreamEvent.NOTIFY]
         return stream
 
-    def apply(self, stream_id: int, event: StreamEvent) -> Stream:
+    def apply(self, stream_id: int, event: StreamEvent) -> SessionStream:
         """Any other event; the stream as it is afterwards."""
         stream = self.get(stream_id)
         state = self._revision.streams[stream.state].get(event)
@@ -148,7 +148,7 @@ class Verdict:
     """Whether its messages are EPHEMERAL."""
 
 
-def _not_open(stream: Stream) -> str:
+def _not_open(stream: SessionStream) -> str:
     if stream.state is StreamState.START:
         return (
             f"MESSAGE for stream {stream.stream_id}, which was never announced: send NOTIFY for it first; if that is "

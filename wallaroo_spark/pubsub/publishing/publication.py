@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from wallaroo_spark.errors import PubSubError
 from wallaroo_spark.pubsub.antichains import MaximalAntichain
-from wallaroo_spark.pubsub.messages import VERSION, Closed, Hello, Snapshot, Update, Why
+from wallaroo_spark.pubsub.messages import VERSION, Closed, Snapshot, SubscriberHello, Update, Why
 from wallaroo_spark.pubsub.times import Time, batch_of, end_of, same_shape, start_of
 
 SubscriberKey = Hashable
@@ -162,7 +162,7 @@ class Publication:
             self._judge(one)
         return list(self._subscribers)
 
-    def join(self, session: SubscriberKey, hello: Hello) -> None:
+    def join(self, session: SubscriberKey, hello: SubscriberHello) -> None:
         """A subscriber has connected and sent hello; :meth:`take` gives the answer, which may be a refusal."""
         closed = self._refusal(hello)
         if closed is None and hello.resume:
@@ -265,7 +265,7 @@ class Publication:
             reason = f"{sum(waiting)} bytes wait for it, and {self._most_bytes} may; read faster, or raise the limit"
             one.closed = Closed(Why.SLOW, f"subscriber of topic {self.topic} is too slow: {reason}")
 
-    def _refusal(self, hello: Hello) -> Closed | None:
+    def _refusal(self, hello: SubscriberHello) -> Closed | None:
         if hello.version != VERSION:
             return Closed(Why.REFUSED, f"version {hello.version[:40]!r} is not spoken here, {VERSION!r} is")
         if not hmac.compare_digest(hello.cookie.encode("utf-8", "surrogatepass"), self._cookie):

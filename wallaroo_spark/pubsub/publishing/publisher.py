@@ -24,7 +24,7 @@ from wallaroo_spark import transport
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.checkpoint.glance import GLANCE_SECONDS, Glance
 from wallaroo_spark.errors import LeaseLostError, ProtocolError, PubSubError, TransportError, WallarooError, one_line
-from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, Hello, Why, encode, encode_parts
+from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, SubscriberHello, Why, encode, encode_parts
 from wallaroo_spark.pubsub.publishing.partition_tenancy import PartitionTenancy
 from wallaroo_spark.pubsub.publishing.publication import BatchPart, Publication
 from wallaroo_spark.pubsub.publishing.shared_reads import Readings
@@ -93,12 +93,12 @@ class PublisherSetup:
 
 
 @dataclass(slots=True)
-class _Peer:
+class _SubscriberPeer:
     stream: ByteStream
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class PublisherService(ServiceShell[_Peer, PartitionTenancy]):
+class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
     """One publisher, from taking the partition's lease to giving it back."""
 
     def __init__(self, setup: PublisherSetup, tenancy: PartitionTenancy) -> None:
@@ -219,7 +219,7 @@ class PublisherService(ServiceShell[_Peer, PartitionTenancy]):
         hello = await self._hello(stream)
         if hello is None:
             return
-        peer = _Peer(stream)
+        peer = _SubscriberPeer(stream)
         session = self._enter(peer)
         log.debug("%s: subscriber %r at %s joins", self._name, hello.subscriber[:100], stream.peer)
         self.machine.join(session, hello)
@@ -236,7 +236,7 @@ class PublisherService(ServiceShell[_Peer, PartitionTenancy]):
             if isinstance(end, Exception) and not isinstance(end, TransportError):
                 raise end
 
-    async def _hello(self, stream: ByteStream) -> Hello | None:
+    async def _hello(self, stream: ByteStream) -> SubscriberHello | None:
         """What the peer says first; None, and it is told, when that is no hello."""
         decoder = Decoder(control_only=True)
         try:
@@ -253,14 +253,14 @@ class PublisherService(ServiceShell[_Peer, PartitionTenancy]):
         except ProtocolError as error:
             problem = error.message
         else:
-            if isinstance(message, Hello) and not decoder.waiting:
+            if isinstance(message, SubscriberHello) and not decoder.waiting:
                 return message
             problem = f"a {type(message).__name__} message came where a hello, and nothing behind it, was expected"
         log.info("%s: %s is refused: %s", self._name, stream.peer, problem)
         stream.write(encode(Closed(Why.REFUSED, problem)))
         return None
 
-    async def _feed(self, session: int, peer: _Peer) -> None:
+    async def _feed(self, session: int, peer: _SubscriberPeer) -> None:
         """Send a subscriber one thing after the other, until it is closed."""
         while True:
             peer.wake.clear()
@@ -277,7 +277,7 @@ class PublisherService(ServiceShell[_Peer, PartitionTenancy]):
                     return
                 await self._drained(session, peer)
 
-    async def _send_part(self, session: int, peer: _Peer, part: BatchPart) -> bool:
+    async def _send_part(self, session: int, peer: _SubscriberPeer, part: BatchPart) -> bool:
         """Send the messages of a part, for as long as the subscriber is served; False when they cannot be had."""
         try:
             async for message in self._messages(part):
@@ -306,7 +306,7 @@ class PublisherService(ServiceShell[_Peer, PartitionTenancy]):
         for moment, rows in self._topic_log.messages(batch, file):
             yield Data(moment, pack_rows(rows))
 
-    async def _drained(self, session: int, peer: _Peer) -> None:
+    async def _drained(self, session: int, peer: _SubscriberPeer) -> None:
         """Wait until the peer has taken most of what was written, or it is to be closed all the same."""
         if peer.stream.queued < HIGH_WATER:
             await asyncio.sleep(0)

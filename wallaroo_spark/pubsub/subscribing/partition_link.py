@@ -20,7 +20,7 @@ from wallaroo_spark.errors import (
     one_line,
 )
 from wallaroo_spark.pubsub.items import Lost
-from wallaroo_spark.pubsub.messages import Decoder, Hello, Message, encode
+from wallaroo_spark.pubsub.messages import Decoder, Message, SubscriberHello, encode
 from wallaroo_spark.pubsub.subscribing.settings import Catalog, SubscriptionSettings
 from wallaroo_spark.transport import ByteStream, connect, parse_address
 
@@ -71,7 +71,7 @@ class PartitionLink:
         """Whether it was lost and nothing has come since."""
         return self._since is not None
 
-    async def connect(self, hello: Hello) -> None:
+    async def connect(self, hello: SubscriberHello) -> None:
         """Find the publisher, connect and say hello, again and again until trouble has lasted too long."""
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(LinkLost),
@@ -149,7 +149,7 @@ class PartitionLink:
     def _name(self) -> str:
         return f"topic {self._settings.topic!r}, partition {self.partition}"
 
-    async def _connect(self, hello: Hello) -> None:
+    async def _connect(self, hello: SubscriberHello) -> None:
         try:
             served = await asyncio.to_thread(self._catalog.served, self._settings.topic)
             place = served.get(self.partition)

@@ -15,7 +15,7 @@ from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError, one_line
 from wallaroo_spark.pubsub.items import Epoch, Frontier, Item, Position
-from wallaroo_spark.pubsub.messages import VERSION, Closed, Data, Hello, Snapshot, Update, Why
+from wallaroo_spark.pubsub.messages import VERSION, Closed, Data, Snapshot, SubscriberHello, Update, Why
 from wallaroo_spark.pubsub.row_payloads import unpack_rows
 from wallaroo_spark.pubsub.subscribing.merger import Delivered, FrontierMoved, Merger
 from wallaroo_spark.pubsub.subscribing.partition_link import LinkLost, PartitionLink
@@ -184,10 +184,10 @@ class Subscriber:
             await self._wake()
             await link.pause()
 
-    def _hello(self, partition: int) -> Hello:
+    def _hello(self, partition: int) -> SubscriberHello:
         settings, record = self.settings, self._record
         assert record is not None
-        return Hello(
+        return SubscriberHello(
             VERSION,
             settings.cookie,
             settings.topic,

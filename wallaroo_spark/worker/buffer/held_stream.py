@@ -305,7 +305,7 @@ class HeldStream:
         return size
 
     def delivery(self, begin: int, end: int) -> Iterator[tuple[LotSlice, Reference]]:
-        """The held rows at positions ``begin`` to ``end`` as slices of lots, each with the reference that it ends at."""
+        """The held rows at positions ``begin`` to ``end`` as slices of lots, each with its last reference."""
         for segment in self._within(begin, end):
             part = segment.slice(begin, end)
             behind = segment.first + part.high - segment.low
