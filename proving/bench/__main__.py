@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from proving.bench import decode, sdk
-from proving.bench.picture import panels
-from proving.bench.report import goals_of, text
+from proving.bench.results.picture import panels
+from proving.bench.results.report import goals_of, text
+from proving.bench.sections import decode, sdk
 from proving.bench.stage import QUICK, Context, Lengths
 from proving.reporting import reporting
 
@@ -62,32 +62,32 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
     lengths, results = context.lengths, context.results
 
     def end_to_end() -> Any:
-        from proving.bench.endtoend import end_to_end
+        from proving.bench.sections.endtoend import end_to_end
 
         return end_to_end(context)
 
     def latency() -> Any:
-        from proving.bench.endtoend import latency
+        from proving.bench.sections.endtoend import latency
 
         return latency(context, capacity(results, given.rate))
 
     def fan_in() -> Any:
-        from proving.bench.growth import fan_in
+        from proving.bench.sections.growth import fan_in
 
         return fan_in(context, SHARE_OF_CAPACITY * capacity(results, given.rate))
 
     def memory() -> Any:
-        from proving.bench.growth import held
+        from proving.bench.sections.growth import held
 
         return held(context)
 
     def credits() -> Any:
-        from proving.bench.credits import measure
+        from proving.bench.sections.credits import measure
 
         return measure(context)
 
     def leaving() -> Any:
-        from proving.bench.leaving import leaving
+        from proving.bench.sections.leaving import leaving
 
         return leaving(context)
 

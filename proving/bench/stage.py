@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from proving.bench.figures import rates
-from proving.bench.load import Load
+from proving.bench.load_generator import Load
+from proving.bench.results.figures import rates
 from proving.bench.usage import cpu_by_role, grown
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis
@@ -223,7 +223,7 @@ class Installation:
         files = [file for file in (self.checkpoint / "offsets").glob("[0-9]*") if file.name.isdigit()]
         return max(files, key=lambda file: int(file.name)).stat().st_size if files else 0
 
-    def load(self, seconds: float, module: str = "proving.bench.load", **settings: Any) -> Process:
+    def load(self, seconds: float, module: str = "proving.bench.load_generator", **settings: Any) -> Process:
         """Start a sender with instances and streams that no other has had."""
         self._loads += 1
         load = Load(
@@ -238,7 +238,9 @@ class Installation:
         self._base += load.connectors * load.streams
         return Process(module, load, self.directory / f"load-{self._loads}.log")
 
-    def run(self, module: str = "proving.bench.load", warm_up: float | None = None, **settings: Any) -> dict[str, Any]:
+    def run(
+        self, module: str = "proving.bench.load_generator", warm_up: float | None = None, **settings: Any
+    ) -> dict[str, Any]:
         """One load: behind the warm-up, windows of equal length; rates of what is acknowledged, and processor time."""
         lengths = self.context.lengths
         warm_up = lengths.warm_up if warm_up is None else warm_up

@@ -18,7 +18,7 @@ import pyspark
 
 from proving.chaos.connector import COOKIE_VARIABLE, RECEIVER, REGISTRY_VARIABLE
 from proving.chaos.processes import Supervised, Victim, victim
-from wallaroo_spark.cli.status import look
+from wallaroo_spark.cli.status.command import look
 from wallaroo_spark.errors import RegistryError
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 

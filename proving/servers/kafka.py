@@ -15,7 +15,6 @@ from proving.ports import free_ports
 from proving.servers.guard import Guarded
 from proving.servers.maven import fetched, java
 
-ROOT = Path(__file__).resolve().parents[3]
 VERSION = "4.1.0"
 FETCH_SECONDS = 240
 

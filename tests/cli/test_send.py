@@ -14,7 +14,7 @@ import pytest
 from tests.cli.conftest import COOKIE, PROGRAM, Desk, Run
 from tests.waiting import eventually
 from wallaroo_spark.cli.common import count, size
-from wallaroo_spark.cli.send_view import InputProgress, summary, waits
+from wallaroo_spark.cli.send.view import InputProgress, summary, waits
 
 
 def last_line(text: str) -> Any:

@@ -15,7 +15,7 @@ from tests.cli.conftest import COOKIE, PROGRAM, Desk, Run
 from tests.pubsub.running import COOKIE as TOPIC_COOKIE
 from tests.pubsub.running import TOPIC, Stage
 from tests.waiting import eventually
-from wallaroo_spark.cli.send_view import InputProgress, summary
+from wallaroo_spark.cli.send.view import InputProgress, summary
 from wallaroo_spark.pubsub.publishing.partition_tenancy import ENDED
 from wallaroo_spark.pubsub.topic_catalog import TopicRecord
 

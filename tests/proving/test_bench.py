@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from proving.bench import __main__ as bench
-from proving.bench import decode
-from proving.bench.load import Template, thinned
-from proving.bench.loads import Load, always, compared
-from proving.bench.picture import panels
-from proving.bench.report import goals_of, text
+from proving.bench.load_generator import Template, thinned
+from proving.bench.results.picture import panels
+from proving.bench.results.report import goals_of, text
+from proving.bench.sections import decode
+from proving.bench.simulated_loads import Load, always, compared
 from wallaroo_spark.protocol import REVISIONS, FrameBuffer, Message, MessageRun, Revision
 
 

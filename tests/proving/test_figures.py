@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from proving.bench.figures import GOALS, Goal, Spread, amount, at, goals_table, percentile, rates, table
+from proving.bench.results.figures import GOALS, Goal, Spread, amount, at, goals_table, percentile, rates, table
 
 
 def test_a_percentile_counts_every_message_of_a_chunk() -> None:

@@ -38,7 +38,7 @@ def test_children_of_children_are_found() -> None:
         ("python3", "python -m pyspark.daemon pyspark.worker", "reading tasks"),
         ("python3", "python -m pyspark.daemon pyspark.sql.streaming.python_streaming_source_runner", "planner"),
         ("redis-server", "redis-server 127.0.0.1:1", "Redis"),
-        ("python3", "python -m proving.bench.load {}", "sender"),
+        ("python3", "python -m proving.bench.load_generator {}", "sender"),
         ("bash", "bash", None),
     ],
 )

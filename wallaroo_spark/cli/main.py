@@ -27,9 +27,17 @@ from wallaroo_spark.cli.common import DEBUG, INTERRUPTED, debug_option
 VERBS = {
     "demo": ("wallaroo_spark.cli.demo", "demo", "Run the whole thing on this machine and reconcile what came out."),
     "receive": ("wallaroo_spark.cli.receive.command", "receive", "Run a receiver and its query as a YAML file says."),
-    "send": ("wallaroo_spark.cli.send", "send", "Send the records of files, or of standard input, to a receiver."),
+    "send": (
+        "wallaroo_spark.cli.send.command",
+        "send",
+        "Send the records of files, or of standard input, to a receiver.",
+    ),
     "sink": ("wallaroo_spark.cli.sink", "sink", "Receive the rows of transactional connector sinks into files."),
-    "status": ("wallaroo_spark.cli.status", "status", "Show the workers of a running receiver, topics and sinks."),
+    "status": (
+        "wallaroo_spark.cli.status.command",
+        "status",
+        "Show the workers of a running receiver, topics and sinks.",
+    ),
     "subscribe": ("wallaroo_spark.cli.subscribe", "subscribe", "Print the rows of a topic as they are published."),
 }
 """Verb → module, the click command in it, and its line in the help: listing the verbs loads none of them."""

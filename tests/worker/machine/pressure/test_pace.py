@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proving.bench.loads import MEBIBYTE
+from proving.bench.simulated_loads import MEBIBYTE
 from tests.protocol.strategies import steady
 from wallaroo_spark.worker.machine.pressure.pace import (
     CREEP_SECONDS,

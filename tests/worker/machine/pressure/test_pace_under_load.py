@@ -7,8 +7,8 @@ import functools
 
 import pytest
 
-from proving.bench.loads import LOADS, MEBIBYTE, Load, Outcome, Simulation, always, compared
-from proving.bench.loads import step as steps
+from proving.bench.simulated_loads import LOADS, MEBIBYTE, Load, Outcome, Simulation, always, compared
+from proving.bench.simulated_loads import step as steps
 from wallaroo_spark.worker.machine.pressure.pace import WORTH
 
 # Minutes of simulated time go through the same lines as single rules do.

@@ -8,7 +8,7 @@ part of it, and needs as many bytes as drain in that time:
 
 The highest rate times the shortest time is how BBR finds what a path holds. Why that and not a PID: a PID acts on an
 error, and how full the buffer should be is not known before rate and length are; once they are, their product is the
-answer, in one step and with no gains to tune. Simulated loads are in ``proving/bench/loads.py``.
+answer, in one step and with no gains to tune. Simulated loads are in ``proving/bench/simulated_loads.py``.
 
 - *Supply is the limit.* A batch that had all there was says nothing of the sink, and changes nothing. One that was held
   back may make the next half as large, or four times as large: a slow start, ended by the formula.

@@ -1,7 +1,7 @@
 """A load generator: a process that writes frames which are encoded once, over real sessions with credits.
 
-``python -m proving.bench.load JSON`` with the fields of :class:`Load`. It says a line of JSON when every stream is open
-and sending begins, and one more when it has ended, with all that it saw.
+``python -m proving.bench.load_generator JSON`` with the fields of :class:`Load`. It prints a line of JSON when every
+stream is open and sending begins, and another with its figures when it has ended.
 """
 
 from __future__ import annotations

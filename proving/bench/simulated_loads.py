@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from proving.bench.figures import percentile
+from proving.bench.results.figures import percentile
 from wallaroo_spark.options import Options
 from wallaroo_spark.worker.machine.pressure.flow import FlowControl
 

@@ -19,7 +19,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from wallaroo_spark.cli.common import count, set_up_logging, size
-from wallaroo_spark.cli.send_inputs import STDIN, SendInput, standard_input_is_terminal
+from wallaroo_spark.cli.send.inputs import STDIN, SendInput, standard_input_is_terminal
 
 if TYPE_CHECKING:
     from wallaroo_spark.connector import Connector, FeedProgress, FeedResult

@@ -82,7 +82,7 @@ def _look(registry: str, receiver: str, tls: bool, tls_ca: str) -> dict[str, Any
 
 
 def _topics(registry: str) -> list[dict[str, Any]]:
-    from wallaroo_spark.cli.topics_view import look_at_topics
+    from wallaroo_spark.cli.status.topics_view import look_at_topics
     from wallaroo_spark.pubsub.topic_catalog import TopicCatalog
 
     with TopicCatalog(registry, attempts=ATTEMPTS) as found:
@@ -95,7 +95,7 @@ def _print(answer: dict[str, Any], checkpoint: str) -> None:
     elif "running" in answer:
         click.echo(nothing_runs(answer))
     if answer.get("topics"):
-        from wallaroo_spark.cli.topics_view import topics_table
+        from wallaroo_spark.cli.status.topics_view import topics_table
 
         _console().print(topics_table(answer["topics"]))
     elif "topics" in answer:

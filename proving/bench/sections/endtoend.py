@@ -8,8 +8,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from proving.bench.ceiling import NAME, CeilingSource
-from proving.bench.figures import Spread, percentile
+from proving.bench.results.figures import Spread, percentile
+from proving.bench.sections.ceiling import NAME, CeilingSource
 from proving.bench.stage import Context, Installation, noop, parquet, per_million, shown
 from proving.bench.usage import cpu_by_role, grown
 
@@ -28,19 +28,19 @@ ROWS_OF_A_BATCH = {100: 500_000, 1024: 100_000}
 def end_to_end(context: Context) -> dict[str, Any]:
     """Each size into each sink, and the ceiling after it; then the SDK in the generator's place."""
     context.progress("end to end: Java compiles what it will run often")
-    once(context, "noop", "proving.bench.load", 100)
+    once(context, "noop", "proving.bench.load_generator", 100)
     cases = []
     for size_name, size in SIZES.items():
         for sink in SINKS:
             context.progress(f"end to end: {size_name} into {sink}")
-            run = once(context, sink, "proving.bench.load", size)
+            run = once(context, sink, "proving.bench.load_generator", size)
             rows = median([batch["rows"] for batch in run["batches"]] or [ROWS_OF_A_BATCH[size]])
             context.progress(f"end to end: the ceiling, {size_name} into {sink}")
             top = ceiling(context, sink, size, max(1000, int(rows)))
             cases.append(case(size_name, size, sink, run, top))
             context.say(said(cases[-1]))
     context.progress("end to end: the SDK, 100 B into noop")
-    sdk = once(context, "noop", "proving.bench.sdk", 100)
+    sdk = once(context, "noop", "proving.bench.sections.sdk", 100)
     return {"cases": cases, "sdk": summary(sdk, 100), "revision": "draft-be", "workers": 1, "connectors": 1}
 
 

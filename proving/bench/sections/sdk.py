@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
 
-from proving.bench.figures import Spread
-from proving.bench.load import Load
+from proving.bench.load_generator import Load
+from proving.bench.results.figures import Spread
 from wallaroo_spark.connector import Connector, Lines
 from wallaroo_spark.protocol import REVISIONS, HelloReceived, Message, MessagesReceived, NotifyReceived, WorkerSession
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from proving.bench.figures import Spread
+from proving.bench.results.figures import Spread
 from wallaroo_spark.columnar import by_stream, decode_run, find_messages
 from wallaroo_spark.protocol import (
     REVISIONS,

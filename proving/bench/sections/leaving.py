@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from proving.bench.figures import Spread
+from proving.bench.results.figures import Spread
 from proving.bench.stage import ROOT, Context
 from proving.servers.kafka import KafkaServer
 from proving.servers.postgres import PostgresServer
@@ -188,7 +188,7 @@ def _query(context: Context, write: Write, checkpoint: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _subscriber(registry: str) -> Iterator[subprocess.Popen[str]]:
     """A process that says a line when it is subscribed, and then one with when it has had each epoch."""
-    command = [sys.executable, "-m", "proving.bench.leaving", registry]
+    command = [sys.executable, "-m", "proving.bench.sections.leaving", registry]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:

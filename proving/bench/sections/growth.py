@@ -7,8 +7,8 @@ import threading
 import time
 from typing import Any
 
-from proving.bench.endtoend import OURS, parts, percentiles
-from proving.bench.figures import at
+from proving.bench.results.figures import at
+from proving.bench.sections.endtoend import OURS, parts, percentiles
 from proving.bench.stage import Context, Installation, noop, per_million
 from proving.bench.usage import MEBIBYTE, forget_peak, memory
 from proving.ticker import Ticker

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wallaroo_spark.cli.common import TERMINATED, debug_option
-from wallaroo_spark.cli.send_inputs import STDIN, TOPIC, InputName, SendInput, open_input
+from wallaroo_spark.cli.send.inputs import STDIN, TOPIC, InputName, SendInput, open_input
 from wallaroo_spark.cli.setting_flags import setting_flag
 from wallaroo_spark.connector import Backoff
 from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.errors import WallarooError
 
 if TYPE_CHECKING:
-    from wallaroo_spark.cli.send_view import SendView
+    from wallaroo_spark.cli.send.view import SendView
     from wallaroo_spark.connector import Connector
 
 
@@ -69,7 +69,7 @@ def send(
     lines are delivered at most once. The exit status is 0 only when everything is acknowledged, which is when Spark has
     committed it.
     """
-    from wallaroo_spark.cli.send_view import make_view
+    from wallaroo_spark.cli.send.view import make_view
 
     _check(files, follow, framed, settings)
     inputs = [open_input(file, follow=follow, framed=framed, options=settings) for file in files]

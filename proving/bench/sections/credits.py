@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import mean
 from typing import Any
 
-from proving.bench.loads import LOADS, compared
+from proving.bench.simulated_loads import LOADS, compared
 from proving.bench.stage import Context, Installation, noop
 from proving.bench.usage import MEBIBYTE
 from proving.ticker import Ticker
@@ -17,7 +17,7 @@ LOOK_SECONDS = 0.1
 
 
 def measure(context: Context) -> dict[str, Any]:
-    """Every load of ``proving/bench/loads.py``, and a short real run of one connector at full speed."""
+    """Every load of ``proving/bench/simulated_loads.py``, and a short real run of one connector at full speed."""
     cases = []
     for load in LOADS:
         context.progress(f"credits: {load.name}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from proving.bench import decode, sdk
-from proving.bench.figures import amount, goals_table, table
+from proving.bench.results.figures import amount, goals_table, table
+from proving.bench.sections import decode, sdk
 from proving.bench.usage import ROLES
 
 PARTS = {

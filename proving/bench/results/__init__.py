@@ -1,0 +1,1 @@
+"""The results of a run: figures and goals, tables and pictures."""

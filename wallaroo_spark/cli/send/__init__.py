@@ -1,0 +1,1 @@
+"""``wallaroo-spark send``: its inputs, the connector that sends them, and its display."""
