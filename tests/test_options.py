@@ -177,7 +177,7 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
 
 
 def test_a_name_unlike_any_other_points_to_the_page() -> None:
-    with pytest.raises(ConfigurationError, match="option zzz is not known; see the options page"):
+    with pytest.raises(ConfigurationError, match=r"option zzz is not known; docs/options\.md lists all options"):
         Options.parse({"zzz": "1"})
 
 

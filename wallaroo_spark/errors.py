@@ -2,20 +2,20 @@
 
     WallarooError
     ├── ConfigurationError      an option, an environment or a combination of them that cannot work
-    ├── ProtocolError           the connector protocol was broken
-    │   ├── LocalProtocolError      by us: a bug in this program or in its caller
-    │   └── RemoteProtocolError     by the peer, or reported by it in an ERROR frame
-    ├── TransportError          bytes could not be carried: refused, cut, timed out, TLS
-    ├── RegistryError           Redis could not be reached, or answered something unusable
-    │   └── LeaseLostError          a slot's lease is held by a newer generation
+    ├── ProtocolError           the connector protocol was violated
+    │   ├── LocalProtocolError      by this side: a bug in this program or in its caller
+    │   └── RemoteProtocolError     by the peer, or the peer reported a violation in an ERROR frame
+    ├── TransportError          a connection failed: refused, closed, timed out, or a TLS error
+    ├── RegistryError           Redis cannot be reached, or its answer cannot be used
+    │   └── LeaseLostError          a newer generation holds the slot's lease
     ├── CheckpointError         the checkpoint cannot be read, or is used by another query
-    ├── ReplayError             messages are needed again and cannot be sent again
-    ├── SinkError               results could not leave Spark
-    └── PubSubError             a topic could not be published, found or followed
+    ├── ReplayError             messages must be replayed, and no connector can send them again
+    ├── SinkError               a batch cannot be written to its sink
+    └── PubSubError             a topic cannot be published, found or subscribed to
 
-Every message names the thing, the value, the limit and the way out. ``retryable`` says whether the same call may
-succeed later with nothing changed; retry policies read it. All of them survive pickling, fields included, because Spark
-carries exceptions between processes.
+Every message names the thing, the value, the limit and the remedy. The class attribute ``retryable`` says whether the
+same call may succeed later although nobody has changed anything; retry policies read it. Every error can be pickled
+and unpickled without losing its fields, because Spark sends exceptions from one process to another.
 """
 
 from __future__ import annotations
@@ -24,13 +24,17 @@ import logging
 from typing import Any, ClassVar
 
 LONGEST_LINE = 4096
-"""Characters of a log line that are shown."""
+"""The most characters of one log line; a longer line is cut.
+
+A choice, not a measurement: it keeps a frame of several MiB that a peer sends out of the log.
+"""
 
 
 def printable(text: str) -> str:
-    """The text as one line that is safe to show on a terminal and in a log, because peers may send any bytes.
+    """Return the text as one line that is safe to show on a terminal and in a log.
 
-    Characters that are not printable are escaped as in a Python string.
+    Characters that are not printable, line ends included, are escaped as in a Python string. Peers may send any text,
+    so every text that comes from a peer passes through this function before it is shown.
     """
     if text.isprintable():
         return text
@@ -38,7 +42,10 @@ def printable(text: str) -> str:
 
 
 def one_line(logger: logging.Logger) -> logging.Logger:
-    """Make each record of the logger one :func:`printable` line, apart from tracebacks; returns the logger."""
+    """Add a filter to the logger that makes each record one :func:`printable` line; return the logger.
+
+    A line is cut behind :data:`LONGEST_LINE` characters. A traceback keeps its lines, and each of them is printable.
+    """
     logger.addFilter(_one_line)
     return logger
 
@@ -47,7 +54,7 @@ def _one_line(record: logging.LogRecord) -> bool:
     text = record.getMessage()
     if len(text) > LONGEST_LINE:
         text = f"{text[:LONGEST_LINE]}... ({len(text)} characters)"
-    # The text is the message as it is: without arguments, nothing in it is taken for a place of one.
+    # Without arguments, logging does not interpret the percent signs in the text.
     record.msg, record.args = printable(text), None
     if record.exc_info and not record.exc_text:
         record.exc_text = _lines(logging.Formatter().formatException(record.exc_info))
@@ -59,13 +66,15 @@ def _lines(text: str) -> str:
 
 
 class WallarooError(Exception):
-    """The root of every error this package raises.
+    """The root of every error that this package raises.
 
-    ``fields`` are the values the message is about, so that programs need not parse a sentence. The message may
-    contain text from a peer, so its lines are :func:`printable`.
+    ``message`` is the text for a person. ``fields`` holds the values that the message names (such as the slot, the
+    limit or the path), so that programs need not parse the message. The message may contain text from a peer, so each
+    of its lines is made :func:`printable`.
     """
 
     retryable: ClassVar[bool] = False
+    """Whether the same call may succeed later although nobody has changed anything."""
 
     def __init__(self, message: str, **fields: Any) -> None:
         message = _lines(message)
@@ -82,50 +91,50 @@ def _rebuild(kind: type[WallarooError], message: str, fields: dict[str, Any]) ->
 
 
 class ConfigurationError(WallarooError):
-    """An option, an environment or a combination of them that cannot work."""
+    """An option, an environment or a combination of them cannot work; nothing was started."""
 
 
 class ProtocolError(WallarooError):
-    """The connector protocol was broken."""
+    """The connector protocol was violated. Source: ``docs/protocol.md``."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We broke the protocol: the caller asked for a frame that the session's state does not allow."""
+    """This side violated the protocol: the caller asked for a frame that the session's state does not permit."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke the protocol, or told us with an ERROR frame why it ends the session."""
+    """The peer violated the protocol, or ended the session with an ERROR frame, whose text the message contains."""
 
 
 class TransportError(WallarooError):
-    """Bytes could not be carried."""
+    """A connection could not be made or has failed: refused, closed, timed out, or a TLS error."""
 
     retryable = True
 
 
 class RegistryError(WallarooError):
-    """Redis could not be reached, or answered something unusable."""
+    """Redis cannot be reached, or its answer cannot be used."""
 
     retryable = True
 
 
 class LeaseLostError(RegistryError):
-    """The slot's lease is held by a newer generation; the holder must stop serving."""
+    """A newer generation holds the slot's lease; the process that held it before must stop serving the slot."""
 
     retryable = False
 
 
 class CheckpointError(WallarooError):
-    """The checkpoint cannot be read, or does not fit the request."""
+    """The checkpoint cannot be read, is used by another query, or does not belong to this receiver."""
 
 
 class ReplayError(WallarooError):
-    """Messages are needed again and cannot be sent again."""
+    """A planned range must be read again, and no connector can send its messages again."""
 
 
 class SinkError(WallarooError):
-    """Results could not leave Spark."""
+    """A batch cannot be written to its sink."""
 
 
 class PubSubError(WallarooError):
-    """A topic could not be published, found or followed."""
+    """A topic cannot be published, found or subscribed to."""

@@ -3,7 +3,7 @@
 Each field of :class:`Options` is a row of the table: its Python name, default, type, unit and help. The public name is
 the camelCase form, as in Spark's own sources (``max_frame_bytes`` is ``maxFrameBytes``); ``tls_key`` is ``tls.key``,
 ``v3_leave`` is ``v3.leave``.
-Spark hands option keys over in lower case, so names are matched without regard to case.
+Spark passes the keys of options in lower case, so names are compared without regard to case.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from wallaroo_spark.settings import Kind, Row, setting
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Every setting of a receiver, its workers and its source, with defaults.
+    """All options of a receiver, its workers and its source. The help text of each field is the field's documentation.
 
-    Options that hold a secret accept ``env:NAME`` and ``file:PATH`` in place of the value; they are resolved by
-    :func:`resolve_secret` where they are used and never appear in ``repr``.
+    An option that holds a secret also accepts ``env:NAME`` (an environment variable) or ``file:PATH`` (a file) in place
+    of the secret. :func:`resolve_secret` reads it where it is used, and ``repr`` never shows it. The constructor raises
+    :class:`ConfigurationError` for a value outside the limits of its row. Source: ``docs/options.md``.
     """
 
-    receiver: str = setting("", Kind.TEXT, "Name of the receiver; its keys in the registry contain it.")
+    receiver: str = setting("", Kind.TEXT, "Name of the receiver; the receiver's keys in the registry contain it.")
     registry: str = setting(
         "embedded",
         Kind.TEXT,
         "Redis URL (redis:// or rediss://, redis+cluster:// or rediss+cluster:// for a Redis Cluster), or 'embedded' "
-        "to start one for this machine alone.",
+        "to start a Redis for this machine alone.",
         secret=True,
     )
     workers: int = setting(2, Kind.COUNT, "Number of slots; each takes one task slot of the cluster.", minimum=1)
     host: str = setting(
-        "", Kind.TEXT, "Address the workers bind. Empty: loopback in local mode, every interface on a cluster."
+        "", Kind.TEXT, "Address that the workers bind. Empty: loopback in local mode, every interface on a cluster."
     )
     port: int = setting(
         0, Kind.COUNT, "Slot p listens on port + p; 0 lets the system choose.", minimum=0, maximum=65_535
@@ -49,39 +50,43 @@ class Options:
     advertise: str = setting(
         "",
         Kind.TEXT,
-        "Host name or address that connectors are told, with or without a port; {slot} and {port} are "
-        "replaced: worker-{slot}.example.com:{port}. Empty: the worker finds it out.",
+        "Host name or address at which connectors reach the workers, with or without a port; {slot} and {port} are "
+        "replaced: worker-{slot}.example.com:{port}. Empty: the worker finds its own address.",
     )
     inner_host: str = setting(
-        "", Kind.TEXT, "Address that the workers bind for their inner port, which driver and tasks call. Empty: host's."
+        "",
+        Kind.TEXT,
+        "Address that the workers bind for their inner port, which the driver and reading tasks call. Empty: the value "
+        "of host.",
     )
     inner_port: int = setting(
         0,
         Kind.COUNT,
-        "Slot p has its inner port at innerPort + p; 0 lets the system choose.",
+        "The inner port of slot p is innerPort + p; 0 lets the system choose.",
         minimum=0,
         maximum=65_535,
     )
     inner_advertise: str = setting(
         "",
         Kind.TEXT,
-        "Address at which driver and tasks reach the inner port, written like advertise. Empty: the "
-        "worker finds it out; with TLS and advertise, the host of advertise, because the certificate "
-        "names it.",
+        "Address at which the driver and reading tasks reach the inner port, written like advertise. Empty: the worker "
+        "finds its own address; with TLS and advertise it is the host of advertise, because the certificate names that "
+        "host.",
     )
-    cookie: str = setting("", Kind.TEXT, "Shared cookie; a connector must present the same.", secret=True)
-    version: str = setting("0.0.1", Kind.TEXT, "Protocol version; HELLO must carry exactly this text.")
+    cookie: str = setting("", Kind.TEXT, "Shared cookie; a connector's HELLO must contain the same.", secret=True)
+    version: str = setting("0.0.1", Kind.TEXT, "Protocol version; HELLO must contain exactly this text.")
     programs: tuple[str, ...] = setting(
-        (), Kind.NAMES, "Program names that HELLO may carry; a connector of another is refused. Empty: any."
+        (), Kind.NAMES, "Program names that HELLO may contain; a connector with another name is refused. Empty: any."
     )
     max_frame_bytes: int = setting(
         4 << 20, Kind.BYTES, "Longest frame accepted, tag and body together.", minimum=1 << 10
     )
-    max_sessions: int = setting(1024, Kind.COUNT, "Most sessions a worker serves at once.", minimum=1)
+    max_sessions: int = setting(1024, Kind.COUNT, "Most sessions that a worker serves at the same time.", minimum=1)
     handshake_timeout: float = setting(
         10.0,
         Kind.SECONDS,
-        "Time limit for a peer to send a whole HELLO and, while the worker is full, the rest of a frame.",
+        "Time within which a peer must send its whole HELLO and, while the worker's memory is full, the rest of a "
+        "frame that it has begun.",
         minimum=0.01,
     )
     memory_budget: int = setting(
@@ -93,8 +98,8 @@ class Options:
     credits: str = setting(
         "adaptive",
         Kind.TEXT,
-        "How much connectors may send ahead: as much as the next batch needs, estimated from the query's "
-        "rate and batch lengths (adaptive), or as much as memoryBudget has room for (fixed).",
+        "How many messages connectors may send ahead: as many as the next batch needs, estimated from the query's rate "
+        "and batch lengths (adaptive), or as many as fit into memoryBudget (fixed).",
         choices=("adaptive", "fixed"),
     )
     replay_timeout: float = setting(
@@ -103,8 +108,8 @@ class Options:
     message_ids: str = setting(
         "increasing",
         Kind.TEXT,
-        "Whether message ids of the drafts increase from one NOTIFY of a stream to the next (else: ERROR), "
-        "or are compared for equality alone.",
+        "Draft revisions: whether the message ids of a stream must increase until its next NOTIFY (increasing; a "
+        "violation is answered by ERROR), or are only compared for equality (opaque).",
         choices=("increasing", "opaque"),
     )
     event_time_unit: str = setting(
@@ -114,20 +119,22 @@ class Options:
     tls_certificate: str = setting(
         "",
         Kind.TEXT,
-        "PEM file with the certificate chain that workers present, to connectors and on their inner port. It must name "
-        "the hosts at which a worker is reached: those of advertise and innerAdvertise, or what the worker finds out.",
+        "PEM file with the certificate chain that workers present to connectors and on their inner port. It must name "
+        "the hosts at which a worker is reached: those of advertise and innerAdvertise, or else the address that the "
+        "worker finds for itself.",
     )
     tls_key: str = setting("", Kind.TEXT, "PEM file with the key of tls.certificate.")
     tls_ca: str = setting(
         "",
         Kind.TEXT,
-        "PEM file of the authority of the connectors' certificates; with it every connector must show one.",
+        "PEM file of the authority that signs the connectors' certificates. When it is given, every connector must "
+        "present a certificate.",
     )
     tls_workers_ca: str = setting(
         "",
         Kind.TEXT,
-        "PEM file of the authority that tls.certificate comes from, by which the driver and reading tasks verify the "
-        "workers' inner port. Empty: tls.ca; without that, the authorities that the system trusts.",
+        "PEM file of the authority that signed tls.certificate, with which the driver and reading tasks verify the "
+        "workers' inner port. Empty: tls.ca; when that is empty too, the authorities that the system trusts.",
     )
     tls_bind_instances: bool = setting(
         False, Kind.FLAG, "A connector's instance must be one of the names in its certificate; needs tls.ca."
@@ -135,35 +142,37 @@ class Options:
     idle_timeout: float = setting(
         0.0,
         Kind.SECONDS,
-        "Time after which a session is ended that has sent nothing and waits for no ACK; it may come back. 0: never.",
+        "A session that has sent nothing for this long and waits for no ACK is ended; the connector may connect again. "
+        "0: never.",
         minimum=0,
     )
     v3_leave: str = setting(
         "close",
         Kind.TEXT,
-        "How a v3 session is told to connect again: by closing the connection, which the connectors in the field "
-        "answer by coming back, or by RESTART, on which Wallaroo's own SDK hangs.",
+        "How a worker makes a v3 connector connect again: it closes the connection (close), after which existing "
+        "connectors reconnect, or it sends RESTART (restart), on which Wallaroo's own SDK hangs.",
         choices=("close", "restart"),
     )
     lease_seconds: float = setting(
         10.0, Kind.SECONDS, "How long a slot's lease lasts without being renewed.", minimum=0.5
     )
     instances: tuple[str, ...] = setting(
-        (), Kind.NAMES, "Connector instances that an AvailableNow run waits for, connected or not."
+        (), Kind.NAMES, "AvailableNow: connector instances that the run waits for even if they are not connected."
     )
     quiet_seconds: float = setting(
         2.0,
         Kind.SECONDS,
-        "AvailableNow: a connector that has sent nothing for this long is taken to have nothing to send.",
+        "AvailableNow: a connector that has sent nothing for this long counts as having nothing more to send.",
         minimum=0,
     )
     available_now_timeout: float = setting(
-        60.0, Kind.SECONDS, "AvailableNow: longest wait for connectors to fall quiet.", minimum=0
+        60.0, Kind.SECONDS, "AvailableNow: longest wait until every connector has nothing more to send.", minimum=0
     )
     starting_offsets: dict[str, dict[str, int]] | None = setting(
         None,
         Kind.JSON,
-        'References to start from without a checkpoint, by instance and stream id: {"shop-1": {"7": 1200}}.',
+        "References from which a query without a checkpoint starts, by instance and stream id: "
+        '{"shop-1": {"7": 1200}}.',
     )
     max_offsets_per_trigger: int | None = setting(
         None, Kind.COUNT, "Most messages in a batch, divided among the streams.", minimum=1
@@ -175,18 +184,21 @@ class Options:
         900.0, Kind.SECONDS, "Longest wait for minOffsetsPerTrigger messages.", minimum=0
     )
     max_bytes_per_trigger: int | None = setting(
-        None, Kind.BYTES, "Most payload bytes in a batch; a stream's first message always fits.", minimum=1
+        None,
+        Kind.BYTES,
+        "Most payload bytes in a batch; the first message of a stream is planned even if it is larger.",
+        minimum=1,
     )
     fail_on_data_loss: bool = setting(
         True,
         Kind.FLAG,
-        "Fail the query when connectors cannot send a planned range again; false logs the loss and goes on.",
+        "Fail the query when connectors cannot send a planned range again; false logs the lost range and continues.",
     )
     token: str = setting(
         "",
         Kind.TEXT,
-        "Secret of the fleet's inner port, known only to the driver and Spark's tasks: a program that has"
-        " it can have messages acknowledged. Empty: the receiver makes one.",
+        "Secret of the workers' inner ports, known only to the driver and Spark's tasks: a program that knows it can "
+        "make workers acknowledge messages. Empty: the receiver makes one.",
         secret=True,
     )
 
@@ -196,9 +208,9 @@ class Options:
 
     @classmethod
     def parse(cls, texts: Mapping[str, Any]) -> Options:
-        """Read options given by public name in any case, as Spark, YAML and the command line give them.
+        """Read options from Spark, YAML or the command line: values by public name, the case of the name ignored.
 
-        Raises :class:`ConfigurationError` for a name that is not in the table or a value that cannot be read.
+        Raises :class:`ConfigurationError` for a name that is not in the table and for a value that cannot be read.
         """
         rows = {row.name.lower(): row for row in table()}
         values: dict[str, Any] = {}
@@ -210,9 +222,9 @@ class Options:
         return cls(**values)
 
     def to_texts(self, *, secrets: bool = True) -> dict[str, str]:
-        """The options that differ from their defaults, as texts that :meth:`parse` reads back.
+        """Return the options that differ from their defaults, by public name, as texts that :meth:`parse` can read.
 
-        Without ``secrets``, what is secret is left out, and the texts may be shown.
+        With ``secrets=False`` the secret options are left out, so that the texts may be shown.
         """
         texts = {}
         for row in table():
@@ -238,9 +250,9 @@ def public_name(attribute: str) -> str:
 
 
 def read_value(row: Row, text: Any) -> Any:
-    """The value of one option from text, or from a YAML value that already has its type.
+    """Convert the text of one option to its value; a YAML value that already has the type is accepted too.
 
-    Raises :class:`ConfigurationError` naming the option, the text and what was expected.
+    Raises :class:`ConfigurationError` with the option, the text and the expected format.
     """
     try:
         return _READERS[row.kind](text)
@@ -252,14 +264,15 @@ def read_value(row: Row, text: Any) -> Any:
 
 
 def is_reference(value: str) -> bool:
-    """Whether a secret is named by ``env:NAME`` or ``file:PATH``, so that the text may be shown."""
+    """Whether the value is ``env:NAME`` or ``file:PATH``: it only names where the secret is, so it may be shown."""
     return value.startswith(("env:", "file:"))
 
 
 def resolve_secret(value: str) -> str:
-    """The secret behind ``env:NAME`` or ``file:PATH``, or the value itself when it is neither.
+    """Read the secret that ``env:NAME`` or ``file:PATH`` names; any other value is the secret itself.
 
-    A file's trailing newline is not part of the secret. Raises :class:`ConfigurationError` when there is nothing.
+    Line ends at the end of a file are not part of the secret. Raises :class:`ConfigurationError` when the variable is
+    not set or the file cannot be read.
     """
     scheme, _, rest = value.partition(":")
     if scheme == "env":
@@ -278,7 +291,7 @@ def resolve_secret(value: str) -> str:
 
 def _unknown(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else "see the options page for the names there are"
+    hint = f"did you mean {near[0]}?" if near else "docs/options.md lists all options"
     return f"option {name} is not known; {hint}"
 
 
@@ -336,6 +349,6 @@ def _write_value(value: Any) -> str:
     if isinstance(value, dict):
         return json.dumps(value)
     if isinstance(value, float):
-        # Never in scientific notation, which is not read back.
+        # _read_seconds does not accept scientific notation.
         return f"{value:.6f}".rstrip("0").rstrip(".")
     return str(value)

@@ -1,7 +1,8 @@
-"""How far streams have come: references, the streams that they are of, and the ranges between two of them.
+"""Points of reference: positions in streams, and the ranges of messages between two positions.
 
-References of several streams have two forms: flat, by :class:`StreamKey`, as the worker uses them, and nested, by scope
-and stream id in decimal text, as Spark's offset log and the inner port's JSON have them.
+A mapping of streams to references has two forms. The flat form has a :class:`StreamKey` as key; workers use it. The
+nested form has two levels, the scope and the stream id as decimal text; Spark's offset log and the JSON on the inner
+port use it. Source: ``docs/protocol.md#points-of-reference``.
 """
 
 from __future__ import annotations
@@ -14,44 +15,52 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 Reference = int | str
-"""A point of reference as Spark's offset log holds it: the id of the last message.
+"""A position in a stream, as it stands in Spark's offset log: the id of the last message before the position.
 
-For an EPHEMERAL stream, whose messages cannot be asked for again, it is ``e:<slot>:<generation>:<position>``.
+The messages of an EPHEMERAL stream cannot be requested again. The reference of such a stream is the text
+``e:<slot>:<generation>:<position>``: a position in the buffer of the worker that holds this generation of the slot.
 """
 
 References = Mapping[str, Mapping[str, Reference]]
-"""Nested references: by scope (an instance, or ``""`` for ids of the whole source), then by decimal stream id."""
+"""Nested references: first by scope (see :class:`StreamKey`), then by stream id as decimal text."""
 
 Changes = Mapping[str, Mapping[str, Reference | None]]
-"""New references of some streams, nested as :data:`References`; None where the stream is forgotten."""
+"""New references of some streams, nested like :data:`References`; None means that the stream is removed."""
 
 
 class StreamKey(NamedTuple):
-    """A stream's identity: ``scope`` is its connector instance, or empty where ids belong to the whole source (v3)."""
+    """The identity of a stream within a receiver."""
 
     scope: str
+    """The connector instance that owns the id; ``""`` in v3, where an id belongs to the whole source."""
     stream_id: int
+    """The id that the connector gives the stream, a u64."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
-    """The rows of one stream that a batch reads: behind ``start``, up to and including ``end``.
-
-    ``start`` is None where the stream is read from its beginning.
-    """
+    """The messages of one stream that a batch reads: those after ``start``, up to and including ``end``."""
 
     key: StreamKey
     start: Reference | None
+    """The reference of the last message that is not read; None when the stream is read from its beginning."""
     end: Reference
+    """The reference of the last message that is read."""
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """The range that :meth:`to_json` has given. Raises ValueError for a stream id that is not a number."""
+        """Convert the list that :meth:`to_json` returns back to a range.
+
+        Raises ValueError for a list of another length and for a stream id that is not a number.
+        """
         scope, stream_id, start, end = value
         return cls(StreamKey(scope, int(stream_id)), start, end)
 
     def to_json(self) -> list[Any]:
-        """Scope, decimal stream id, start and end: a JSON reader may not keep a u64 as it is, but keeps text."""
+        """Return the list of scope, stream id, start and end.
+
+        The stream id is decimal text, because many JSON readers round a u64.
+        """
         return [self.key.scope, str(self.key.stream_id), self.start, self.end]
 
     def __str__(self) -> str:
@@ -60,7 +69,7 @@ class PlannedRange:
 
 
 def nest(references: Mapping[StreamKey, Reference]) -> dict[str, dict[str, Reference]]:
-    """Flat references, nested."""
+    """Convert flat references to the nested form."""
     nested: dict[str, dict[str, Reference]] = {}
     for key, reference in references.items():
         nested.setdefault(key.scope, {})[str(key.stream_id)] = reference
@@ -68,7 +77,7 @@ def nest(references: Mapping[StreamKey, Reference]) -> dict[str, dict[str, Refer
 
 
 def flatten(references: References) -> dict[StreamKey, Reference]:
-    """Nested references, flat. Raises ValueError for a stream id that is not a number."""
+    """Convert nested references to the flat form. Raises ValueError for a stream id that is not a number."""
     return {
         StreamKey(scope, int(stream_id)): reference
         for scope, streams in references.items()
@@ -77,11 +86,12 @@ def flatten(references: References) -> dict[StreamKey, Reference]:
 
 
 class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
-    """References of many streams as they stand at one version; the next version costs its changes, not all streams.
+    """An immutable snapshot of the references of many streams, which shares its storage with later snapshots.
 
-    A version never changes. The versions of a line share one dictionary, which is that of the newest, and the changes
-    between the last of them: so the changes between two of these, in either direction, are cheap, and so is a single
-    reference. Iterating copies all streams. Versions may be used from several threads.
+    The snapshots that :meth:`with_changes` derives from each other form a line. A line stores one dictionary, of its
+    newest version, and the changes between its last versions. So the time of :meth:`with_changes`,
+    :meth:`changes_since` and :meth:`reference` grows with the number of changes and not with the number of streams;
+    iterating copies all streams. May be used from several threads.
     """
 
     __slots__ = ("_line", "_version", "count", "json_bytes")
@@ -89,14 +99,14 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
     count: int
     """The number of streams."""
     json_bytes: int
-    """The length of the references as JSON text."""
+    """The length of the references as JSON text, in bytes."""
 
     def __init__(self, line: _Line, version: int, count: int, json_bytes: int) -> None:
         self._line, self._version, self.count, self.json_bytes = line, version, count, json_bytes
 
     @classmethod
     def of(cls, references: References) -> VersionedReferences:
-        """The first version of a line of its own; ``references`` itself when it is a version of a line already."""
+        """Return the first version of a new line; ``references`` itself if it already is a version of a line."""
         if isinstance(references, VersionedReferences):
             return references
         line = _Line({scope: dict(streams) for scope, streams in references.items() if streams})
@@ -108,7 +118,7 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
         return cls(line, 0, count, size)
 
     def with_changes(self, changes: Changes) -> VersionedReferences:
-        """The version with these changes; cheap when this one is the newest of its line."""
+        """Return the version with these changes applied. Copies all streams unless this is the newest of its line."""
         line = self._line
         with line.lock:
             if self._version != line.newest:
@@ -117,10 +127,10 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
             return VersionedReferences(line, line.newest, self.count + count, self.json_bytes + size)
 
     def changes_since(self, other: References | None) -> Changes | None:
-        """The changes that lead from ``other`` to this version; None when that is not known.
+        """Return the changes that lead from ``other`` to this version; None when the line no longer stores them.
 
-        It is known for the last versions of one line, of which ``other`` may be the newer one. A stream that went back
-        to where it was counts as changed.
+        ``other`` may be older or newer than this version; for a version of another line the result is None. A stream
+        that has changed and changed back is among the changes.
         """
         if not isinstance(other, VersionedReferences) or other._line is not self._line:
             return None
@@ -128,17 +138,17 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
             return self._line.between(other._version, self._version)
 
     def reference(self, scope: str, stream: str) -> Reference | None:
-        """The reference of one stream; None when there is none."""
+        """Return the reference of one stream; None if it is unknown. Raises LookupError for a forgotten version."""
         line = self._line
         with line.lock:
-            # The first change behind this version says where the stream stood at it.
+            # The first change after this version has the reference that the stream had at this version.
             for step in line.behind(self._version):
                 if stream in step.undo.get(scope, _NOTHING):
                     return step.undo[scope][stream]
             return line.streams.get(scope, _NOTHING).get(stream)
 
     def plain(self) -> dict[str, dict[str, Reference]]:
-        """All references, copied."""
+        """Return a copy of all references. Raises LookupError for a forgotten version."""
         with self._line.lock:
             return self._line.at(self._version)
 
@@ -155,7 +165,7 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
         return len(self.plain())
 
     def items(self) -> Any:
-        """As of a dictionary."""
+        """The scopes with their streams, as ``dict.items`` returns them; copies all streams."""
         return self.plain().items()
 
     def __eq__(self, other: object) -> bool:
@@ -174,21 +184,27 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
 
 _NOTHING: Mapping[str, Reference | None] = {}
 _KEPT_STEPS = 64
+"""Versions that a line can go back. A choice: readers ask for versions of the last few batches."""
 _KEPT_CHANGES = 10_000
-"""Changes that a line remembers at least; beyond, it remembers as many as it has streams, so that a line costs at most
-some times its streams."""
+"""Changes that a line may store; with more streams than that, as many changes as streams.
+
+A choice that bounds the memory of a line to a small multiple of the memory of its streams.
+"""
 
 
 class _Step(NamedTuple):
-    """The way from one version to the next, and back."""
+    """The changes from one version to the next, in both directions."""
 
     changes: dict[str, dict[str, Reference | None]]
+    """The references of the later version; None for a removed stream."""
     undo: dict[str, dict[str, Reference | None]]
+    """The references of the earlier version, of the same streams; None for a stream that was not there."""
     size: int
+    """The number of changed streams."""
 
 
 class _Line:
-    """The versions of one line; ``lock`` guards all of it, and the callers hold it."""
+    """The storage of the versions of one line. The callers of its methods hold ``lock``, which guards all of it."""
 
     def __init__(self, streams: dict[str, dict[str, Reference]]) -> None:
         self.lock = threading.Lock()
@@ -199,7 +215,7 @@ class _Line:
         self._count = sum(map(len, streams.values()))
 
     def advance(self, changes: Changes) -> tuple[int, int]:
-        """Make another version the newest; by how much it has more streams, and more bytes of JSON."""
+        """Apply changes as a new version; return the differences in the number of streams and in bytes of JSON."""
         done: dict[str, dict[str, Reference | None]] = {}
         undo: dict[str, dict[str, Reference | None]] = {}
         count = size = total = 0
@@ -242,14 +258,14 @@ class _Line:
             self._kept -= self._steps.popleft().size
 
     def behind(self, version: int) -> list[_Step]:
-        """The steps from a version to the newest. Raises LookupError when they are forgotten."""
+        """Return the steps from a version to the newest, oldest first. Raises LookupError for a forgotten version."""
         number = self.newest - version
         if number > len(self._steps):
             raise LookupError(f"version {version} of the references is forgotten; the newest is {self.newest}")
         return [self._steps[index] for index in range(len(self._steps) - number, len(self._steps))] if number else []
 
     def between(self, before: int, after: int) -> Changes | None:
-        """The changes from one version to another; None when the older one is forgotten."""
+        """Return the changes from one version to another; None when the older one is forgotten."""
         if before == after:
             return {}
         if self.newest - min(before, after) > len(self._steps):
@@ -265,7 +281,7 @@ class _Line:
         return merged
 
     def at(self, version: int) -> dict[str, dict[str, Reference]]:
-        """All references at a version, copied. Raises LookupError when the way back is forgotten."""
+        """Return a copy of all references at a version. Raises LookupError for a forgotten version."""
         found = {scope: streams.copy() for scope, streams in self.streams.items()}
         for step in reversed(self.behind(version)):
             for scope, streams in step.undo.items():
@@ -285,17 +301,17 @@ def _scope_bytes(scope: str) -> int:
 
 
 def _stream_bytes(stream: str, reference: Reference) -> int:
-    """The bytes of ``"stream": reference, `` as JSON text."""
+    """The length of ``"stream": reference, `` as JSON text, in bytes."""
     return len(stream) + len(str(reference)) + (6 if isinstance(reference, int) else 8)
 
 
 def plain(references: References) -> References:
-    """The references as dictionaries, which can become JSON."""
+    """Convert the references to plain dictionaries, which can be written as JSON."""
     return references.plain() if isinstance(references, VersionedReferences) else references
 
 
 def merge(references: References, newer: References) -> dict[str, dict[str, Reference]]:
-    """All of both, ``newer`` where both say something."""
+    """Return the union of both; a stream that is in both has its reference from ``newer``."""
     merged = {scope: dict(streams) for scope, streams in references.items()}
     for scope, streams in newer.items():
         merged.setdefault(scope, {}).update(streams)
@@ -303,7 +319,7 @@ def merge(references: References, newer: References) -> dict[str, dict[str, Refe
 
 
 def changed(before: References | None, after: References) -> References:
-    """The references of ``after`` that ``before`` does not have, or has otherwise."""
+    """Return the references of ``after`` whose stream is not in ``before`` or has another reference there."""
     if isinstance(after, VersionedReferences) and (changes := after.changes_since(before)) is not None:
         return _without_forgotten(changes)
     try:
@@ -320,7 +336,7 @@ def changed(before: References | None, after: References) -> References:
 
 
 def ranges(start: References, end: References) -> list[PlannedRange]:
-    """The ranges between two offsets, one for each stream that has another reference in ``end``."""
+    """Return the ranges between two offsets: one for each stream of ``end`` whose reference in ``start`` differs."""
     if isinstance(end, VersionedReferences) and isinstance(start, VersionedReferences):
         changes, back = end.changes_since(start), start.changes_since(end)
         if changes is not None and back is not None:
@@ -344,5 +360,5 @@ def _without_forgotten(changes: Changes) -> dict[str, dict[str, Reference]]:
 
 
 def slot_of_ephemeral(reference: Reference) -> int | None:
-    """The slot whose buffer an ephemeral reference is of; None for a message id, which any slot may have."""
+    """The slot whose buffer holds the message of an ephemeral reference; None for a message id, which names no slot."""
     return int(reference.split(":")[1]) if isinstance(reference, str) else None

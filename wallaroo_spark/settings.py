@@ -1,9 +1,9 @@
 """Tables of settings: one row for each setting, with its name, default, type, limits and help.
 
-A table is a frozen dataclass with keyword-only fields. :func:`setting` makes a row with a default; a row without one is
-``field(metadata=row(…))``, and ``field(kw_only=False, metadata=row(…))`` if it may be given by position. The table is
-the only list of these settings: :func:`takes_settings` gives a constructor its parameters, their types and its
-docstring, :func:`check` refuses values outside the limits, and :func:`rows` feeds pages and command lines.
+A table is a frozen dataclass with keyword-only fields. :func:`setting` makes a row with a default. A row without a
+default is ``field(metadata=row(…))``, or ``field(kw_only=False, metadata=row(…))`` if callers may pass it by position.
+No setting is listed anywhere else: :func:`takes_settings` gives a constructor its parameters, their types and its
+docstring; :func:`check` refuses values outside the limits; pages and command lines are made from :func:`rows`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class Kind(Enum):
-    """The type of a setting. The value says how it is written as text."""
+    """The type of a setting. The enum's value describes how a value of that type is written as text."""
 
     TEXT = "text"
     NAMES = "comma-separated names"
@@ -51,34 +51,37 @@ _TYPES: dict[Kind, tuple[Any, str]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table, for documentation and command lines."""
+    """One row of a table: everything that pages, command lines and checks need to know about a setting."""
 
     attribute: str
-    """Its name in Python: the field of the table."""
+    """Its name in Python: the name of the dataclass field."""
     name: str
-    """Its name for users; the same, except for options."""
+    """Its name for users: the same as ``attribute``, except for options, whose names are in camelCase."""
     kind: Kind
+    """Its type."""
     default: Any
-    """``dataclasses.MISSING`` if the setting is required."""
+    """The value when the user gives none; ``dataclasses.MISSING`` if the setting is required."""
     help: str
-    """One or more sentences."""
+    """One or more sentences for the user: the meaning, and the meaning of the default where that needs saying."""
     choices: tuple[str, ...]
-    """The values allowed; empty: any."""
+    """The permitted values; empty: all values of the type."""
     secret: bool
     """Whether the value must never be shown."""
     minimum: float | None
+    """The least permitted value, in the unit of ``kind``; None: no limit."""
     maximum: float | None
+    """The greatest permitted value, in the unit of ``kind``; None: no limit."""
     annotation: str = ""
-    """The type as the source code has it."""
+    """The field's type annotation, as in the source code."""
 
     @property
     def required(self) -> bool:
-        """Whether there is no default."""
+        """Whether the user must give a value."""
         return self.default is dataclasses.MISSING
 
     @property
     def optional(self) -> bool:
-        """Whether None is a value."""
+        """Whether None is a permitted value."""
         return self.default is None or "None" in self.annotation
 
 
@@ -91,7 +94,7 @@ def row(
     minimum: float | None = None,
     maximum: float | None = None,
 ) -> dict[str, Any]:
-    """The metadata of a dataclass field that is a row of a table."""
+    """Return the metadata that makes a dataclass field a row of a table; the arguments are fields of :class:`Row`."""
     return {
         "kind": kind,
         "help": help,
@@ -103,18 +106,21 @@ def row(
 
 
 def setting(default: Any, kind: Kind, help: str, **limits: Any) -> Any:
-    """A row with a default; ``limits`` are the keyword arguments of :func:`row`."""
+    """Return a dataclass field that is a row with a default; ``limits`` are the keyword arguments of :func:`row`."""
     return field(default=default, metadata=row(kind, help, **limits), repr=not limits.get("secret"))
 
 
 def rows(table: Any) -> Iterator[Row]:
-    """The rows of a table, in the order in which they are documented."""
+    """Iterate over the rows of a table (the class or a value of it), in the order of its fields."""
     for entry in dataclasses.fields(table):
         yield Row(entry.name, entry.name, default=entry.default, annotation=str(entry.type), **entry.metadata)
 
 
 def check(row: Row, value: Any, label: str) -> None:
-    """Raise :class:`ConfigurationError` for a value outside the limits of its row; ``label`` names the setting."""
+    """Raise :class:`ConfigurationError` if a value is not of the row's type or is outside the row's limits.
+
+    ``label`` names the setting in the message, such as ``option workers``.
+    """
     if value is None and row.optional:
         return
     if row.choices and value not in row.choices:
@@ -130,15 +136,16 @@ def check(row: Row, value: Any, label: str) -> None:
 
 
 def check_all(values: Any, prefix: str = "setting ") -> None:
-    """:func:`check` every value of a table; ``prefix`` is put before each name in messages."""
-    for one in rows(values):
-        check(one, getattr(values, one.attribute), f"{prefix}{one.name}")
+    """:func:`check` every value of a table; in messages, ``prefix`` stands before the name of the setting."""
+    for row in rows(values):
+        check(row, getattr(values, row.attribute), f"{prefix}{row.name}")
 
 
 def takes_settings(table: Callable[P, T]) -> Callable[[Callable[[S, T], None]], Callable[Concatenate[S, P], None]]:
-    """Decorate an ``__init__`` that takes a table: callers give it the rows as arguments, checked by mypy.
+    """Decorate an ``__init__`` whose only argument is a table, so that callers pass the settings as arguments.
 
-    Its signature and docstring are made from the table.
+    The signature, which mypy checks, and the docstring of the result come from the table. The result raises TypeError
+    for an unknown setting, with the nearest known name.
     """
 
     def decorate(init: Callable[[S, T], None]) -> Callable[Concatenate[S, P], None]:
@@ -152,7 +159,7 @@ def takes_settings(table: Callable[P, T]) -> Callable[[Callable[[S, T], None]], 
 
 
 def function_takes_settings(table: Callable[P, T]) -> Callable[[Callable[[T], R]], Callable[P, R]]:
-    """Decorate a function that takes a table; the same as :func:`takes_settings` for a constructor."""
+    """Decorate a function whose only argument is a table; otherwise the same as :func:`takes_settings`."""
 
     def decorate(function: Callable[[T], R]) -> Callable[P, R]:
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -165,12 +172,12 @@ def function_takes_settings(table: Callable[P, T]) -> Callable[[Callable[[T], R]
 
 
 def described(table: Any) -> str:
-    """The rows as the text of a docstring."""
-    return "\n".join(f"- ``{one.name}``{_default_shown(one)}: {one.help}" for one in rows(table))
+    """Return the rows as a list for a docstring: name, default and help text of each."""
+    return "\n".join(f"- ``{row.name}``{_default_shown(row)}: {row.help}" for row in rows(table))
 
 
 def _built(table: Callable[..., T], name: str, args: Any, kwargs: Any) -> T:
-    known = [one.name for one in rows(table)]
+    known = [row.name for row in rows(table)]
     for given in kwargs:
         if given not in known:
             near = difflib.get_close_matches(given, known, n=1)

@@ -1,7 +1,7 @@
-"""The named steps from a frame to its acknowledgement, and from a batch to a sink, at which a process may die.
+"""The named steps from a frame to its acknowledgement, and from a batch to a sink, at which a process may crash.
 
-Tests of crashes have a process die there. Nothing outside a process can switch that on: no option and no variable, only
-code that runs in it and calls :func:`at_each`; otherwise passing a step does nothing.
+Crash tests kill a process at each step and check that no message is lost. No option or environment variable can enable
+that: only code inside the process that calls :func:`at_each`. Without such a call, :func:`passed` does nothing.
 Source: ``docs/architecture.md#rules``, rules 1 to 7.
 """
 
@@ -12,39 +12,40 @@ from enum import Enum
 
 
 class Step(Enum):
-    """Where a process may be. The value says what the process has just done."""
+    """A step of a message from its frame to its acknowledgement. The value says what the process has just done."""
 
-    FRAME_RECEIVED = "a worker has read bytes and done nothing with them"
-    BUFFERED = "a worker has taken messages in and told nobody"
+    FRAME_RECEIVED = "a worker has read bytes from a connector and has not decoded them"
+    BUFFERED = "a worker has buffered messages and has not reported them to anybody"
     OFFSETS_WRITTEN = "Spark has written offsets/N, and the batch is about to be read"
-    RANGE_HALF_SENT = "a worker has handed out a part of a range"
-    RANGE_HALF_READ = "a reading task has passed a part of its ranges on to Spark"
+    RANGE_HALF_SENT = "a worker has sent a part of a planned range to a reading task"
+    RANGE_HALF_READ = "a reading task has passed a part of its ranges to Spark"
     SINK_WRITTEN = "a sink has written a batch"
-    COMMITS_WRITTEN = "the driver has seen commits/N and told nobody"
-    REFERENCES_SENT = "the driver has told one worker what is committed"
-    REFERENCES_RECEIVED = "a worker has been told what is committed and has acknowledged nothing"
-    ACK_SENT = "a worker has acknowledged what is committed"
+    COMMITS_WRITTEN = "the driver has seen commits/N and has not notified any worker"
+    REFERENCES_SENT = "the driver has sent the committed references to one worker"
+    REFERENCES_RECEIVED = "a worker has received the committed references and has not sent an ACK"
+    ACK_SENT = "a worker has acknowledged the committed messages"
 
 
 class SinkStep(Enum):
-    """Where a process that has part in a batch's way into a transactional sink may be.
+    """A step of a batch into a transactional sink. The value says what the process has just done.
 
-    Those that begin with ``SERVER`` are steps of the program that receives rows for a connector sink.
+    Names that begin with ``SERVER`` are steps of the program that receives the rows of a connector sink.
+    Source: ``docs/sinks.md``.
     """
 
-    ROWS_HALF_HANDED_OVER = "a task has handed a part of its partition's rows to the sink"
-    PREPARED = "the sink has a partition's rows for good, and the driver does not know"
-    VOTED = "every partition has voted to commit, and nothing is decided"
-    DECIDED = "the decision to commit is written, and the sink was not told"
+    ROWS_HALF_HANDED_OVER = "a task has sent a part of its partition's rows to the sink"
+    PREPARED = "the sink has stored a partition's rows durably, and the driver has not been notified"
+    VOTED = "every partition has voted to commit, and the decision is not written"
+    DECIDED = "the decision to commit is written, and the sink has not been notified"
     HALF_COMMITTED = "a part of a batch is committed in the sink"
-    COMMITTED = "all of a batch is committed in the sink, and not noted as finished"
-    FINISHED = "the batch is noted as finished, and Spark was not told"
+    COMMITTED = "a whole batch is committed in the sink, and is not recorded as finished"
+    FINISHED = "a batch is recorded as finished, and Spark has not been notified"
     SERVER_ROWS_TAKEN = "the server has written a part of a transaction's rows"
     SERVER_PREPARED = "the server has logged that a transaction is prepared, and has not answered"
-    SERVER_DECIDED = "the server has logged that a transaction is committed, and has appended nothing"
-    SERVER_HALF_APPENDED = "the server has appended a part of a committed transaction"
-    SERVER_APPENDED = "the server has appended a committed transaction, and has not logged that"
-    SERVER_LOG_REWRITTEN = "the server has written a shorter log, and the old one is in place"
+    SERVER_DECIDED = "the server has logged that a transaction is committed, and has appended no rows"
+    SERVER_HALF_APPENDED = "the server has appended a part of a committed transaction's rows"
+    SERVER_APPENDED = "the server has appended a committed transaction's rows, and has not logged that"
+    SERVER_LOG_REWRITTEN = "the server has written a shorter log, which has not replaced the old log yet"
 
 
 AnyStep = Step | SinkStep
@@ -53,12 +54,15 @@ _watches: list[Callable[[AnyStep], None]] = []
 
 
 def at_each(watch: Callable[[AnyStep], None]) -> Callable[[], None]:
-    """Have ``watch`` called at each step of this process, in the passing thread; calling the result ends that."""
+    """Register ``watch``, which :func:`passed` then calls with each step; return a function that removes it.
+
+    ``watch`` runs in the thread that calls :func:`passed`.
+    """
     _watches.append(watch)
     return lambda: _watches.remove(watch)
 
 
 def passed(step: AnyStep) -> None:
-    """This process is at a step."""
+    """Call every registered function, because this process has reached the step."""
     for watch in _watches:
         watch(step)
