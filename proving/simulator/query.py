@@ -5,6 +5,7 @@ It may die between any two of these. Planning and reading follow ``wallaroo_spar
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from proving.simulator.checkpoint import Row
 from proving.simulator.core import Part, Promise, Steps
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
 from wallaroo_spark.references import PlannedRange, StreamKey, merge, ranges, slot_of_ephemeral
-from wallaroo_spark.registry import Lease
+from wallaroo_spark.registry import KnownWorkers
 from wallaroo_spark.source.planner import Limits, Plan, combine, shares, slot_of
 
 if TYPE_CHECKING:
@@ -29,31 +30,26 @@ class FleetView:
     """The workers that the source knows, as ``source/fleet_view.py`` keeps them."""
 
     def __init__(self, world: World) -> None:
-        self.known: dict[int, Lease] = {}
+        self.known = KnownWorkers()
         self._world = world
 
     def follow(self) -> Steps:
         """Look for workers, for good."""
         while True:
-            try:
-                for slot, lease in (yield self._world.registry.ask(lambda r: r.leases())).items():
-                    known = self.known.get(slot)
-                    if lease.flight and known != lease:
-                        self.known[slot] = lease
-            except RegistryError:
-                pass
+            with contextlib.suppress(RegistryError):
+                self.known.learn((yield self._world.registry.ask(lambda r: r.leases())))
             yield POLL_SECONDS
 
-    def answering(self, token: str) -> dict[int, Lease]:
-        """Those that answer now."""
+    def answering(self, token: str) -> dict[int, str]:
+        """The addresses of those that answer now."""
         found = {}
-        for slot, lease in sorted(self.known.items()):
+        for slot, address in sorted(self.known.addresses().items()):
             try:
-                worker = self._world.inner.find(lease.flight, token)
+                worker = self._world.inner.find(address, token)
             except TransportError:
                 continue
             if not worker.asleep:
-                found[slot] = lease
+                found[slot] = address
         return found
 
 
@@ -124,24 +120,24 @@ class Query(Part):
 
     def _plan(self, start: dict[str, Any]) -> Steps:
         token, limits = self.driver.token, Limits(self.world.profile.max_rows)
-        leases = self.view.answering(token)
+        workers = self.view.answering(token)
         try:
             answers = {}
-            for slot, lease in leases.items():
-                answers[slot] = yield self._ask_plan(lease, start, (None, None))
+            for slot, address in workers.items():
+                answers[slot] = yield self._ask_plan(address, start, (None, None))
             limited = shares(answers, limits)
             if limited:
                 answers = {}
                 for slot, share in limited.items():
-                    answers[slot] = yield self._ask_plan(leases[slot], start, share)
+                    answers[slot] = yield self._ask_plan(workers[slot], start, share)
         except TransportError:
             return None
         plan: Plan = combine(answers)
         self._holders.update(plan.holders)
         return plan
 
-    def _ask_plan(self, lease: Lease, start: dict[str, Any], share: tuple[int | None, int | None]) -> Promise:
-        return self.world.inner.call(lease.flight, self.driver.token, lambda worker: worker.plan(start, *share))
+    def _ask_plan(self, address: str, start: dict[str, Any], share: tuple[int | None, int | None]) -> Promise:
+        return self.world.inner.call(address, self.driver.token, lambda worker: worker.plan(start, *share))
 
     def _read(self, start: dict[str, Any], end: dict[str, Any]) -> Steps:
         """All rows of a batch, task by task; one that fails is run again, a few times."""
@@ -182,7 +178,8 @@ class Task(Part):
         self.rows: list[Row] = []
         self.done = Promise()
         self._missing = dict(enumerate(planned))
-        self._addresses = {slot: lease.flight for slot, lease in query.view.known.items()}
+        self._planned_at = query.view.known.addresses()
+        self._known = KnownWorkers()
         self._refreshed = self.sim.now
         self.sim.spawn(self, self._run())
 
@@ -204,11 +201,12 @@ class Task(Part):
         until = self.sim.now + patience
         while self._missing:
             before = dict(self._missing)
-            turn = sorted(self._addresses, key=lambda slot: (slot != self.slot, slot))
+            addresses = self._planned_at | self._known.addresses()
+            turn = sorted(addresses, key=lambda slot: (slot != self.slot, slot))
             for number, slot in enumerate(turn):
                 if self._missing:
                     wait = PATIENCE_SECONDS if number == 0 else 0.0
-                    yield from self._read_from(self._addresses[slot], wait)
+                    yield from self._read_from(addresses[slot], wait)
             if self._missing != before:
                 until = self.sim.now + patience
             elif self.sim.now > until:
@@ -230,7 +228,7 @@ class Task(Part):
             leases = yield self.world.registry.ask(lambda r: r.leases())
         except RegistryError:
             return
-        self._addresses.update({slot: lease.flight for slot, lease in leases.items() if lease.flight})
+        self._known.learn(leases)
 
     def _read_from(self, address: str, wait: float) -> Steps:
         """What one worker has of what is missing; the stream may break between any two of its batches."""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wallaroo_spark.errors import RegistryError, TransportError, one_line
+from wallaroo_spark.errors import TransportError, one_line
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.references import Reference, References, changed
-from wallaroo_spark.registry import Lease, Registry
+from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
 from wallaroo_spark.steps import Step, passed
 
 log = one_line(logging.getLogger("wallaroo_spark.receiver"))
@@ -54,7 +54,7 @@ class Announcer:
         connect: Callable[[str, str], WorkerClient] = WorkerClient,
         leases_seen: Callable[[Mapping[int, Lease]], None] = lambda leases: None,
     ) -> None:
-        self._registry = registry
+        self._discovery = FleetDiscovery(registry.leases, "the receiver", self._found)
         self._token = token
         self._each_round = each_round
         self._connect = connect
@@ -159,23 +159,19 @@ class Announcer:
 
     def find_workers(self) -> None:
         """Workers that are known stay known while the registry is away."""
-        try:
-            leases = self._registry.leases()
-        except RegistryError as error:
-            log.debug("new workers cannot be found: %s", error)
-            return
+        leases = self._discovery.look()
+        if leases is not None:
+            self._leases_seen(leases)
+
+    def _found(self, lease: Lease) -> None:
         with self._changed:
-            for slot, lease in leases.items():
-                known = self._tellers.get(slot)
-                # Another lease than the last one is a newer one, though a Redis with another clock may number it lower.
-                if not lease.flight or (known and known.lease == lease) or self._stopping.is_set():
-                    continue
-                if known:
-                    known.stop()
-                client = self._connect(lease.flight, self._token)
-                self._tellers[slot] = Teller(lease, client, self._changed, lambda: self._last_commit)
-                self._begin_to_tell(self._tellers[slot])
-        self._leases_seen(leases)
+            if self._stopping.is_set():
+                return
+            if known := self._tellers.get(lease.slot):
+                known.stop()
+            client = self._connect(lease.flight, self._token)
+            teller = self._tellers[lease.slot] = Teller(lease, client, self._changed, lambda: self._last_commit)
+            self._begin_to_tell(teller)
 
     def _begin_to_tell(self, teller: Teller) -> None:
         """Have a worker told from now on."""

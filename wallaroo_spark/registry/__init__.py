@@ -7,6 +7,17 @@ Source: ``docs/decisions/redis-holds-nothing-durable.md``.
 
 from wallaroo_spark.registry.client import Registry
 from wallaroo_spark.registry.embedded import EmbeddedRedis
+from wallaroo_spark.registry.fleet_discovery import FleetDiscovery, KnownWorkers
 from wallaroo_spark.registry.model import NO_QUERY, QUERY_STARTS, Assignment, Lease, state_served
 
-__all__ = ["NO_QUERY", "QUERY_STARTS", "Assignment", "EmbeddedRedis", "Lease", "Registry", "state_served"]
+__all__ = [
+    "NO_QUERY",
+    "QUERY_STARTS",
+    "Assignment",
+    "EmbeddedRedis",
+    "FleetDiscovery",
+    "KnownWorkers",
+    "Lease",
+    "Registry",
+    "state_served",
+]

@@ -14,10 +14,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from wallaroo_spark.errors import RegistryError, TransportError, one_line
+from wallaroo_spark.errors import TransportError, one_line
 from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.references import References
-from wallaroo_spark.registry import Lease, Registry
+from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
@@ -62,7 +62,7 @@ class FleetView:
         self._stamp = 0
         self._stopping = threading.Event()
         self._started = False
-        self._away = False
+        self._discovery = FleetDiscovery(self._leases, "the source", self._found)
         self.workers = 0
         self.query = ""
         self._looked = threading.Event()
@@ -119,33 +119,25 @@ class FleetView:
 
     def _follow_registry(self) -> None:
         while not self._stopping.is_set():
-            try:
-                fleet, leases = self._registry.fleet(), self._registry.leases()
-                self._away = False
-            except RegistryError as error:
-                if not self._away:
-                    log.warning("the source goes on with the workers it knows: %s", error)
-                self._away = True
-            else:
-                self._take(fleet, leases)
+            self._discovery.look()
             self._stopping.wait(POLL_SECONDS if self._slots else RETRY_SECONDS)
 
-    def _take(self, fleet: dict[str, str], leases: dict[int, Lease]) -> None:
+    def _leases(self) -> dict[int, Lease]:
+        """Ask the registry for the leases, and for the fleet's record along with them."""
+        fleet, leases = self._registry.fleet(), self._registry.leases()
         self.workers = int(fleet.get("workers", self.workers))
         self.query = fleet.get("query", self.query)
         self._looked.set()
-        for slot, lease in leases.items():
-            known = self._slots.get(slot)
-            # Another lease than the last one is a newer one, though a Redis with another clock may number it lower.
-            if not lease.flight or (known and known.lease == lease):
-                continue
-            view = SlotView(lease, WorkerClient(lease.flight, self._token, trust=self._trust))
-            with self._changed:
-                if known:
-                    known.closed = True
-                self._slots[slot] = view
-            self._bump()
-            threading.Thread(target=self._follow, args=(view,), name=f"wallaroo-slot-{slot}", daemon=True).start()
+        return leases
+
+    def _found(self, lease: Lease) -> None:
+        view = SlotView(lease, WorkerClient(lease.flight, self._token, trust=self._trust))
+        with self._changed:
+            if known := self._slots.get(lease.slot):
+                known.closed = True
+            self._slots[lease.slot] = view
+        self._bump()
+        threading.Thread(target=self._follow, args=(view,), name=f"wallaroo-slot-{lease.slot}", daemon=True).start()
 
     def _follow(self, view: SlotView) -> None:
         version, said = -1, False

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from wallaroo_spark.errors import RegistryError, ReplayError, TransportError, one_line
+from wallaroo_spark.errors import ReplayError, TransportError, one_line
 from wallaroo_spark.inner.client import SILENCE_SECONDS, Trust, WorkerClient
 from wallaroo_spark.references import PlannedRange
-from wallaroo_spark.registry import Registry
+from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
 from wallaroo_spark.steps import Step, passed
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
@@ -58,15 +58,15 @@ class Workers:
         self._partition = partition
         self._open_registry = registry
         self._registry: Registry | None = None
-        self._addresses = dict(partition.addresses)
+        self._discovery = FleetDiscovery(self._leases, "a reading task")
         self._clients: dict[str, WorkerClient] = {}
         self._silent: dict[str, float] = {}
         self._refreshed = time.monotonic()
 
     def in_turn(self) -> list[WorkerClient]:
         """The likeliest worker first, without those that fell silent just now, unless all did."""
-        slots = sorted(self._addresses, key=lambda slot: (slot != self._partition.slot, slot))
-        addresses = [self._addresses[slot] for slot in slots]
+        known = self._partition.addresses | self._discovery.addresses()
+        addresses = [known[slot] for slot in sorted(known, key=lambda slot: (slot != self._partition.slot, slot))]
         lately = time.monotonic() - SHUN_SECONDS
         speaking = [address for address in addresses if self._silent.get(address, lately) <= lately]
         return [self._client(address) for address in speaking or addresses]
@@ -82,16 +82,13 @@ class Workers:
 
     def refresh(self) -> None:
         """Ask the registry where the workers are now, at most once a second; what is known stays when it is away."""
-        if time.monotonic() - self._refreshed < REFRESH_SECONDS:
-            return
-        self._refreshed = time.monotonic()
-        try:
-            registry = self._registry = self._registry or self._open_registry()
-            leases = registry.leases()
-        except RegistryError as error:
-            log.warning("reading goes on with the workers that are known: %s", error)
-            return
-        self._addresses.update({slot: lease.flight for slot, lease in leases.items() if lease.flight})
+        if time.monotonic() - self._refreshed >= REFRESH_SECONDS:
+            self._refreshed = time.monotonic()
+            self._discovery.look()
+
+    def _leases(self) -> dict[int, Lease]:
+        self._registry = self._registry or self._open_registry()
+        return self._registry.leases()
 
     def close(self) -> None:
         """Give the connections up."""
