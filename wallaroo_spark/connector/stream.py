@@ -54,12 +54,12 @@ class StreamInformation:
     @property
     def unacknowledged(self) -> int:
         """Messages sent and not acknowledged yet; 0 for an ephemeral stream."""
-        return self._sender.messages.kept
+        return self._sender.kept
 
     @property
     def last(self) -> int | None:
         """The id that the next message follows: that of the last one sent, or else ``reference``."""
-        return self._sender.messages.last
+        return self._sender.last
 
 
 class Stream(StreamInformation):
@@ -88,8 +88,12 @@ class Stream(StreamInformation):
         Raises :class:`LocalProtocolError` for an id that does not increase and for a message that does not fit a frame,
         and the error that has ended the connector.
         """
-        if not isinstance(payload, bytes):
+        if type(payload) is not bytes:
             payload = bytes_of(payload)
+        elif event_time is None and key is None and not unstable:
+            sent = self._sender.open_run.add(payload, id)
+            if sent is not None:
+                return sent
         if key is not None:
             key = key_of(key)
         flags = _UNSTABLE if unstable else _NO_FLAGS

@@ -23,7 +23,7 @@ from wallaroo_spark.protocol.frames import (
     StreamReference,
     shorten,
 )
-from wallaroo_spark.protocol.framing import FrameBuffer, MessageRun, RawFrame
+from wallaroo_spark.protocol.framing import LENGTH_BYTES, FrameBuffer, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import (
     DRAFT_BE,
     DRAFT_LE,
@@ -34,7 +34,15 @@ from wallaroo_spark.protocol.revisions import (
     frame_name,
     recognise,
 )
-from wallaroo_spark.protocol.runs import HEAD_BYTES, EncodedRun, encode_message, encode_run, encode_single
+from wallaroo_spark.protocol.runs import (
+    HEAD_BYTES,
+    EncodedRun,
+    encode_frame,
+    encode_message,
+    encode_run,
+    encode_single,
+    plain_head,
+)
 from wallaroo_spark.protocol.sessions.connector_session import ConnectorSession
 from wallaroo_spark.protocol.sessions.credits import CreditWindow
 from wallaroo_spark.protocol.sessions.session import named_revision
@@ -57,6 +65,7 @@ __all__ = [
     "DRAFT_BE",
     "DRAFT_LE",
     "HEAD_BYTES",
+    "LENGTH_BYTES",
     "MAX_INSTANCE_BYTES",
     "MAX_NAME_BYTES",
     "NOTHING_PROCESSED",
@@ -102,11 +111,13 @@ __all__ = [
     "WorkerEvent",
     "WorkerSession",
     "broken",
+    "encode_frame",
     "encode_message",
     "encode_run",
     "encode_single",
     "frame_name",
     "named_revision",
+    "plain_head",
     "reasons",
     "recognise",
     "shorten",

@@ -110,7 +110,7 @@ def encode_run(
     except (struct.error, TypeError, _Uneven):
         columns = (ids, payloads, event_times or repeat(None), keys or repeat(None))
         data = b"".join(
-            _encode(revision, stream_id, one, payload, int(flags), time, key)
+            encode_frame(revision, stream_id, one, payload, int(flags), time, key)
             for one, payload, time, key in zip(*columns, strict=False)
         )
     return EncodedRun(revision, stream_id, ids, data)
@@ -121,7 +121,9 @@ def encode_message(revision: Revision, message: Message) -> bytes:
     if message.message_id is None:
         return revision.encode(message)
     flags, payload = int(message.flags), message.payload
-    return _encode(revision, message.stream_id, message.message_id, payload, flags, message.event_time, message.key)
+    return encode_frame(
+        revision, message.stream_id, message.message_id, payload, flags, message.event_time, message.key
+    )
 
 
 def encode_single(
@@ -134,11 +136,34 @@ def encode_single(
     key: bytes | None = None,
 ) -> EncodedRun:
     """A run of one message; raises as :meth:`Revision.encode` does."""
-    data = _encode(revision, stream_id, message_id, payload, int(flags), event_time, key)
+    data = encode_frame(revision, stream_id, message_id, payload, int(flags), event_time, key)
     return EncodedRun(revision, stream_id, (message_id,), data)
 
 
-def _encode(
+class PlainHead(NamedTuple):
+    """How the frames of a stream's messages with neither key nor event time begin: ``pack(body + len(payload), prefix,
+    message_id, *rest)`` are the bytes before the payload, and the first argument is the length that they state.
+
+    ``pack`` raises ``struct.error`` for a value that does not fit its field.
+    """
+
+    pack: Callable[..., bytes]
+    prefix: bytes
+    body: int
+    rest: tuple[int, ...]
+
+
+def plain_head(revision: Revision, stream_id: int, flags: int = 0) -> PlainHead:
+    """The head of a stream's messages that all have these ``flags``; EOS and BOUNDARY cannot be among them."""
+    head = _heads(revision)[flags]
+    prefix = head.prefix(_tag(revision), flags, stream_id)
+    # Where the fields of time and key are always there, zeros say that there is none.
+    rest = (0,) * (head.has_time + head.has_key)
+    pack = head.pack if head.has_id else lambda length, prefix, message_id: head.pack(length, prefix)
+    return PlainHead(pack, prefix, head.body, rest)
+
+
+def encode_frame(
     revision: Revision,
     stream_id: int,
     message_id: int,
@@ -147,6 +172,7 @@ def _encode(
     event_time: int | None,
     key: bytes | None,
 ) -> bytes:
+    """One MESSAGE frame; raises as :meth:`Revision.encode` does."""
     bits = flags & ~(_TIME | _KEY) | (_TIME if event_time is not None else 0) | (_KEY if key is not None else 0)
     head = _heads(revision).get(bits)
     if head is not None:

@@ -69,8 +69,14 @@ class ConnectorState:
             self.failure = error
         self.wake()
 
+    def record(self) -> None:
+        """Close the open run of a stream, if there is one, and record its messages."""
+        if self.connection is not None:
+            self.connection.record()
+
     def wake(self) -> None:
         """Let every waiter check its condition again."""
+        self.record()
         self.changed.notify_all()
         self.queue.wake_next()
 
@@ -89,6 +95,8 @@ class ConnectorState:
         self, blocker: Callable[[], WaitingFor | None], may_pass: Callable[[], bool], ticket: int | None
     ) -> int:
         """Wait in the queue, as :meth:`FairQueue.wait`; a long wait is logged with what it is for."""
+        # A stream with an open run does not look whether others wait.
+        self.record()
         starving = asyncio.get_running_loop().call_later(STARVED_SECONDS, self._log_starving)
         me = object()
         self._waiting[me] = blocker

@@ -86,6 +86,7 @@ class OpenStreams:
 
     def session_ended(self, connection: WorkerConnection) -> None:
         """Stop what was sent in this session only."""
+        connection.record()
         if self._state.connection is connection:
             self._state.connection = None
         for task in self._resends:

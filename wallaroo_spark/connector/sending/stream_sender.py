@@ -10,12 +10,13 @@ from datetime import datetime
 
 from wallaroo_spark.connector.record import event_time_of
 from wallaroo_spark.connector.sending.connector_state import ConnectorState, WaitingFor
-from wallaroo_spark.connector.sending.resend_buffer import ResendBuffer, memory_cost
+from wallaroo_spark.connector.sending.open_run import OpenRun
+from wallaroo_spark.connector.sending.resend_buffer import OVERHEAD_BYTES, ResendBuffer, memory_cost
 from wallaroo_spark.connector.sending.send_batches import SendBatch
 from wallaroo_spark.connector.sending.unacknowledged import EphemeralMessages, UnacknowledgedMessages
 from wallaroo_spark.connector.session.worker_connection import WorkerConnection
 from wallaroo_spark.errors import LocalProtocolError, WallarooError
-from wallaroo_spark.protocol import HEAD_BYTES, EncodedRun, Flags, Message, encode_run, encode_single
+from wallaroo_spark.protocol import HEAD_BYTES, U64_MAX, EncodedRun, Flags, Message, encode_run, encode_single
 
 TURN_MESSAGES = 256
 """Messages that a stream may send in one turn while others wait. It keeps its turn while it waits for credit."""
@@ -30,8 +31,6 @@ class StreamSender:
     def __init__(self, state: ConnectorState, name: str, stream_id: int, messages: UnacknowledgedMessages) -> None:
         self.name = name
         self.id = stream_id
-        self.messages = messages
-        """Which messages were sent, and which of them are unacknowledged."""
         self.ephemeral = isinstance(messages, EphemeralMessages)
         self.opened = False
         """Whether a worker has ever opened the stream."""
@@ -43,10 +42,31 @@ class StreamSender:
         """How often in a row the worker has refused the stream; counted by the open streams."""
         self.refused_since = 0.0
         self._state = state
+        self._messages = messages
+        flags = Flags.EPHEMERAL if self.ephemeral else Flags.NONE
+        increasing = state.increasing and not self.ephemeral
+        self.open_run = OpenRun(state.revision, stream_id, int(flags), increasing=increasing)
+        """Messages that are sent and not recorded yet. While it is open, a message may be added without a turn."""
         self._buffer = messages if isinstance(messages, ResendBuffer) else None
         self._turn_left = 0
         self._ticket: int | None = None
         self._resending_on: WorkerConnection | None = None
+
+    @property
+    def messages(self) -> UnacknowledgedMessages:
+        """Which messages were sent, and which of them are unacknowledged."""
+        self._state.record()
+        return self._messages
+
+    @property
+    def last(self) -> int | None:
+        """The id that the next message follows; any thread may ask."""
+        return self.open_run.last if self.open_run.count else self._messages.last
+
+    @property
+    def kept(self) -> int:
+        """Messages kept until they are acknowledged; any thread may ask."""
+        return self._messages.kept + (0 if self._buffer is None else self.open_run.count)
 
     @property
     def done(self) -> bool:
@@ -65,11 +85,14 @@ class StreamSender:
         self, payload: bytes | None, id: int | None, flags: Flags, event_time: int | datetime | None, key: bytes | None
     ) -> int:
         """Send one message, without a payload a boundary; its id. Raises as :meth:`Stream.send` does."""
+        if isinstance(event_time, datetime):
+            event_time = event_time_of(event_time)
+        added = self.open_run.add_any(payload, id, int(flags), event_time, key)
+        if added is not None:
+            return added
         messages = self.messages
         self._check_not_ended()
         messages.next_id(id)
-        if isinstance(event_time, datetime):
-            event_time = event_time_of(event_time)
         size = memory_cost(HEAD_BYTES + len(payload or b"") + len(key or b""))
         await self._turn(lambda: self._blocker(size))
         self._check_not_ended()
@@ -81,7 +104,23 @@ class StreamSender:
         assert connection is not None
         connection.send_messages(run)
         messages.append(run)
+        self._open_run(message_id, connection)
         return message_id
+
+    def _open_run(self, sent: int, connection: WorkerConnection) -> None:
+        """Let messages follow the one with the id ``sent`` without a turn, as far as this turn goes."""
+        room, most, following = connection.room, connection.session.credits.available, self._messages.last or 0
+        if self._buffer is not None:
+            room = min(room, self._state.budget.room - OVERHEAD_BYTES)
+        if self._state.queue.contended:
+            most = min(most, self._turn_left)
+        if room > 0 and most > 0 and following < U64_MAX:
+            self.open_run.open(sent, self._messages.next_id(None), most, room, connection.session.max_frame_bytes)
+            connection.collect(self.open_run.close, self._recorded)
+
+    def _recorded(self, run: EncodedRun) -> None:
+        self._messages.append(run)
+        self._turn_left -= run.count
 
     async def send_batch(self, batch: SendBatch, flags: Flags, sent: SentCallback | None = None) -> int | None:
         """Send the rest of a batch, as many messages at a time as possible, and call ``sent``; the last id.

@@ -32,7 +32,8 @@ class WorkerConnection:
     """
 
     def __init__(self, stream: ByteStream, session: ConnectorSession, on_written: Callable[[], None]) -> None:
-        self.session = session
+        self._session = session
+        self._unrecorded: tuple[Callable[[], EncodedRun | None], Callable[[EncodedRun], None]] | None = None
         self.peer = stream.peer
         """The worker's address as ``host:port``."""
         self.progressed = False
@@ -48,18 +49,27 @@ class WorkerConnection:
         self._writer = asyncio.get_running_loop().create_task(self._write())
 
     @property
+    def session(self) -> ConnectorSession:
+        """The session; every message that was sent is known to it."""
+        self.record()
+        return self._session
+
+    @property
     def full(self) -> bool:
         """Whether a sender has to wait until collected frames are written."""
+        self.record()
         return self._pending >= COLLECTED_BYTES
 
     @property
     def room(self) -> int:
         """Bytes of frames that may be sent before the connection is full."""
+        self.record()
         return COLLECTED_BYTES - self._pending
 
     @property
     def idle(self) -> bool:
         """Whether every frame was handed to the byte stream."""
+        self.record()
         return self._pending == 0
 
     def send_hello(self, version: str, cookie: str, program: str, instance: str) -> None:
@@ -86,6 +96,24 @@ class WorkerConnection:
         if self._debug:
             self._say("%r", run if run.count > 1 else run.revision.decode(data[4], data[5:]))
         self._send(data)
+
+    def collect(self, close: Callable[[], EncodedRun | None], recorded: Callable[[EncodedRun], None]) -> None:
+        """Send the messages of an open run behind the frames that were just sent, at the next write or :meth:`record`.
+
+        ``close`` ends the run and returns its messages, ``recorded`` is told that they were sent.
+        """
+        assert self._frames, "an open run follows frames that wait for a write"
+        self._unrecorded = close, recorded
+
+    def record(self) -> None:
+        """Close the open run, if there is one, and send its messages."""
+        if self._unrecorded is None:
+            return
+        (close, recorded), self._unrecorded = self._unrecorded, None
+        run = close()
+        if run is not None:
+            self.send_messages(run)
+            recorded(run)
 
     def send_end(self, stream_id: int, last_id: int) -> None:
         """Close a stream as the revision does: by a frame, or by a MESSAGE with the EOS flag."""
@@ -156,6 +184,7 @@ class WorkerConnection:
             while True:
                 await self._dirty.wait()
                 self._dirty.clear()
+                self.record()
                 data, self._frames = b"".join(self._frames), []
                 self._stream.write(data)
                 await self._stream.drain()

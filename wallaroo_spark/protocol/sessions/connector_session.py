@@ -47,7 +47,8 @@ class ConnectorSession(Session):
     ) -> None:
         super().__init__(revision, max_frame_bytes, max_streams)
         self._revision = revision
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
+        """The most bytes that a frame may have behind its length."""
 
     def hello(self, *, version: str, cookie: bytes, program: str, instance: str) -> bytes:
         """HELLO, the first frame."""
@@ -68,7 +69,7 @@ class ConnectorSession(Session):
         """MESSAGE; takes one credit, which must be there."""
         data = encode_message(self._revision, message)
         self._move(Message)
-        if len(data) - LENGTH_BYTES > self._max_frame_bytes:
+        if len(data) - LENGTH_BYTES > self.max_frame_bytes:
             raise self._too_long(message.stream_id, message.message_id, len(data) - LENGTH_BYTES)
         if self.credits.available < 1:
             raise LocalProtocolError("a MESSAGE needs a credit and there is none; wait for an ACK")
@@ -81,9 +82,9 @@ class ConnectorSession(Session):
     def messages(self, run: EncodedRun) -> bytes:
         """Many MESSAGEs of one stream; takes a credit for each, which must be there. Either all are sent or none."""
         self._move(Message)
-        if len(run.data) - LENGTH_BYTES > self._max_frame_bytes:
+        if len(run.data) - LENGTH_BYTES > self.max_frame_bytes:
             for message_id, size in zip(run.ids, run.frame_sizes(), strict=True):
-                if size - LENGTH_BYTES > self._max_frame_bytes:
+                if size - LENGTH_BYTES > self.max_frame_bytes:
                     raise self._too_long(run.stream_id, message_id, size - LENGTH_BYTES)
         if self.credits.available < run.count:
             raise LocalProtocolError(
@@ -144,5 +145,5 @@ class ConnectorSession(Session):
     def _too_long(self, stream_id: int, message_id: int | None, size: int) -> LocalProtocolError:
         return LocalProtocolError(
             f"message {message_id} of stream {stream_id} makes a frame of {size} bytes; "
-            f"at most {self._max_frame_bytes} are accepted (maxFrameBytes)"
+            f"at most {self.max_frame_bytes} are accepted (maxFrameBytes)"
         )
