@@ -122,7 +122,9 @@ def test_a_query_that_does_not_read_the_receiver_is_refused(
     spark: SparkSession, receiver: Receiver, tmp_path: Path
 ) -> None:
     rates = spark.readStream.format("rate").load()
-    with pytest.raises(ConfigurationError, match="does not read receiver 'orders', it reads none; build it on what"):
+    with pytest.raises(
+        ConfigurationError, match="does not read receiver 'orders', it reads none; build it on the DataFrame"
+    ):
         receiver.start(rates.writeStream.format("noop"), checkpoint=str(tmp_path))
 
 

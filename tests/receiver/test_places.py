@@ -69,7 +69,7 @@ def test_a_query_that_writes_elsewhere_than_is_read_is_stopped_with_both_places(
             CheckpointError, match="has no query's metadata: no message would be acknowledged"
         ) as caught:
             receiver.start(writer, checkpoint=str(here))
-        assert f"to {elsewhere.root}{here}, and what is read here, file://{here.resolve()}, " in str(caught.value)
+        assert f"to {elsewhere.root}{here}, but the receiver reads file://{here.resolve()}, " in str(caught.value)
         assert not elsewhere.spark.streams.active
 
         here.mkdir(exist_ok=True)

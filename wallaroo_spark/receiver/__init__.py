@@ -1,4 +1,4 @@
-"""The driver's façade: the fleet of workers, the stream they feed, and the watcher that has them acknowledge."""
+"""The driver's side: :class:`Receiver` runs the workers, makes their streaming DataFrame and watches the checkpoint."""
 
 from wallaroo_spark.receiver.receiver import Receiver
 

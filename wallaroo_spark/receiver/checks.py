@@ -1,5 +1,6 @@
-"""Checks before anything starts: each mistake is refused in one sentence with the way out.
+"""Checks that run before anything starts. Each one refuses a mistake with one sentence that also names the remedy.
 
+The functions raise :class:`ConfigurationError`, or :class:`CheckpointError` for a checkpoint that cannot be used.
 Source: ``docs/spark.md``.
 """
 
@@ -28,11 +29,12 @@ JAVA_NEEDED = 17
 PYSPARK_NEEDED = (4, 2)
 _ASYNC_OPTION = "asyncProgressTrackingEnabled"
 _PYTHON_CHECK_SECONDS = 30
+"""How long another Python may take to import this package. A choice: it bounds the start with a broken interpreter."""
 _GREATEST_PORT = 65_535
 
 
 def environment(spark: Any) -> None:
-    """Check this Python's packages, Spark's and Java's versions. Raises :class:`ConfigurationError`."""
+    """Check the installed packages, the versions of Spark and Java, and in local mode the Python of Spark's tasks."""
     packages()
     context = classic_context(spark)
     if context is not None:
@@ -42,7 +44,10 @@ def environment(spark: Any) -> None:
 
 
 def packages(version: Any = metadata.version) -> None:
-    """PySpark 4.2 or newer, pandas below 3, Arrow, and what makes the certificates of the inner port."""
+    """Refuse versions of PySpark, pandas, pyarrow and cryptography (for the inner port) that do not work.
+
+    ``version`` is a function that returns the installed version of a distribution.
+    """
     needs: dict[str, tuple[Callable[[tuple[int, ...]], bool], str, str]] = {
         "pyspark": (lambda v: v >= PYSPARK_NEEDED, "4.2 or newer", "pyspark>=4.2"),
         "pandas": (lambda v: v < (3,), "below 3, which PySpark needs", "pandas<3"),
@@ -51,19 +56,19 @@ def packages(version: Any = metadata.version) -> None:
     }
     for name, (fits, wanted, requirement) in needs.items():
         try:
-            found = version(name)
+            installed = version(name)
         except metadata.PackageNotFoundError:
             if name == "pyspark":
-                # Databricks and spark-submit bring a PySpark of their own that no installer knows of.
+                # Databricks and spark-submit provide a PySpark that was not installed as a distribution.
                 continue
             raise ConfigurationError(f"{name} is not installed; run: pip install '{requirement}'") from None
-        numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:3])
+        numbers = tuple(int(part) for part in re.findall(r"\d+", installed)[:3])
         if not fits(numbers):
-            raise ConfigurationError(f"{name} is {found}, and must be {wanted}; run: pip install '{requirement}'")
+            raise ConfigurationError(f"{name} is {installed}, and must be {wanted}; run: pip install '{requirement}'")
 
 
 def java(version: str) -> None:
-    """Java 17 or newer; ``version`` is the JVM's own, ``17.0.15`` or ``1.8.0_392``."""
+    """Refuse a Java older than 17; ``version`` is the JVM's property ``java.version``: ``17.0.15`` or ``1.8.0_392``."""
     parts = [int(part) for part in re.findall(r"\d+", version)]
     major = parts[1] if parts[:1] == [1] and len(parts) > 1 else parts[0]
     if major < JAVA_NEEDED:
@@ -74,11 +79,11 @@ def java(version: str) -> None:
 
 
 def workers_python(executable: str) -> None:
-    """In local mode Spark starts Python by itself; it must be one that has this package."""
-    found = shutil.which(executable)
-    if found is not None and os.path.realpath(found) == os.path.realpath(sys.executable):
+    """Refuse a Python for Spark's tasks (``executable``) that does not have this package; for local mode."""
+    path = shutil.which(executable)
+    if path is not None and os.path.realpath(path) == os.path.realpath(sys.executable):
         return
-    program = [found or executable, "-c", "import wallaroo_spark, pyarrow, redis"]
+    program = [path or executable, "-c", "import wallaroo_spark, pyarrow, redis"]
     try:
         subprocess.run(program, check=True, capture_output=True, timeout=_PYTHON_CHECK_SECONDS)
     except (OSError, subprocess.SubprocessError):
@@ -89,7 +94,7 @@ def workers_python(executable: str) -> None:
 
 
 def combinations(options: Options) -> None:
-    """Options that only make sense together. Raises :class:`ConfigurationError`."""
+    """Refuse an option that is given without another option that it needs."""
     needs = {
         "tls.bindInstances": (options.tls_bind_instances, "tls.ca", options.tls_ca),
         "tls.ca": (options.tls_ca, "tls.certificate", options.tls_certificate),
@@ -97,13 +102,13 @@ def combinations(options: Options) -> None:
         "tls.certificate": (options.tls_certificate, "tls.key", options.tls_key),
         "tls.key": (options.tls_key, "tls.certificate", options.tls_certificate),
     }
-    for name, (given, other, there) in needs.items():
-        if given and not there:
+    for name, (given, other, other_given) in needs.items():
+        if given and not other_given:
             raise ConfigurationError(f"option {name} needs {other} too; give both, or neither", option=name)
 
 
 def addresses(options: Options) -> None:
-    """Check the addresses that workers listen at and advertise. Raises :class:`ConfigurationError`."""
+    """Refuse advertised addresses that cannot be parsed, and port ranges that overlap or end above port 65535."""
     for name, template in (("advertise", options.advertise), ("innerAdvertise", options.inner_advertise)):
         try:
             for slot in range(options.workers if template else 0):
@@ -119,16 +124,20 @@ def addresses(options: Options) -> None:
     if options.port and options.inner_port and abs(options.port - options.inner_port) < options.workers:
         raise ConfigurationError(
             f"options port and innerPort: from {options.port} and {options.inner_port} on, {options.workers} slots "
-            "share ports; have them at least as far apart as there are slots",
+            "share ports; make the difference between them at least the number of slots",
             option="innerPort",
         )
 
 
 def synchronous(writer: Any, holes: tuple[int, ...], checkpoint: str) -> None:
-    """Refuse asynchronous progress tracking, under which a planned range may change."""
+    """Refuse asynchronous progress tracking, under which the planned range of a batch may change after a restart.
+
+    ``holes`` are the batches that the checkpoint's logs lack (:meth:`CheckpointFiles.holes`): they show that an earlier
+    run used asynchronous progress tracking.
+    """
     if (writers.option(writer, _ASYNC_OPTION) or "false").lower() == "true":
         raise ConfigurationError(
-            "asyncProgressTrackingEnabled lets a planned range change, so messages could be lost; leave it out"
+            "with asyncProgressTrackingEnabled a planned range may change, so messages could be lost; remove the option"
         )
     if holes:
         raise CheckpointError(
@@ -139,7 +148,7 @@ def synchronous(writer: Any, holes: tuple[int, ...], checkpoint: str) -> None:
 
 
 def trigger(writer: Any) -> None:
-    """Refuse ``Trigger.Once``, under which Spark plans one batch at once, before any connector is let in."""
+    """Refuse ``Trigger.Once``, under which Spark plans its only batch before any connector can connect."""
     if writers.runs_once(writer):
         raise ConfigurationError(
             "the trigger Once plans its batch before a connector has sent anything, so it would read nothing; "
@@ -148,41 +157,51 @@ def trigger(writer: Any) -> None:
 
 
 def receivers(name: str, read: Collection[str], running: Collection[str]) -> None:
-    """Refuse a query that does not read the receiver ``name``, or reads others than those that are ``running``."""
+    """Refuse a query that does not read the receiver ``name``, or that also reads a receiver that is not running.
+
+    ``read`` are the names of the receivers that the query reads, ``running`` those that this program runs.
+    """
     if name not in read:
         reads = f"it reads {_names(sorted(read))}" if read else "it reads none"
         raise ConfigurationError(
-            f"the query does not read receiver {name!r}, {reads}; build it on what stream() of this receiver returns, "
-            "or start it by the receiver that it reads"
+            f"the query does not read receiver {name!r}, {reads}; build it on the DataFrame that stream() of this "
+            "receiver returns, or start it with the receiver that it reads"
         )
     missing = sorted({*read} - {*running, name})
     if missing:
         raise ConfigurationError(
-            f"the query also reads receiver {_names(missing)}, which this program does not run; start it here before "
-            "the query, or leave its stream out"
+            f"the query also reads receiver {_names(missing)}, which this program does not run; start that receiver in "
+            "this program before the query, or remove its stream from the query"
         )
 
 
-def same_receivers(checkpoint: str, found: Collection[str], read: Collection[str]) -> None:
-    """Refuse a checkpoint that follows the streams of receivers which the query does not read."""
-    others = sorted(set(found) - set(read))
+def same_receivers(checkpoint: str, recorded: Collection[str], read: Collection[str]) -> None:
+    """Refuse a checkpoint that has references of receivers which the query does not read.
+
+    ``recorded`` are the names of the receivers in the checkpoint's newest planned batch.
+    """
+    others = sorted(set(recorded) - set(read))
     if others:
         raise CheckpointError(
-            f"checkpoint {checkpoint} is of receiver {_names(others)}, and this query reads {_names(sorted(read))}: "
-            "it would wait for ever, for the references there are of other streams; give the receiver the name that "
-            "it had, or use another checkpoint",
+            f"checkpoint {checkpoint} is of receiver {_names(others)}, but this query reads {_names(sorted(read))}: "
+            "the query would wait for ever, because the references in the checkpoint are of other streams; give the "
+            "receiver its former name, or use another checkpoint",
             checkpoint=checkpoint,
-            found=sorted(found),
+            found=sorted(recorded),
         )
 
 
 def decided(checkpoint: str, committed: PlannedBatch | None) -> None:
-    """Refuse a checkpoint in which two sources of one receiver stand apart where references have no order."""
+    """Refuse a checkpoint in which two sources of one receiver have different references that cannot be ordered.
+
+    ``committed`` is the plan of the newest committed batch; None before the first commit.
+    """
     if committed is not None and committed.undecided:
         streams = ", ".join(f"{stream} of {scope!r}" for scope, stream in committed.undecided[:5])
         raise CheckpointError(
-            f"checkpoint {checkpoint} has several references in batch {committed.batch} for stream {streams}, of "
-            "sources of one receiver, and with opaque ids nobody can tell which comes first; use another checkpoint",
+            f"checkpoint {checkpoint} has several references in batch {committed.batch} for stream {streams}, because "
+            "several sources read one receiver; opaque ids have no order, so the earliest one is not known; use "
+            "another checkpoint",
             checkpoint=checkpoint,
             batch=committed.batch,
         )

@@ -1,12 +1,14 @@
-"""How Spark writes the files of a checkpoint on a local disk: by a rename that starts no processes.
+"""Makes Spark write the files of a checkpoint on a local disk without starting processes.
 
-Spark's default writes through Hadoop's FileContext, which on a local disk without Hadoop's native library starts some
-ten processes (``readlink``, ``chmod``) for each file of ``offsets/`` and ``commits/``, and takes four times as long as
-the manager that is set here. That one renames in two steps, first the file and then its checksum, and looks whether
-the file is there before it renames. So it gives up two things: two queries on one checkpoint could overwrite each
-other's files, which the receiver's lock excludes; and a death between the two steps leaves a file that replaced
-another, as Spark's state stores write them, with the checksum of the other one. Those checksums are deleted before a
-query starts: the default keeps none at all. Source: ``docs/decisions/checkpoint-without-processes.md``.
+Spark's default manager of checkpoint files writes through Hadoop's FileContext. On a local disk without Hadoop's native
+library this starts about ten processes (``readlink``, ``chmod``) for each file of ``offsets/`` and ``commits/``, and
+takes four times as long as the manager that this module selects.
+
+The selected manager checks whether the file exists and then renames in two steps, first the file and then its checksum.
+This has two consequences. Two queries on one checkpoint could overwrite each other's files; the receiver's lock on the
+checkpoint excludes that. And when the process crashes between the two steps while it replaces a file, as state stores
+do, the new file is left with the checksum of the old one; such stale checksums are deleted before a query starts. (The
+default manager keeps no checksums at all.) Source: ``docs/decisions/checkpoint-without-processes.md``.
 """
 
 from __future__ import annotations
@@ -35,17 +37,18 @@ _starting = threading.Lock()
 
 @contextlib.contextmanager
 def quick_on_local_disk(spark: Any, folder: str | None) -> Iterator[None]:
-    """Within the block, a query that starts writes its checkpoint without starting processes, where that is possible.
+    """Select the manager that starts no processes for the queries that are started within the block.
 
-    ``folder`` is the checkpoint on this machine's disk, None where it is elsewhere. A session in which somebody has set
-    the manager keeps that one, and so does one without a JVM gateway.
+    ``folder`` is the path of the checkpoint on this machine's disk; None when the checkpoint is on another file system.
+    Nothing is selected then, in a session whose user has set a manager, and in a session without a JVM gateway.
     """
     if folder is None:
         yield
         return
-    # Whoever has set the manager, what a death left is in the way of the query.
+    # Also when the user has set the manager: a stale checksum makes the query fail.
     forget_stale_checksums(folder)
-    # Receivers of one session start their queries in turn: one must not see the setting of another for its user's.
+    # Receivers of one session start their queries one after another: otherwise one of them would take the setting of
+    # another for the user's.
     with _starting:
         manager = _manager(spark) if spark.conf.get(SETTING, None) is None else None
         if manager is not None:
@@ -59,7 +62,7 @@ def quick_on_local_disk(spark: Any, folder: str | None) -> Iterator[None]:
 
 
 def _manager(spark: Any) -> str | None:
-    """The full name of the class in this Spark, None where there is none."""
+    """The full name of the manager's class in this Spark; None when Spark has no such class or there is no gateway."""
     context = classic_context(spark)
     if context is None:
         return None
@@ -72,9 +75,9 @@ def _manager(spark: Any) -> str | None:
 
 
 def forget_stale_checksums(folder: str) -> None:
-    """Delete the checksums of state files that were written before the file they lie beside.
+    """Delete each checksum of a state file that is older than the file itself.
 
-    Raises nothing: a checksum that cannot be read is left, and Spark reports it if it is wrong.
+    Raises no error: a checksum that cannot be read stays, and Spark reports it if it does not match.
     """
     for path, _, names in os.walk(os.path.join(folder, _STATE)):
         for name in names:
@@ -84,4 +87,4 @@ def forget_stale_checksums(folder: str) -> None:
             with contextlib.suppress(OSError):
                 if os.stat(checksum).st_mtime_ns < os.stat(file).st_mtime_ns:
                     os.unlink(checksum)
-                    log.info("deleted %s, the checksum of a file that another has replaced", checksum)
+                    log.info("deleted the stale checksum %s: its file has been replaced since", checksum)

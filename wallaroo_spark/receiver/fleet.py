@@ -1,4 +1,4 @@
-"""One Spark job a slot, each run again whenever it ends, for as long as the receiver runs.
+"""The workers of a receiver: one Spark job for each slot, submitted again whenever it ends while the receiver runs.
 
 Source: ``docs/architecture.md#the-fleet``.
 """
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def serve_slot(setup: WorkerSetup) -> Work:
-    """The function that mapInPandas runs in an executor. It imports everything that it needs there."""
+    """Return the function that mapInPandas runs in an executor to serve one slot.
+
+    Spark pickles the function, so it imports its modules on the executor.
+    """
 
     def serve(rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         from wallaroo_spark.worker.run import run_worker
@@ -34,7 +37,7 @@ def serve_slot(setup: WorkerSetup) -> Work:
 
 
 class Fleet(LongJobs):
-    """The jobs of all slots of a receiver, each watched by a thread."""
+    """The jobs of all slots of a receiver, each watched by a thread. ``setup`` is the setup that every worker gets."""
 
     def __init__(self, spark: Any, registry: Registry, setup: WorkerSetup) -> None:
         options = setup.options

@@ -1,4 +1,4 @@
-"""The façade: start the fleet, read its stream, start the query, look at it, stop it all.
+"""The receiver: it starts the workers and the query, notifies the workers of commits, reports status, and stops all.
 
 Source: ``README.md#ten-lines-on-each-side``.
 """
@@ -54,19 +54,27 @@ if TYPE_CHECKING:
 log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
 _running: weakref.WeakSet[Receiver] = weakref.WeakSet()
-"""The receivers of this program that are started, for queries that read several."""
+"""The started receivers of this program: a query may read several of them."""
 
 WORKERS_SECONDS = 120.0
-"""How long the workers may take to come up: a cluster may first have to start their executors."""
+"""How long the workers may take to start, when a cluster may first have to start executors for them.
+
+A choice, not a measurement: it bounds a start that cannot succeed.
+"""
 STOP_SECONDS = 15.0
+"""How long the workers' jobs may take to end by themselves before they are interrupted. A choice that bounds a stop."""
 
 
 class Receiver:
-    """A fleet of workers inside Spark, and the one streaming query that they feed.
+    """The workers inside Spark to which connectors send, and the one streaming query that reads them.
 
-    ``options`` are those of the options page, in camelCase or in snake_case. One receiver feeds one query, and one
-    query has one checkpoint. As a context manager it starts on entry and stops on exit. Its methods may be called from
-    several threads; :meth:`stop` ends a :meth:`start` that is under way.
+    ``spark`` is a SparkSession, classic or Spark Connect. ``name`` is 1 to 100 letters, digits, dots, dashes and
+    underscores. ``options`` are the options of ``docs/options.md``, in camelCase or in snake_case; an option that is
+    None has its default. The constructor raises :class:`ConfigurationError` for a wrong name or option and starts
+    nothing.
+
+    A receiver feeds one query, and a query has one checkpoint. As a context manager the receiver starts on entry and
+    stops on exit. Its methods may be called from several threads; :meth:`stop` aborts a :meth:`start` in progress.
     """
 
     def __init__(self, spark: Any, name: str, **options: Any) -> None:
@@ -110,19 +118,22 @@ class Receiver:
 
     @property
     def registry_url(self) -> str:
-        """The registry's URL, for connectors on the same machine when it is embedded. It may hold a password."""
+        """The URL of the registry, which connectors need; it may contain a password.
+
+        The URL of an embedded registry is valid on this machine, once the receiver has started.
+        """
         return self._embedded.url if self._embedded else resolve_secret(self.options.registry)
 
     @property
     def addresses(self) -> list[str]:
-        """Where connectors connect, ``host:port``, a worker each in the order of their slots; empty when not started.
+        """The workers' addresses for connectors, ``host:port``, in the order of the slots; empty when not started.
 
-        It is what ``Connector(workers=…)`` takes. A worker that takes another's place may have another port, unless the
-        option ``port`` fixes it.
+        ``Connector(workers=…)`` takes this list. The worker that replaces a failed one may have another port, unless
+        the option ``port`` fixes it.
         """
         announcer = self._announcer
-        found = announcer.workers() if announcer else {}
-        return [lease.connect for _, (lease, _) in sorted(found.items())]
+        workers = announcer.workers() if announcer else {}
+        return [lease.connect for _, (lease, _) in sorted(workers.items())]
 
     @overload
     def start(self) -> Self: ...
@@ -131,10 +142,11 @@ class Receiver:
     def start(self, writer: Any, *, checkpoint: str = "") -> StreamingQuery: ...
 
     def start(self, writer: Any = None, *, checkpoint: str = "") -> Self | StreamingQuery:
-        """Start the workers, wait for them, and return the receiver itself. Does nothing when they run already.
+        """Start the workers, wait until they serve, and return the receiver itself. Does nothing when they already run.
 
-        With a ``writer`` it is :meth:`start_query`. Raises :class:`ConfigurationError`, :class:`RegistryError` or
-        :class:`TransportError`; then nothing is left running.
+        With a ``writer`` the call is the same as :meth:`start_query`. Raises :class:`ConfigurationError` (an option or
+        the environment cannot work, or the workers do not start in time), :class:`RegistryError` or
+        :class:`TransportError`; after an error nothing is left running.
         """
         if writer is not None:
             return self.start_query(writer, checkpoint=checkpoint)
@@ -150,16 +162,21 @@ class Receiver:
             return self
 
     def start_query(self, writer: Any, *, checkpoint: str) -> StreamingQuery:
-        """Start the query of a ``DataStreamWriter`` on a checkpoint, and acknowledge what it commits.
+        """Start the query of a ``DataStreamWriter`` with a checkpoint; messages are acknowledged when it commits them.
 
-        The workers must be running (:meth:`start`). Raises :class:`ConfigurationError`, :class:`RegistryError` or
-        :class:`CheckpointError`; then no query is left running, and nothing was acknowledged.
+        ``checkpoint`` is a path or URI, as for ``checkpointLocation``. The workers must be running (:meth:`start`).
+        Raises :class:`ConfigurationError` (not started, or a query that cannot work), :class:`CheckpointError` (a
+        checkpoint of another query or receiver) or :class:`RegistryError`; after an error no query is left running, and
+        no message was acknowledged.
         """
         with self._lifecycle:
             return self._start_query(writer, checkpoint)
 
     def stream(self) -> DataFrame:
-        """The streaming DataFrame of the rows that connectors send; the same one at each call."""
+        """Return the streaming DataFrame of the rows that connectors send (``docs/architecture.md#rows``).
+
+        Every call returns the same DataFrame. Raises :class:`ConfigurationError` when the receiver is not started.
+        """
         if self._fleet is None:
             raise ConfigurationError("the receiver is not started; call start(), or use it in a with statement")
         if self._stream is None:
@@ -170,8 +187,8 @@ class Receiver:
         return Secrets(self.registry_url, self._token)
 
     def status(self) -> dict[str, Any]:
-        """The state of the workers and of the query, as JSON-ready values."""
-        # Another thread may be starting or stopping the receiver: look at each part once.
+        """Return the state of the workers and of the query, as JSON-ready values."""
+        # Another thread may be starting or stopping the receiver, so each attribute is read once.
         fleet, announcer, query = self._fleet, self._announcer, self._query
         files, watcher = self._files, self._watcher
         last_commit = announcer.last_commit if announcer else None
@@ -188,20 +205,20 @@ class Receiver:
         }
 
     def stop(self) -> None:
-        """Stop the query, acknowledge what it has committed, and end the workers. May be called again."""
+        """Stop the query, acknowledge the messages that it has committed, and end the workers. May be called again."""
         self._patience.stopping.set()
         with self._lifecycle:
             self._shut_down()
 
     def _shut_down(self) -> None:
-        """Stop and close every part, even when another part fails to."""
+        """Stop and close every part, also when stopping another part fails."""
         self._patience.stopping.set()
         _running.discard(self)
-        for step in (self._stop_query, self._stop_workers, self._let_go_of_registry):
+        for step in (self._stop_query, self._stop_workers, self._close_registry):
             try:
                 step()
             except Exception as error:
-                log.warning("receiver %s: stopping goes on after an error: %s", self.name, error)
+                log.warning("receiver %s: stopping continues after an error: %s", self.name, error)
         self._stream = None
 
     def _stop_workers(self) -> None:
@@ -214,16 +231,16 @@ class Receiver:
         self._fleet = self._announcer = None
 
     def _dismiss(self) -> None:
-        """Ask every worker that can be found to leave."""
+        """Ask every worker with a lease to stop."""
         assert self._announcer is not None
         self._announcer.find_workers()
         for slot, (_, client) in self._announcer.workers().items():
-            # One that stands still must not keep the others from being asked.
+            # In a thread each, because a worker that hangs must not delay the others.
             threading.Thread(
-                target=_ask_to_leave, args=(slot, client), name=f"wallaroo-stop-{slot}", daemon=True
+                target=_ask_to_stop, args=(slot, client), name=f"wallaroo-stop-{slot}", daemon=True
             ).start()
 
-    def _let_go_of_registry(self) -> None:
+    def _close_registry(self) -> None:
         registry, checkpoints, embedded = self._registry, self._checkpoints, self._embedded
         self._registry = self._checkpoints = self._embedded = None
         with contextlib.ExitStack() as last:
@@ -276,7 +293,10 @@ class Receiver:
             self._verify_workers(self._announcer)
 
     def _verify_workers(self, announcer: Announcer) -> None:
-        """End the start when a worker's certificate cannot be verified: a query would wait for that worker for ever."""
+        """Raise :class:`ConfigurationError` if a worker's certificate cannot be verified.
+
+        A query would wait for that worker for ever.
+        """
         for slot, (_, client) in announcer.workers().items():
             try:
                 client.status()
@@ -304,14 +324,19 @@ class Receiver:
         )
 
     def _renew(self) -> None:
-        """Write the driver's entries in the registry again, in each round: Redis may have been emptied."""
+        """Write the driver's entries in the registry again, because Redis may have lost them.
+
+        The announcer calls this in every round. Raises :class:`ConfigurationError` when another driver runs a receiver
+        of this name; the fleet is then ended.
+        """
         registry, checkpoints, files = self._registry, self._checkpoints, self._files
         if registry is None or self._patience.stopping.is_set():
             return
         if self._embedded is not None and not self._embedded.running:
             self._embedded.start()
         if not registry.lock("receiver", self.owner, self.options.lease_seconds):
-            # Two fleets that take the slots from each other would serve nobody; who was away too long gives in.
+            # Two fleets that take the slots from each other would serve no connector. This driver could not renew its
+            # lock in time, so it is the one that ends.
             if self._fleet is not None:
                 self._fleet.expect_end()
             raise self._name_in_use()
@@ -320,16 +345,16 @@ class Receiver:
         self._publish()
 
     def _publish(self) -> None:
-        """Say what holds for the fleet: by ``query`` a source knows whether the query that it is of is ours."""
+        """Write the fleet's record; a source compares the record's ``query`` with the id of its own query."""
         registry = self._registry
-        # A state that was read before a query began must not overwrite the record of that query.
+        # Reading the state and writing it is one step, so that an older state never overwrites a newer one.
         with self._publishing:
             if registry is not None:
                 workers, token = str(self.options.workers), status_token(self._token)
                 registry.publish_fleet({"status_token": token, "workers": workers, "query": self._feeds()})
 
     def _feeds(self) -> str:
-        """The id of the query that is fed, or what stands for it while it starts, or while there is none."""
+        """The field ``query`` of the fleet's record: the id of the running query, QUERY_STARTS or NO_QUERY."""
         query = self._query
         if query is None:
             return QUERY_STARTS if self._query_starts else NO_QUERY
@@ -340,10 +365,10 @@ class Receiver:
             raise ConfigurationError("the receiver is not started; call start(), or use it in a with statement")
         checks.trigger(writer)
         read = writers.receivers_of(writer)
-        with contextlib.ExitStack() as held:
-            together = [self, *(held.enter_context(other._held_still()) for other in self._read_beside(read))]
+        with contextlib.ExitStack() as locks:
+            together = [self, *(locks.enter_context(other._lifecycle_locked()) for other in self._also_read(read))]
             for receiver in together:
-                receiver._must_feed_none()
+                receiver._require_no_query()
             for receiver in together:
                 receiver._stop_query()
             files = CheckpointFiles(checkpoint, self._spark)
@@ -351,7 +376,7 @@ class Receiver:
             checks.same_receivers(files.identity, files.receivers(), read or {self.name})
             try:
                 for receiver in together:
-                    receiver._hold_checkpoint(CheckpointFiles(checkpoint, self._spark), self.owner)
+                    receiver._lock_checkpoint(CheckpointFiles(checkpoint, self._spark), self.owner)
                     receiver._begin()
                 with quick_on_local_disk(self._spark, files.local_folder):
                     query: StreamingQuery = writer.option("checkpointLocation", checkpoint).start()
@@ -366,8 +391,11 @@ class Receiver:
                 raise
         return query
 
-    def _read_beside(self, read: set[str] | None) -> list[Receiver]:
-        """The other receivers that a query reads; their connectors are acknowledged by its commits too."""
+    def _also_read(self, read: set[str] | None) -> list[Receiver]:
+        """The other receivers that a query reads, whose connectors its commits acknowledge too.
+
+        ``read`` are the names of all receivers that the query reads; None when that is not known.
+        """
         if read is None:
             return []
         running = {receiver.name: receiver for receiver in list(_running)}
@@ -375,10 +403,15 @@ class Receiver:
         return [running[name] for name in sorted(read - {self.name})]
 
     @contextlib.contextmanager
-    def _held_still(self) -> Iterator[Self]:
-        """Within the block this receiver is neither started nor stopped."""
+    def _lifecycle_locked(self) -> Iterator[Self]:
+        """Within the block this receiver is neither started nor stopped.
+
+        Raises :class:`ConfigurationError` when it is not running, or is being started or stopped for too long.
+        """
         if not self._lifecycle.acquire(timeout=STOP_SECONDS):
-            raise ConfigurationError(f"receiver {self.name!r} is starting or stopping; start the query again then")
+            raise ConfigurationError(
+                f"receiver {self.name!r} is starting or stopping; start the query again when that has ended"
+            )
         try:
             if self._fleet is None:
                 raise ConfigurationError(f"receiver {self.name!r} was stopped; start it before the query that reads it")
@@ -386,20 +419,20 @@ class Receiver:
         finally:
             self._lifecycle.release()
 
-    def _must_feed_none(self) -> None:
+    def _require_no_query(self) -> None:
         if self._query is not None and self._query.isActive:
             raise ConfigurationError(
                 f"receiver {self.name!r} feeds a query already; stop it first, or use foreachBatch for several sinks"
             )
 
     def _follow(self) -> None:
-        """The query has started: watch what it commits."""
+        """Watch the checkpoint of the query that has started, and publish the query's id."""
         assert self._watcher is not None
         self._watcher.start()
-        self._renew_at_leisure()
+        self._try_to_renew()
 
     def _begin(self) -> None:
-        """Have the workers know where the query will go on, and the watcher follow it from there."""
+        """Prepare for a query: send the workers the references it continues from, and create the watcher."""
         files = self._files
         assert self._announcer is not None
         assert self._registry is not None
@@ -413,12 +446,17 @@ class Receiver:
         self._patience.ask(self._renew)
         self._watcher = CheckpointWatcher(files, self.name, functools.partial(self._progressed, epoch))
         if files.stamp() is None:
-            # PySpark asks Java for each value of a report, many times a batch, so this is for where nothing else tells.
+            # A listener costs many calls to Java for each batch, because PySpark reads every value of a report from
+            # Java. So it is used only where the commit log cannot be watched cheaply.
             self._listener = Waker(self._watcher)
             self._spark.streams.addListener(self._listener)
 
-    def _hold_checkpoint(self, files: CheckpointFiles, owner: str) -> None:
-        """One query a checkpoint, whichever receivers feed it; ``owner`` is the one that starts it."""
+    def _lock_checkpoint(self, files: CheckpointFiles, owner: str) -> None:
+        """Lock the checkpoint, because only one query may use it.
+
+        ``owner`` is the owner of the receiver that starts the query. All receivers that the query reads lock the
+        checkpoint under this owner. Raises :class:`CheckpointError` when another owner has the lock.
+        """
         checkpoints = self._checkpoints
         assert checkpoints is not None
 
@@ -440,13 +478,13 @@ class Receiver:
             announcer.commit(epoch, committed.batch, committed.references, committed.undecided)
 
     def _stop_query(self) -> None:
-        """Stop the query; the watcher's last look then finds all that it has committed."""
+        """Stop the query. The watcher then reads the commit log once more and reports the last commit."""
         query, watcher, listener, files = self._query, self._watcher, self._listener, self._files
         self._query = self._listener = None
         self._query_starts = False
         with contextlib.ExitStack() as last:
-            last.callback(self._let_go_of_checkpoint, files)
-            last.callback(self._renew_at_leisure)
+            last.callback(self._release_checkpoint, files)
+            last.callback(self._try_to_renew)
             if listener is not None:
                 last.callback(self._spark.streams.removeListener, listener)
             if watcher is not None:
@@ -456,23 +494,23 @@ class Receiver:
                 query.stop()
 
     def _settle(self) -> None:
-        """Have what the query committed last reach the workers before anything else is asked of them."""
+        """Wait until the workers have been notified of the last commit, before anything else is sent to them."""
         if self._announcer is not None:
             self._announcer.settle()
 
-    def _renew_at_leisure(self) -> None:
+    def _try_to_renew(self) -> None:
+        """:meth:`_renew` now; errors are ignored, because the announcer's next round repeats it and logs them."""
         with contextlib.suppress(WallarooError):
-            # Each round does it again, and says what goes wrong.
             self._renew()
 
-    def _let_go_of_checkpoint(self, files: CheckpointFiles | None) -> None:
+    def _release_checkpoint(self, files: CheckpointFiles | None) -> None:
         self._watcher = self._files = None
         if files is not None and self._checkpoints is not None:
             with contextlib.suppress(RegistryError):
                 self._checkpoints.unlock(files.key, self._checkpoint_owner)
 
 
-def _ask_to_leave(slot: int, client: WorkerClient) -> None:
+def _ask_to_stop(slot: int, client: WorkerClient) -> None:
     try:
         client.stop("the receiver is stopping")
     except WallarooError as error:

@@ -1,4 +1,4 @@
-"""The status of a receiver's slots, for an operator."""
+"""The status of a receiver's slots, for an operator. Source: ``docs/architecture.md#the-fleet``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,18 @@ from wallaroo_spark.registry import state_served
 from wallaroo_spark.slots.long_jobs import JobRecord
 
 STATUS_THREADS = 16
+"""Workers that are asked for their status at the same time.
+
+A choice: it bounds the driver's threads, and workers that do not answer delay the status of the others less.
+"""
 
 
 def slots(records: list[JobRecord], announcer: Announcer | None, query: str) -> list[dict[str, Any]]:
-    """All slots' status, asked for at the same time; ``query`` is the query in the fleet's record."""
+    """Ask the workers of all slots for their status; return one JSON-ready dictionary for each slot.
+
+    ``query`` is the field ``query`` of the fleet's record. A slot whose worker does not answer is ``starting`` while
+    its job runs and ``down`` otherwise.
+    """
     with ThreadPoolExecutor(min(STATUS_THREADS, len(records)), "wallaroo-status") as pool:
         return list(pool.map(_slot, records, itertools.repeat(announcer), itertools.repeat(query)))
 

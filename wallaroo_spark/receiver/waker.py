@@ -1,4 +1,4 @@
-"""Has a watcher look when Spark reports progress, for checkpoints where nothing else tells of it."""
+"""Wakes a checkpoint watcher when Spark reports progress, for file systems on which watching the files is expensive."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from wallaroo_spark.checkpoint import CheckpointWatcher
 
 
 class Waker(StreamingQueryListener):
-    """Has the watcher look when Spark reports progress, which it does after it has written ``commits/N``."""
+    """Wakes the watcher at each progress report, which Spark sends after it has written ``commits/N``.
+
+    Source: ``docs/decisions/acks-from-the-commit-log.md``.
+    """
 
     def __init__(self, watcher: CheckpointWatcher) -> None:
         self._watcher = watcher
 
     def onQueryStarted(self, event: Any) -> None:
-        """Nothing to see yet."""
+        """Do nothing: no batch is committed yet."""
 
     def onQueryProgress(self, event: Any) -> None:
-        """A batch has been committed."""
+        """Wake the watcher: a batch has been committed."""
         self._watcher.wake()
 
     def onQueryIdle(self, event: Any) -> None:
-        """Nothing new."""
+        """Do nothing: an idle query commits no batch."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """The last batch may have been committed since."""
+        """Wake the watcher: the last batch may have been committed after the last report."""
         self._watcher.wake()

@@ -1,4 +1,9 @@
-"""Properties of a query before it starts: from Java's DataStreamWriter, or from the message of Spark Connect."""
+"""Properties of a query before it starts, read from its DataStreamWriter.
+
+On classic Spark they are private fields of Java's DataStreamWriter, on Spark Connect fields of a protobuf message.
+Neither is a documented interface of Spark, so every function returns None (or False) when the property cannot be read.
+Source: ``docs/spark.md``.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +20,30 @@ T = TypeVar("T")
 
 
 def option(writer: Any, name: str) -> str | None:
-    """An option that a DataStreamWriter carries, whatever its case; None where there is none, or it cannot be seen."""
+    """Return an option of a DataStreamWriter, the case of its name ignored; None if it is not set or not readable."""
 
     def of_message(message: Any) -> str | None:
         options = {given.lower(): str(value) for given, value in message.options.items()}
         return options.get(name.lower())
 
     def of_java(java_writer: Any) -> str | None:
-        found = _field(java_writer, "extraOptions").get(name.lower())
-        return str(found.get()) if found.isDefined() else None
+        value = _field(java_writer, "extraOptions").get(name.lower())
+        return str(value.get()) if value.isDefined() else None
 
-    return _seen("options", writer, of_message, of_java)
+    return _read("options", writer, of_message, of_java)
 
 
 def runs_once(writer: Any) -> bool:
-    """Whether the query has the trigger ``Once``."""
+    """Whether the query has the trigger ``Once``; False when the trigger cannot be read."""
 
     def of_java(java_writer: Any) -> bool:
         return str(_field(java_writer, "trigger").toString()) == "OneTimeTrigger"
 
-    return bool(_seen("trigger", writer, lambda message: bool(message.once), of_java))
+    return bool(_read("trigger", writer, lambda message: bool(message.once), of_java))
 
 
 def receivers_of(writer: Any) -> set[str] | None:
-    """The names of the receivers that the query reads; None where that cannot be seen."""
+    """Return the names of the receivers that the query reads; None when its sources cannot be read."""
 
     def of_message(message: Any) -> set[str]:
         return {
@@ -51,25 +56,28 @@ def receivers_of(writer: Any) -> set[str] | None:
 
     def of_java(java_writer: Any) -> set[str]:
         leaves = _field(java_writer, "ds").queryExecution().analyzed().collectLeaves()
-        found = (leaves.apply(number) for number in range(leaves.size()))
-        streams = (leaf for leaf in found if leaf.getClass().getSimpleName() == "StreamingRelationV2")
+        relations = (leaves.apply(number) for number in range(leaves.size()))
+        streams = (leaf for leaf in relations if leaf.getClass().getSimpleName() == "StreamingRelationV2")
         return {
             str(leaf.extraOptions().get("receiver"))
             for leaf in streams
             if WallarooDataSource.is_named(str(leaf.sourceName())) and leaf.extraOptions().get("receiver")
         }
 
-    return _seen("sources", writer, of_message, of_java)
+    return _read("sources", writer, of_message, of_java)
 
 
-def _seen(what: str, writer: Any, of_message: Callable[[Any], T], of_java: Callable[[Any], T]) -> T | None:
-    """Neither way is an interface that Spark promises, so what cannot be seen is no error."""
+def _read(what: str, writer: Any, of_message: Callable[[Any], T], of_java: Callable[[Any], T]) -> T | None:
+    """Read a property with the function for Connect's message or for Java's writer; None when that fails.
+
+    ``what`` names the property in the log.
+    """
     try:
         if hasattr(writer, "_write_proto"):
             return of_message(writer._write_proto)
         return of_java(writer._jwrite)
     except Exception as error:
-        log.debug("the writer's %s cannot be seen: %s", what, error)
+        log.debug("the %s of the DataStreamWriter cannot be read: %s", what, error)
         return None
 
 
@@ -80,7 +88,7 @@ def _field(java_object: Any, name: str) -> Any:
 
 
 def _data_sources(message: Any) -> Iterator[Any]:
-    """The streaming data sources in a relation of Spark Connect, at whatever depth."""
+    """Iterate over the streaming data sources in a relation of Spark Connect, at any depth of its tree."""
     if message.DESCRIPTOR.name == "Read" and message.is_streaming:
         yield message.data_source
         return
