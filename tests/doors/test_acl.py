@@ -157,7 +157,7 @@ def test_the_others_may_write_nothing(user: str, urls: dict[str, str], guarded: 
                 with pytest.raises(redis.exceptions.NoPermissionError):
                     client.execute_command(*words, *(["0"] if words[0] == "EVAL" else []))
     with Registry(urls[user], guarded.receiver, attempts=1) as registry:
-        with pytest.raises(RegistryError, match="what its user is permitted"):
+        with pytest.raises(RegistryError, match="the permissions of the URL's user"):
             registry.acquire(0, 99, "a thief", "127.0.0.1:1", "127.0.0.1:2")
         assert guarded.registry.leases()[0] == worker.lease
 

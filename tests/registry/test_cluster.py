@@ -168,7 +168,7 @@ def test_the_documented_users_suffice_with_leave_to_ask_for_the_nodes(nodes: lis
         lease = fleet.acquire(0, fleet.next_submission(), "w", "w:7100", "")
         assert lease is not None
         assert connector.leases() == {0: lease}
-        with pytest.raises(RegistryError, match="what its user is permitted"):
+        with pytest.raises(RegistryError, match="the permissions of the URL's user"):
             connector.fleet()
 
 

@@ -88,7 +88,7 @@ def test_a_standby_takes_a_lease_that_was_released(registry: Registry, acquire: 
 def test_a_released_lease_is_not_renewed(registry: Registry, acquire: Acquire) -> None:
     lease = acquire()
     registry.release(lease)
-    with pytest.raises(LeaseLostError, match="given up since"):
+    with pytest.raises(LeaseLostError, match="released since"):
         registry.renew(lease)
 
 

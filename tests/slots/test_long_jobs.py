@@ -205,9 +205,7 @@ def test_what_an_earlier_submission_serves_does_not_count() -> None:
     patience.await_served("worker", records, lambda: served.pop(0), 10.0)
     with pytest.raises(ConfigurationError) as caught:
         patience.await_served("worker", records, lambda: {(0, 5), (1, 4)}, 0.0)
-    assert (
-        caught.value.message == "receiver 'a': its workers did not come up within 0 seconds: worker 1: no such module"
-    )
+    assert caught.value.message == "receiver 'a': its workers did not start within 0 seconds: worker 1: no such module"
 
 
 class TestAttendance:

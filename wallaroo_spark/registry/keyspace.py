@@ -1,4 +1,4 @@
-"""The keys of one receiver in Redis, and how they are read and changed."""
+"""The keys of one receiver in Redis: their names, and running scripts on them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class Keyspace:
-    """The keys of ``receiver``, with its name as hash tag, so that they share a node of a Redis cluster.
+    """The keys of ``receiver``, with its name as hash tag, so that one node of a Redis cluster has all of them.
 
-    The topics of the registry are built on it: leases, assignments, claims, locks and the fleet's record.
-    ``lease_seconds`` is how long a lease lasts. Raises :class:`ConfigurationError` for a name that cannot name keys.
+    The base class of leases, assignments, claims, locks and the fleet's record. ``lease_seconds`` is how long a lease
+    lasts. Raises :class:`ConfigurationError` for a receiver's name that cannot be part of a key.
     """
 
     def __init__(self, connection: RedisConnection, receiver: str, lease_seconds: float) -> None:
@@ -38,28 +38,33 @@ class Keyspace:
         return None if value is None else str(value)
 
     def _run(self, what: str, script: Script, *arguments: str | int, of: str = "") -> Any:
-        """Run a script on its keys; ``of`` completes the name of a key that there are several of, such as a lock."""
+        """Run a script on its keys and return its answer.
+
+        ``what`` names the operation in error messages. ``of`` is appended to the names of the keys of a family, such
+        as the name of a lock to ``lock:``.
+        """
         keys, connection = [self._key(f"{key}{of}") for key in script.keys], self._connection
         return connection.call(
             what, lambda: connection.client.register_script(script.source)(keys=keys, args=list(arguments))
         )
 
     def _read(self, what: str, reader: Callable[[str], T], text: str) -> T:
+        """Parse a text from Redis with ``reader``. Raises :class:`RegistryError` when that fails."""
         try:
             return reader(text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RegistryError(
-                f"Redis at {self._connection.endpoint} answered something unusable when asked to {what}: {error!r}; "
+                f"Redis at {self._connection.endpoint} sent an answer that cannot be used to {what}: {error!r}; "
                 f"check that nothing else writes keys that start with {self._key('')}",
                 endpoint=self._connection.endpoint,
             ) from error
 
     def _lost(self, lease: Lease, newer: Lease) -> LeaseLostError:
         ours = f"submission {lease.submission}" + (f", generation {lease.generation}," if lease.generation else "")
-        by = f"held by {newer.holder}" if newer.holder else "given up since"
+        state = f"held by {newer.holder}" if newer.holder else "released since"
         return LeaseLostError(
-            f"slot {lease.slot} of receiver {self._receiver}: the lease of {ours} has given way to submission "
-            f"{newer.submission}, generation {newer.generation}, {by}; stop serving the slot",
+            f"slot {lease.slot} of receiver {self._receiver}: the lease of {ours} was replaced by submission "
+            f"{newer.submission}, generation {newer.generation}, {state}; stop serving the slot",
             slot=lease.slot,
             submission=newer.submission,
             generation=newer.generation,

@@ -1,4 +1,4 @@
-"""Locks with an owner and an end, such as that of a receiver's name."""
+"""Locks that expire, such as the lock of a receiver's name. Source: ``docs/decisions/one-writer-per-checkpoint.md``."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from wallaroo_spark.registry.keyspace import Keyspace
 
 
 class Locks(Keyspace):
-    """Locks by name; one whose owner is gone expires."""
+    """Locks by name. A lock expires unless its owner renews it, so that an owner that crashed does not keep it."""
 
-    def lock(self, what: str, owner: str, seconds: float) -> bool:
-        """Take the lock called ``what`` for so many seconds, or renew it; False when another owner has it."""
+    def lock(self, name: str, owner: str, seconds: float) -> bool:
+        """Take the lock ``name`` for ``seconds``, or renew it; False when another owner has it."""
         milliseconds = max(1, round(seconds * 1000))
-        return bool(self._run(f"lock {what!r}", scripts.LOCK, owner, milliseconds, of=what))
+        return bool(self._run(f"lock {name!r}", scripts.LOCK, owner, milliseconds, of=name))
 
-    def unlock(self, what: str, owner: str) -> None:
-        """Give a lock back; nothing happens when the owner does not have it."""
-        self._run(f"unlock {what!r}", scripts.UNLOCK, owner, of=what)
+    def unlock(self, name: str, owner: str) -> None:
+        """Release the lock ``name``. Does nothing when another owner, or nobody, has it."""
+        self._run(f"unlock {name!r}", scripts.UNLOCK, owner, of=name)
 
-    def locked_by(self, what: str) -> str | None:
-        """The owner of the lock called ``what``; None when it is free."""
-        return self._get(f"look at lock {what!r}", f"lock:{what}")
+    def locked_by(self, name: str) -> str | None:
+        """Return the owner of the lock ``name``; None when nobody has it."""
+        return self._get(f"look at lock {name!r}", f"lock:{name}")

@@ -1,16 +1,17 @@
-"""The Lua scripts: each is one atomic step of the registry.
+"""The Lua scripts. Redis runs each of them as one atomic step.
 
-Keys, all of one receiver and with its name as hash tag, so that they share a node of a Redis cluster:
+The keys of a receiver have its name as hash tag, so that one node of a Redis cluster has all of them:
 
 - ``leases``       hash, slot → JSON of a lease, and when it ``expires`` (ms of Redis' own clock)
 - ``assignments``  hash, instance → ``slot:generation``
 - ``claims``       hash, stream id → ``slot:generation``
-- ``submission``   the number last given to a submission
-- ``lock:…``       the owner of a lock, expiring
+- ``submission``   the number of the last submission
+- ``lock:…``       the owner of a lock; the key expires
 
-A lease that has expired stays on record: it says which submissions and generations are past. One that was released
-stays as well, with no holder. Numbers travel as decimal text; only times, submissions and generations (milliseconds,
-well below 2^53) are ever made Lua numbers, stream ids (u64) never.
+An expired lease is not deleted, because its submission and generation are the least that a later lease may have. A
+released lease is not deleted either; its holder is empty. Numbers are passed as decimal text. Only times, submissions
+and generations (milliseconds, well below 2^53) are converted to Lua's numbers, which are doubles; stream ids (u64) are
+not.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Script:
-    """One atomic step: its name, the keys that it works on, in their order, and its Lua text."""
+    """A Lua script that Redis runs as one atomic step."""
 
     name: str
+    """The name of the operation."""
     keys: tuple[str, ...]
+    """The names of its keys without the receiver's prefix, in the order of KEYS; a trailing colon: a family of keys."""
     source: str
+    """The Lua text."""
 
 
 _COMMON = """
@@ -51,7 +55,7 @@ local function live(record, at)
   return record and tonumber(record.expires) > at
 end
 
--- Above 0 when lease a is newer than b, below when older, 0 when they are the same one.
+-- Above 0 when lease a is newer than lease b, below 0 when it is older, 0 when both are the same lease.
 local function compare(a, b)
   local difference = a.submission - b.submission
   if difference == 0 then difference = a.generation - b.generation end
@@ -62,7 +66,7 @@ local function owner_of(claim)
   return string.match(claim, '^(%d+):(%d+)$')
 end
 
--- Forget the claims or assignments for which gone(slot, generation) holds.
+-- Delete the claims or assignments for which gone(slot, generation) is true.
 local function sweep(claims, gone)
   local all = redis.call('HGETALL', claims)
   for i = 1, #all, 2 do
@@ -72,9 +76,9 @@ end
 """
 
 _KEEP = """
--- Extend the lease, or write it again where Redis knows none or only an older one.
--- Returns nothing, or the record that is newer. Addresses on record may be newer than the caller's, and stay; a record
--- without them may come from a renewal that was under way when they were published, and gets the caller's.
+-- Extend the lease, or write it again when Redis has no lease of the slot or only an older one.
+-- Returns nothing, or the newer record. Addresses in the record may be newer than the caller's and are kept. A record
+-- without addresses may come from a renewal that was sent before the addresses were known; it gets the caller's.
 local function keep(leases, mine, milliseconds)
   local record = read(leases, mine.slot)
   if record then
@@ -85,7 +89,7 @@ local function keep(leases, mine, milliseconds)
   write(leases, mine, now() + milliseconds)
 end
 
--- Claim the streams ARGV[first], ARGV[first + 1], …; returns those that are the lease's now.
+-- Claim the streams ARGV[first], ARGV[first + 1], …; returns those that belong to the lease now.
 local function take(leases, claims, mine, first)
   local own, at, taken = mine.slot .. ':' .. mine.generation, now(), {}
   for i = first, #ARGV do
@@ -106,7 +110,8 @@ end
 """
 
 # KEYS submission, leases. Returns the number, as text.
-# Looks at the leases too: workers put those back into an emptied Redis, whose clock may be behind that of the last one.
+# The number is also above those of the leases: after Redis has lost its data, workers write their leases again, and the
+# clock of a new Redis may be behind that of the old one.
 NEXT_SUBMISSION = Script(
     "next_submission",
     ("submission", "leases"),
@@ -121,7 +126,7 @@ return text(number)
 """,
 )
 
-# KEYS leases, claims. ARGV 1 the lease wanted, as JSON (its generation is not looked at), 2 milliseconds it shall last.
+# KEYS leases, claims. ARGV 1 the wanted lease, as JSON (its generation is ignored), 2 its duration in milliseconds.
 # Returns {'held', lease}, {'standby'}, or {'lost', the newer lease}.
 ACQUIRE = Script(
     "acquire",
@@ -147,8 +152,8 @@ return {'held', cjson.encode(want)}
 """,
 )
 
-# KEYS leases, assignments, claims. ARGV 1 the lease, as JSON, 2 milliseconds it shall last, 3 how many instances
-# follow, 4… the instances, then the stream ids. Returns nothing, or the newer lease, as JSON.
+# KEYS leases, assignments, claims. ARGV 1 the lease, as JSON, 2 its duration in milliseconds, 3 the number of
+# instances, 4… the instances, then the stream ids. Returns nothing, or the newer lease, as JSON.
 RENEW = Script(
     "renew",
     ("leases", "assignments", "claims"),
@@ -186,8 +191,9 @@ end
 )
 
 # KEYS leases, assignments, claims. ARGV 1 the number of slots that remain.
-# A lease is not deleted, or its holder's next renewal would take Redis for emptied and put it back: it gives way to a
-# submission that nobody has, so that those of before are refused and the next one the driver makes is not.
+# The leases are not deleted: otherwise their holders' next renewals would write them again, as after a loss of Redis'
+# data. Instead each record gets the next submission number, which no job has. So the holders are refused, and the
+# driver's next submission, whose number is greater, is not.
 FORGET = Script(
     "forget",
     ("leases", "assignments", "claims"),
@@ -208,11 +214,12 @@ sweep(KEYS[3], function(slot) return tonumber(slot) >= workers end)
 """,
 )
 
-# KEYS leases, assignments. ARGV 1 instance, 2 the slot it knocked at, 3 the number of slots.
+# KEYS leases, assignments. ARGV 1 instance, 2 the slot to which it has connected, 3 the number of slots.
 # Returns {slot, address}; the address is empty while nobody serves the slot.
-# It is the slot knocked at, unless another one has the instance. A worker gives back those of which it holds nothing,
-# and with its lease goes its buffer: when it gives that up, or another one of the slot begins. A lease that has run
-# out may be that of a worker which stands still, so that one keeps what it has.
+# The result is the slot to which the instance has connected, unless the instance belongs to another slot. It belongs to
+# a slot until the slot's worker unassigns it (when its buffer has no message of the instance), or the worker's buffer
+# is gone: its lease was released, or the slot has a newer lease. An expired lease may be of a worker that hangs and
+# still has its buffer, so the instance stays assigned to it.
 ASSIGN = Script(
     "assign",
     ("leases", "assignments"),
@@ -237,8 +244,8 @@ return {knocked, live(record, at) and record.connect or ''}
 """,
 )
 
-# KEYS leases, claims. ARGV 1 the lease, as JSON, 2 milliseconds it shall last, 3… the stream ids.
-# Returns {'held', {the ids that are the lease's now}}, or {'lost', the newer lease}.
+# KEYS leases, claims. ARGV 1 the lease, as JSON, 2 its duration in milliseconds, 3… the stream ids.
+# Returns {'held', {the ids that belong to the lease now}}, or {'lost', the newer lease}.
 CLAIM = Script(
     "claim",
     ("leases", "claims"),
@@ -261,7 +268,7 @@ end
 UNCLAIM = Script("unclaim", ("claims",), _GIVE_UP)
 UNASSIGN = Script("unassign", ("assignments",), _GIVE_UP)
 
-# KEYS the lock. ARGV 1 owner, 2 milliseconds. Returns 1 when the owner has it now, else 0.
+# KEYS the lock. ARGV 1 owner, 2 duration in milliseconds. Returns 1 when the owner has the lock now, else 0.
 LOCK = Script(
     "lock",
     ("lock:",),

@@ -1,1 +1,1 @@
-"""What runs in Spark for as long as its owner does: long jobs, and the services in their tasks."""
+"""Long Spark jobs, which run for as long as their owner (a receiver or a topic), and the services in their tasks."""

@@ -1,4 +1,4 @@
-"""Why a Spark job failed: what matters out of its error, and whether another submission can mend it."""
+"""The cause of a failed Spark job: a short text of its error, and whether another submission can succeed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import re
 from wallaroo_spark.errors import ConfigurationError
 
 _ERROR_CHARACTERS = 500
+"""The most characters of the short text. A choice: some lines of a terminal."""
 _LACKING = re.compile(r"(ModuleNotFound|Import)Error: ")
-"""What Python says of a package that it has not."""
+"""The start of the line by which Python reports a missing package."""
 _REFUSED = re.compile(re.escape(f"{ConfigurationError.__module__}.{ConfigurationError.__qualname__}: "))
-"""How Python shows what this package raises of its options; Spark hands it on as text."""
+"""The start of the line by which Python reports a ConfigurationError; Spark passes a task's error on as text."""
 
 
 def in_short(error: Exception) -> str:
-    """What happened, out of a Spark error's many lines about where."""
+    """Return the line of a Spark error that names the cause, without the lines of its stack traces.
+
+    The order of preference is a missing package (with a hint how to install it), an error of this package, a Java
+    exception, and the first line. The text has at most 500 characters and the hint.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lacking = [line for line in lines if _LACKING.match(line)]
     ours = [line for line in lines if line.startswith("wallaroo_spark.")]
@@ -29,5 +34,5 @@ def in_short(error: Exception) -> str:
 
 
 def is_permanent(error: Exception) -> bool:
-    """Whether a job failed by what stays as it is until somebody mends it: an option, a file, a package, a port."""
+    """Whether a job will fail again until somebody changes something: an option, a file, a package, a port."""
     return any(_LACKING.match(line.strip()) or _REFUSED.match(line.strip()) for line in str(error).splitlines())

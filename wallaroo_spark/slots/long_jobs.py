@@ -1,6 +1,6 @@
-"""Spark jobs that run for as long as their owner does: one a task, each submitted again whenever it ends.
+"""Spark jobs that run for as long as their owner: one task each, submitted again whenever it ends.
 
-Receivers run their workers this way, and topics their publishers.
+A receiver runs its workers in such jobs, and a topic its publishers.
 Source: ``docs/decisions/one-job-per-slot.md``; ``docs/architecture.md#the-fleet`` and ``docs/spark.md``.
 """
 
@@ -25,77 +25,92 @@ if TYPE_CHECKING:
 log = one_line(logging.getLogger("wallaroo_spark.slots.long_jobs"))
 
 FIRST_PAUSE = 0.2
+"""Seconds before the second submission of a job. A choice: a killed worker should be replaced at once."""
 LONGEST_PAUSE = 10.0
+"""The pause doubles with every failed submission up to these seconds, so that a job that cannot run costs little."""
 ASK_SECONDS = 1.0
+"""Pause between two requests to tasks to end. A choice: it bounds how late a task that has just started is asked."""
 STEADY_SECONDS = 30.0
-"""A job that ran for so long was well, so the next pause is short again."""
+"""After a job has run for so many seconds, the next pause is the first one again. A choice: three longest pauses."""
 MISSED_LEASES = 2.0
-"""A job whose task has served, and then has held no lease for the time of so many, is cancelled and submitted again."""
+"""A job whose task held a lease and then holds none for this many lease times is cancelled and submitted again.
+
+A choice: one lease time may pass while Redis restarts and the holder renews; cancelling costs the worker its buffer.
+"""
 _OURS = re.compile(r"^wallaroo_spark\.errors\.\w+: ")
 
 Work = Callable[[Iterator["pd.DataFrame"]], Iterator["pd.DataFrame"]]
-"""What mapInPandas runs in an executor, on one partition of one row that only places the task."""
+"""The function that mapInPandas runs in an executor; its partition has one row, which only makes Spark run the task."""
 
 
 @dataclass
 class JobRecord:
-    """How one job has fared. ``submissions`` counts them all, the first included; ``submission`` is the number that
-    the last one was given.
-    """
+    """The state of one job, as its owner reports it."""
 
     number: int
+    """The slot or partition that the job serves."""
     submissions: int = 0
+    """How often the job was submitted, the first time included."""
     submission: int = 0
+    """The registry's number for the last submission; 0 before the first."""
     running: bool = False
+    """Whether Spark runs the job now."""
     last_error: str = ""
+    """The short text of the last error; empty before the first."""
     permanent: bool = False
-    """Whether the last error is one that another submission will not mend."""
+    """Whether every further submission will fail too until somebody changes something."""
 
 
-class Held(Protocol):
-    """A lease, of which the submission is looked at; see ``wallaroo_spark.registry.Lease``."""
+class SubmissionLease(Protocol):
+    """The part of a lease that is needed here; see ``wallaroo_spark.registry.Lease``."""
 
     @property
     def submission(self) -> int:
-        """Whose lease it is."""
+        """The submission whose task holds the lease."""
 
 
 class Attendance:
-    """Which jobs have held no lease for too long; pure, with the clock as an argument.
+    """Detects jobs whose task has held no lease for too long. Pure: the clock is an argument.
 
-    A process that is killed ends its job, and one that stands still does not: only the lease, which it no longer
-    renews, tells. A submission counts once it has held a lease, since one that has not may wait for a place in the
-    cluster. ``missed`` is in seconds; ``gap`` is how far apart two looks may be: behind a longer one, as while the
-    registry was away, everybody is given the whole time again.
+    A killed process ends its job. A process that hangs does not end its job, but it no longer renews its lease. A
+    submission is watched from its first lease on, because its task may wait for a task slot until then.
+
+    ``missed`` is how many seconds a task may be without a lease. ``gap`` is the longest time in seconds between two
+    calls: after a longer one (while the registry did not answer) the seconds of every task start again.
     """
 
     def __init__(self, missed: float, gap: float) -> None:
         self._missed = missed
         self._gap = gap
-        self._last: dict[tuple[int, int], float] = {}
-        self._looked = 0.0
+        self._last_served: dict[tuple[int, int], float] = {}
+        self._last_call = 0.0
 
     def absent(self, submitted: Iterable[tuple[int, int]], served: Collection[tuple[int, int]], now: float) -> set[int]:
-        """The numbers of those that are absent; each of them is named once. Both are of (number, submission)."""
-        late = now - self._looked > self._gap
-        self._looked = now
-        self._last = {
-            one: now if late or one in served else self._last[one]
-            for one in submitted
-            if one in served or one in self._last
+        """Return the numbers of the jobs whose task has been without a lease for too long; each of them once.
+
+        ``submitted`` are the jobs that run and ``served`` the live leases, both as (number, submission). ``now`` is a
+        monotonic clock in seconds.
+        """
+        restart = now - self._last_call > self._gap
+        self._last_call = now
+        self._last_served = {
+            job: now if restart or job in served else self._last_served[job]
+            for job in submitted
+            if job in served or job in self._last_served
         }
-        absent = {one for one, last in self._last.items() if now - last > self._missed}
-        for one in absent:
-            del self._last[one]
+        absent = {job for job, last in self._last_served.items() if now - last > self._missed}
+        for job in absent:
+            del self._last_served[job]
         return {number for number, _ in absent}
 
 
 class LongJobs:
-    """So many jobs, each watched by a thread of this process.
+    """``count`` jobs with the numbers from 0, each watched by a thread of this process.
 
-    ``name`` is what their threads and tags are called after, ``what`` what one of them is, for Spark's UI and the log.
-    ``next_submission`` numbers a submission, upwards for ever; it may raise :class:`RegistryError`. ``work`` makes,
-    from a job's number and its submission, what the task runs. ``lease_seconds`` is for how long a lease lasts.
+    ``name`` begins the names of their threads and job tags. ``what`` describes a job in Spark's UI; ``{number}`` in it
+    is replaced. ``next_submission`` returns the next number for a submission, always a greater one; it may raise
+    :class:`RegistryError`. ``work`` makes, from a job's number and its submission, the function that the task runs.
+    ``lease_seconds`` is how long a lease lasts without being renewed.
     """
 
     def __init__(
@@ -129,9 +144,11 @@ class LongJobs:
             self._threads.append(thread)
             thread.start()
 
-    def leases_seen(self, leases: Mapping[int, Held]) -> None:
-        """What the registry says, every round of the owner: a job whose task stands still is cancelled, which ends its
-        process, and submitted again.
+    def leases_seen(self, leases: Mapping[int, SubmissionLease]) -> None:
+        """Cancel each job whose task no longer renews its lease, so that it is submitted again.
+
+        The owner calls this in every round with the live leases of the registry, by number. Cancelling a job ends the
+        process of its task.
         """
         served = {(number, lease.submission) for number, lease in leases.items()}
         submitted = {(record.number, record.submission) for record in self.records if record.running}
@@ -141,8 +158,8 @@ class LongJobs:
             if self._stopping.is_set():
                 return
             log.warning(
-                "%s-%d has held no lease for %g s though its job runs: its process stands still, or does not reach the "
-                "registry; its job is cancelled and submitted again",
+                "%s-%d has held no lease for %g s although its job runs: its process hangs, or does not reach the "
+                "registry; the job is cancelled and submitted again",
                 self._name,
                 number,
                 MISSED_LEASES * self._lease_seconds,
@@ -150,14 +167,17 @@ class LongJobs:
             self._interrupt(f"{self._name}-{number}")
 
     def expect_end(self) -> None:
-        """Jobs that end from now on are not submitted again."""
+        """Do not submit jobs again that end from now on."""
         self._stopping.set()
 
     def join(self, seconds: float, ask: Callable[[], None]) -> None:
-        """Have the jobs end, asking their tasks every now and then; those that do not end are interrupted."""
+        """End the jobs: call ``ask`` every second, which asks their tasks to end, and wait for at most ``seconds``.
+
+        Jobs that still run after that are interrupted.
+        """
         self._stopping.set()
         until = time.monotonic() + seconds
-        # A task may only just be coming up, so that asking once would not reach it.
+        # The first request may not reach a task that is just starting.
         while any(thread.is_alive() for thread in self._threads) and time.monotonic() < until:
             ask()
             asked = time.monotonic()
@@ -169,12 +189,14 @@ class LongJobs:
             thread.join(seconds)
 
     def slots_taken(self) -> int:
-        """The task slots that the jobs hold, or will hold again in a moment."""
+        """The number of task slots that the jobs occupy, or will occupy again when they are resubmitted."""
         return sum(thread.is_alive() for thread in self._threads)
 
     def _interrupt(self, tag: str) -> None:
-        """End a job from outside. Spark Connect knows a session's tags; without it, a tag that another thread set is
-        known to the context alone.
+        """Cancel the job that has a tag.
+
+        Spark Connect finds the tags of a session. On classic Spark only the context finds a tag that another thread
+        has set.
         """
         with contextlib.suppress(Exception):
             self._spark.interruptTag(tag)
@@ -215,5 +237,5 @@ _started: weakref.WeakSet[LongJobs] = weakref.WeakSet()
 
 
 def task_slots_taken() -> int:
-    """The task slots that all long jobs of this process hold."""
+    """The number of task slots that all long jobs of this process occupy."""
     return sum(jobs.slots_taken() for jobs in list(_started))

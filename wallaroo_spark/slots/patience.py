@@ -1,4 +1,4 @@
-"""What the owner of long jobs waits for as it starts them: the registry, a lock, tasks that serve."""
+"""The waits of an owner that starts long jobs: for the registry, for a lock, and for the tasks to serve."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from wallaroo_spark.slots.long_jobs import JobRecord
 log = one_line(logging.getLogger("wallaroo_spark.slots"))
 
 REGISTRY_SECONDS = 60.0
-"""How long a registry that was there may be away while jobs start."""
+"""How long the registry may not answer while jobs start, after it answered before. A choice: a restart of Redis."""
 _ASK_AGAIN_SECONDS = 0.2
+"""Pause between two attempts to reach the registry or take a lock. A choice: five requests a second at most."""
 _LOOK_AGAIN_SECONDS = 0.05
+"""Pause between two looks at the leases of starting tasks. A choice: small beside the seconds that a task takes."""
 
 T = TypeVar("T")
 
 
 class Patience:
-    """What the owner of long jobs waits for as it starts them, until somebody sets ``stopping``.
+    """The waits of an owner that starts long jobs. Each one has a time limit.
 
-    ``owner`` names it. Every wait raises :class:`ConfigurationError` once ``stopping`` is set.
+    ``owner`` names the owner in messages, such as ``receiver 'orders'``. Every wait also ends when somebody sets
+    ``stopping``: it then raises :class:`ConfigurationError`.
     """
 
     def __init__(self, owner: str) -> None:
@@ -32,7 +35,10 @@ class Patience:
         self._owner = owner
 
     def ask(self, question: Callable[[], T]) -> T:
-        """Ask the registry; one that was there and is away now must not end a start that can wait for it."""
+        """Call the registry, again and again while it does not answer, and return its answer.
+
+        Raises the last :class:`RegistryError` after :data:`REGISTRY_SECONDS`.
+        """
         until = time.monotonic() + REGISTRY_SECONDS
         while True:
             try:
@@ -44,7 +50,11 @@ class Patience:
             self._pause(_ASK_AGAIN_SECONDS)
 
     def hold(self, take: Callable[[], bool], lease_seconds: float, refusal: Callable[[], WallarooError]) -> None:
-        """Take a lock. An owner that was killed holds its locks until they run out, so that is waited for."""
+        """Take a lock, waiting one lease time, because the lock of a killed owner remains until it expires.
+
+        ``take`` tries once and returns whether it has the lock. Raises the error that ``refusal`` makes when another
+        owner still has the lock after ``lease_seconds`` and one second more.
+        """
         until = time.monotonic() + lease_seconds + 1
         while not self.ask(take):
             if time.monotonic() > until:
@@ -54,10 +64,14 @@ class Patience:
     def await_served(
         self, what: str, records: Iterable[JobRecord], served: Callable[[], set[tuple[int, int]]], seconds: float
     ) -> None:
-        """Wait until each job's submission is among the (number, submission) that the registry says are served."""
+        """Wait until the task of each job's last submission serves.
+
+        ``what`` names a task in messages. ``served`` returns the (number, submission) of the live leases. Raises
+        :class:`ConfigurationError` at once when a job failed permanently, and otherwise after ``seconds``.
+        """
         until = time.monotonic() + seconds
         while True:
-            # Leases of jobs that were killed last a while longer: only these submissions count.
+            # Leases of killed jobs may still be live, so the submissions are compared, too.
             now = self.ask(served)
             missing = [record for record in records if (record.number, record.submission) not in now]
             if not missing:
@@ -70,9 +84,7 @@ class Patience:
                     )
             if time.monotonic() > until:
                 why = "; ".join(f"{what} {record.number}: {record.last_error or 'no error'}" for record in missing)
-                raise ConfigurationError(
-                    f"{self._owner}: its {what}s did not come up within {seconds:g} seconds: {why}"
-                )
+                raise ConfigurationError(f"{self._owner}: its {what}s did not start within {seconds:g} seconds: {why}")
             self._pause(_LOOK_AGAIN_SECONDS)
 
     def _pause(self, seconds: float) -> None:

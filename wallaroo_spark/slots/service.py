@@ -1,4 +1,7 @@
-"""What a task of a long job runs: a service on an event loop in a thread of its own, with heartbeats for Spark."""
+"""Runs a service in the task of a long job: on an event loop in a thread of its own, with heartbeats for Spark.
+
+Source: ``docs/spark.md#tasks-and-jobs``.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +18,29 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HEARTBEAT_SECONDS = 1.0
-"""Spark may take a silent Python task for idle, so an empty frame leaves this often."""
+"""Pause between two empty frames that the task yields, because Spark may treat a silent Python task as idle.
+
+A choice: far below Spark's time limits, and its cost (an Arrow frame a second) cannot be measured.
+"""
 END_SECONDS = 10.0
+"""How long the service may take to end when its task ends. A choice: above the time that services give their peers."""
 
 
 class Service(Protocol):
-    """What a task runs on an event loop of its own."""
+    """A service that a task runs on an event loop of its own."""
 
     async def run(self) -> None:
-        """Serve until :meth:`stop_from_outside`, or until there is nothing more to do."""
+        """Serve until :meth:`stop_from_outside` is called or the service has ended. Raises the error that ends it."""
 
     def stop_from_outside(self, reason: str) -> None:
-        """Have it end in good order; called from another thread, perhaps before or after it runs."""
+        """Ask the service to end in good order. Called from another thread, also before or after :meth:`run`."""
 
 
 class ServiceThread:
-    """A :class:`Service` on an event loop in a thread of its own; as a context manager it runs on entry."""
+    """A :class:`Service` on an event loop in a thread of its own.
+
+    It is a context manager: the service starts on entry, and is asked to stop on exit. ``name`` names the thread.
+    """
 
     def __init__(self, service: Service, name: str) -> None:
         self._service = service
@@ -49,7 +59,7 @@ class ServiceThread:
         self._done.wait(END_SECONDS)
 
     def alive(self, seconds: float) -> bool:
-        """Wait so long for the service to end; whether it goes on. Raises what it ended with."""
+        """Wait for at most ``seconds``; return whether the service still runs. Raises the error that ended it."""
         self._done.wait(seconds)
         if self._error is not None:
             raise self._error
@@ -65,9 +75,10 @@ class ServiceThread:
 
 
 def serve(service: ServiceThread, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    """Run a service in mapInPandas, yielding empty frames as heartbeats; ends when it does, and raises what it raises.
+    """Run a service within mapInPandas until it ends, yielding empty frames as heartbeats.
 
-    ``rows`` are the task's own, of which it has one that only places it. What this host lacks is said with its name.
+    ``rows`` is the task's partition; its one row only makes Spark run the task, and is ignored. Raises the error that
+    ends the service; a :class:`ConfigurationError` gets the host's name, because it may be about this host.
     """
     import pandas
     import pyarrow

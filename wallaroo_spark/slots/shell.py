@@ -1,6 +1,6 @@
-"""The shell that services in long jobs have in common: a lease, tasks, peers and an orderly end on one event loop.
+"""The common part of the services in long jobs: a lease, asyncio tasks, peers and an orderly end on one event loop.
 
-A worker and a publisher are such services. What is peculiar to one stands in its subclass of :class:`ServiceShell`.
+A worker and a publisher are such services; each is a subclass of :class:`ServiceShell`.
 Source: ``docs/architecture.md#rules``, rules 5 and 8.
 """
 
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 class Peer(Protocol):
-    """One connection of a service."""
+    """A program that is connected to a service."""
 
     @property
     def stream(self) -> ByteStream:
-        """Its bytes."""
+        """The connection."""
 
 
 P = TypeVar("P", bound=Peer)
@@ -38,26 +38,31 @@ H = TypeVar("H", bound=Tenancy)
 
 @dataclass(frozen=True)
 class Door:
-    """Where a service listens: at ``port`` plus its number, 0 being any, and with TLS when there is a certificate."""
+    """The address at which a service listens, and its TLS files."""
 
     host: str
+    """The address to bind."""
     port: int
+    """The port of number 0; number n listens at ``port + n``. 0: the system chooses."""
     tls_certificate: str
+    """PEM file of the certificate chain; empty: no TLS."""
     tls_key: str
+    """PEM file of the certificate's key."""
     tls_ca: str
+    """PEM file of the authority of the peers' certificates; empty: peers need no certificate."""
 
     def context(self) -> ssl.SSLContext | None:
-        """The TLS settings, None for plain text."""
+        """The TLS context; None without TLS. Raises :class:`ConfigurationError` for files that cannot be used."""
         if not self.tls_certificate:
             return None
         return transport.server_context(self.tls_certificate, self.tls_key, self.tls_ca)
 
 
 class ServiceShell(Generic[P, H]):
-    """One service, from taking the lease of its number to giving it back.
+    """One service, from acquiring the lease of its number to releasing it.
 
-    ``name`` is what the log calls it. A subclass says in :meth:`_serve` how it serves, and in :meth:`_shut_down` what
-    it closes at the end.
+    ``tenancy`` is its lease, ``number`` its slot or partition, ``name`` its name in the log. A subclass implements
+    :meth:`_serve`, and :meth:`_shut_down`, which closes the subclass's own resources at the end.
     """
 
     def __init__(self, tenancy: H, number: int, name: str, lease_seconds: float) -> None:
@@ -75,9 +80,9 @@ class ServiceShell(Generic[P, H]):
         self._alone = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve until :meth:`stop`, or until the lease is another's.
+        """Serve until :meth:`stop` is called or the lease is lost; then release the lease.
 
-        Raises what has ended the service, when that was an error of this program.
+        Raises the first unexpected error in a task of the service, which also ends it.
         """
         self._loop = asyncio.get_running_loop()
         try:
@@ -94,15 +99,18 @@ class ServiceShell(Generic[P, H]):
         raise NotImplementedError
 
     async def _shut_down(self) -> None:
-        """Close what is peculiar to the service; the lease is given back after that."""
+        """Close the subclass's own resources; the lease is released after that."""
 
     def stop(self, reason: str) -> None:
-        """Leave in good order; peers are told the first reason. On the loop's thread, or before ``run``."""
+        """End the service in good order. Peers are sent ``reason``; the first reason counts.
+
+        To be called on the loop's thread, or before :meth:`run`.
+        """
         self._stop_reason = self._stop_reason or reason
         self._stopped.set()
 
     def stop_from_outside(self, reason: str) -> None:
-        """:meth:`stop` from any thread, also when the loop has ended since."""
+        """Call :meth:`stop` from any thread; does nothing when the loop has ended."""
         loop = self._loop
         if loop is None:
             self.stop(reason)
@@ -111,7 +119,7 @@ class ServiceShell(Generic[P, H]):
             loop.call_soon_threadsafe(self.stop, reason)
 
     async def _take_lease(self, connect: str = "", flight: str = "") -> bool:
-        """Take the lease and leave these addresses in it; False when it is another's, or the service is stopped."""
+        """Acquire the lease with these addresses; False when a newer submission has it, or the service was stopped."""
         try:
             return await self._tenancy.take(connect, flight, self._stopped, self._lease_seconds / 3)
         except LeaseLostError as error:
@@ -119,7 +127,7 @@ class ServiceShell(Generic[P, H]):
             return False
 
     async def _renew(self, seconds: float, renewal: Callable[[], Awaitable[T]], kept: Callable[[T], None]) -> None:
-        """Renew the lease every so many seconds, until it is another's; ``kept`` is told what a renewal has said."""
+        """Renew the lease every ``seconds`` until it is lost. ``kept`` is called with each answer to ``renewal``."""
         while True:
             await asyncio.sleep(seconds)
             try:
@@ -135,24 +143,30 @@ class ServiceShell(Generic[P, H]):
         self.stop(error.message)
 
     async def _listen(self, door: Door, serve: Callable[[ByteStream], Coroutine[Any, Any, None]]) -> Listener | None:
-        """Bind the service's port, waiting for a predecessor to let it go; None when told to stop meanwhile."""
+        """Bind the service's port, waiting until a predecessor has closed it; None when the service is stopped first.
+
+        ``serve`` is started for each connection.
+        """
         port = door.port + self._number if door.port else 0
         return await transport.serve_once_free(serve, door.host, port, tls=door.context(), stopped=self._stopped)
 
     def _enter(self, peer: P) -> int:
-        """A peer is served; its session's number, which grows with each."""
+        """Register a peer and return the number of its session, which increases with each peer."""
         session, self._next_session = self._next_session, self._next_session + 1
         self._peers[session] = peer
         return session
 
     def _leave(self, session: int) -> None:
-        """A peer is served no more."""
+        """Remove a peer by its session's number."""
         del self._peers[session]
         if not self._peers:
             self._alone.set()
 
     async def _farewell(self, listener: Listener, seconds: float, tell: Callable[[], Awaitable[None]]) -> None:
-        """Take nobody in any more, tell the peers to go, and give them some seconds to do so."""
+        """Close the listener, call ``tell`` to notify the peers, wait for at most ``seconds`` until they have closed.
+
+        Connections that are still open after that are aborted.
+        """
         closing = asyncio.ensure_future(listener.close(seconds))
         await tell()
         if self._peers:
@@ -164,7 +178,7 @@ class ServiceShell(Generic[P, H]):
         await closing
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the rest; an error in it ends the service."""
+        """Run a coroutine as a task of the service; an error in it ends the service."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -176,6 +190,6 @@ class ServiceShell(Generic[P, H]):
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """End the service by an error of this program, which :meth:`run` raises at the end."""
+        """End the service because of an unexpected error, which :meth:`run` raises at the end."""
         self._failure = self._failure or error
         self.stop(f"an error of this program: {error!r}")

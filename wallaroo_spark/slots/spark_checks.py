@@ -1,4 +1,7 @@
-"""What can be asked of Spark before long jobs start: which machines it runs on, and how many tasks at once."""
+"""Checks of Spark before long jobs start: whether it runs on one machine, and how many tasks it can run at once.
+
+Source: ``docs/spark.md#tasks-and-jobs``.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,14 @@ from wallaroo_spark.slots import long_jobs
 log = one_line(logging.getLogger("wallaroo_spark.slots"))
 
 EXECUTORS_SECONDS = 60.0
-"""How long a cluster's executors may take to register before its task slots are counted."""
+"""How long a cluster's executors may take to register before the number of task slots is final.
+
+A choice, not a measurement: a start on a cluster that is too small is refused this late.
+"""
 
 
 def classic_context(spark: Any) -> Any:
-    """The SparkContext, None on Spark Connect, which has none."""
+    """The SparkContext of a session; None on Spark Connect, which has no SparkContext."""
     try:
         return spark.sparkContext
     except Exception:
@@ -32,19 +38,24 @@ def on_one_machine(master: str) -> bool:
 
 
 def registry_reach(registry: str, master: str) -> None:
-    """An embedded Redis serves one machine alone. Raises :class:`ConfigurationError` on a cluster of several."""
+    """Raise :class:`ConfigurationError` for an embedded Redis on a cluster, whose other machines cannot reach it.
+
+    ``registry`` is the option, ``master`` Spark's master URL.
+    """
     if registry == "embedded" and not on_one_machine(master):
         raise ConfigurationError(
             f"registry=embedded is for one machine, and {master} may have several; "
-            "give the URL of a Redis that all of them reach: registry=redis://host:6379"
+            "give the URL of a Redis that all machines reach: registry=redis://host:6379"
         )
 
 
 def task_slots(spark: Any, jobs: int, seconds: float = EXECUTORS_SECONDS, *, what: str = "workers") -> None:
-    """Each long job takes a task slot for good, and the query needs one more. Raises :class:`ConfigurationError`.
+    """Raise :class:`ConfigurationError` when the cluster has too few task slots for ``jobs`` more long jobs.
 
-    Counts what this process runs already, and waits for a cluster's executors to register. Where Spark cannot say
-    (Spark Connect, dynamic allocation) nothing is checked, and the log says so.
+    Each long job occupies a task slot while it runs, and the query needs at least one more. Long jobs that this process
+    already runs count too. On a cluster the function waits at most ``seconds`` for executors to register. ``what``
+    names the jobs in messages. On Spark Connect and with dynamic allocation the slots cannot be counted: then nothing
+    is checked, and the log says so.
     """
     context = classic_context(spark)
     running = long_jobs.task_slots_taken()
@@ -70,7 +81,7 @@ def _more_slots(master: str, needed: int) -> str:
 
 
 def count_task_slots(context: Any) -> int:
-    """The tasks that can run at once now."""
+    """The number of tasks that can run at the same time with the executors that are registered now."""
     local = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", context.master)
     if local:
         return (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
@@ -83,7 +94,7 @@ def count_task_slots(context: Any) -> int:
 
 
 def _executors(context: Any) -> list[Any]:
-    """The executors' descriptions, the driver's left out."""
+    """Spark's descriptions of the executors, without that of the driver."""
     store = context._jsc.sc().statusStore().executorList(True)
-    found = [store.apply(index) for index in range(store.size())]
-    return [executor for executor in found if executor.id() != "driver"]
+    processes = [store.apply(index) for index in range(store.size())]
+    return [process for process in processes if process.id() != "driver"]

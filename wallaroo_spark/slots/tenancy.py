@@ -1,8 +1,7 @@
-"""The right of a task to serve its number: a lease in the registry, taken, renewed and given back from asyncio.
+"""The lease of a task for its number: acquired, renewed and released from asyncio.
 
-Workers hold one for their slot, publishers one for their partition. ``wallaroo_spark.registry.Registry`` has the shape
-of :class:`LeaseRegistry`; this room does not import it. Source:
-``docs/architecture.md#rules``, rules 4 and 5.
+A worker holds the lease of its slot, a publisher that of its partition. ``wallaroo_spark.registry.Registry`` fits the
+protocol :class:`LeaseRegistry`; this room does not import it. Source: ``docs/architecture.md#rules``, rules 4 and 5.
 """
 
 from __future__ import annotations
@@ -24,70 +23,73 @@ T = TypeVar("T")
 
 
 class LeaseView(Protocol):
-    """A lease as the registry gives it out; see ``wallaroo_spark.registry.Lease``."""
+    """A lease of a number; see ``wallaroo_spark.registry.Lease``."""
 
     @property
     def generation(self) -> int:
-        """Grows with every lease of the number."""
+        """The registry's number for this lease; it increases with every lease of the number."""
 
     @property
     def holder(self) -> str:
-        """The process that holds it."""
+        """The process that holds the lease; empty after a release."""
 
     @property
     def connect(self) -> str:
-        """The address for peers, empty until the holder listens."""
+        """``host:port`` for peers; empty until the holder listens."""
 
     @property
     def flight(self) -> str:
-        """The inner address, empty until the holder listens, and where there is none."""
+        """``host:port`` of the inner port; empty until the holder listens, and for holders without an inner port."""
 
 
 class LeaseRegistry(Protocol):
-    """The questions about leases that a registry answers; see ``wallaroo_spark.registry.Registry``."""
+    """The operations on leases that a registry provides; see ``wallaroo_spark.registry.Registry``."""
 
     def acquire(self, slot: int, submission: int, holder: str, connect: str, flight: str) -> LeaseView | None:
-        """The lease of a number, None while another copy of this submission holds it."""
+        """Acquire the lease of a number; None while another copy of the same submission holds it."""
 
     def renew(self, lease: Any) -> None:
-        """Keep the lease."""
+        """Extend the lease."""
 
     def release(self, lease: Any) -> None:
-        """Give the lease back."""
+        """Release the lease."""
 
     def leases(self) -> Mapping[int, LeaseView]:
-        """The live leases by number."""
+        """The live leases, by number."""
 
 
 class Tenancy:
-    """The lease of one number, as its holder sees it. ``name`` is what the log calls that holder.
+    """The lease of one number in the process that holds it or wants it.
 
-    ``current`` is the lease as it was last given out, None before the first. ``registry_away`` is whether the registry
-    did not answer when the lease was last to be renewed. Questions about the lease are asked by one thread.
+    ``number`` is the slot or partition, ``submission`` the driver's number for the submission of the job, ``holder``
+    the unique name of this process, ``name`` the name of the service in the log. All calls to the registry about the
+    lease are made by one thread.
     """
 
     def __init__(self, registry: LeaseRegistry, number: int, submission: int, holder: str, name: str) -> None:
         self.current: Any = None
+        """The lease as the registry last returned it; None before the first."""
         self.registry_away = False
+        """Whether the registry did not answer the last renewal."""
         self._leases = registry
         self._number = number
         self._submission = submission
         self._holder = holder
         self._name = name
-        # Renewing must not queue behind a thousand sessions that ask where they belong.
+        # A thread of its own, so that a renewal never waits behind the assignments of a thousand sessions.
         self._thread = ThreadPoolExecutor(1, "wallaroo-lease")
 
     async def take(self, connect: str, flight: str, stopped: asyncio.Event, pause: float) -> bool:
-        """Take the lease and leave the addresses in it, empty ones for now; asks every ``pause`` seconds until then.
+        """Acquire the lease with these addresses (may be empty), trying every ``pause`` seconds; True when acquired.
 
-        False when ``stopped`` is set meanwhile. A second copy of the same submission waits here for as long as the
-        first one lives. Raises :class:`LeaseLostError` when a newer submission is known.
+        Returns False when ``stopped`` is set meanwhile. A second copy of the same submission waits here as a standby
+        while the first one lives. Raises :class:`LeaseLostError` when a newer submission is known.
         """
         while not stopped.is_set():
             try:
                 if await self.acquire(connect, flight):
                     return True
-                if await self._relieve_the_dead():
+                if await self._release_for_dead_holder():
                     continue
             except LeaseLostError:
                 raise
@@ -98,35 +100,38 @@ class Tenancy:
         return False
 
     async def acquire(self, connect: str = "", flight: str = "") -> bool:
-        """Ask for the lease once; False when a copy of this submission has it. Raises :class:`RegistryError`."""
+        """Try once to acquire the lease; False when another copy of this submission holds it.
+
+        Raises :class:`RegistryError`, or :class:`LeaseLostError` when a newer submission is known.
+        """
         ask = functools.partial(self._leases.acquire, self._number, self._submission, self._holder, connect, flight)
         lease = await self.ask(ask)
         self.current = lease or self.current
         return lease is not None
 
-    async def _relieve_the_dead(self) -> bool:
-        """As a standby: give back the lease of a holder whose port refuses connections; whether there was one.
+    async def _release_for_dead_holder(self) -> bool:
+        """As a standby: release the lease of a holder whose port refuses connections; return whether that was done.
 
-        A killed process cannot give its lease back, and Spark retries its task within the same submission, so the
-        number would be served by nobody until the lease ran out. A refusal says that nobody listens there any more;
-        silence says nothing, and is left to the lease's own end. Were the holder alive after all, its next renewal
-        would end it.
+        A killed process cannot release its lease, and Spark retries its task within the same submission. So nobody
+        would serve the number until the lease expired. A refused connection shows that no process listens at the
+        address any more. A connection attempt without an answer shows nothing; then the lease has to expire. If the
+        holder lives after all, its next renewal fails and it stops serving.
         """
-        held = (await self.ask(self._leases.leases)).get(self._number)
-        address = (held.flight or held.connect) if held is not None else ""
-        if held is None or not address or not await refuses(address):
+        lease = (await self.ask(self._leases.leases)).get(self._number)
+        address = (lease.flight or lease.connect) if lease is not None else ""
+        if lease is None or not address or not await refuses(address):
             return False
-        log.warning("%s: its holder %s is gone; its lease is given back", self._name, held.holder)
-        await self.ask(functools.partial(self._leases.release, held))
+        log.warning("%s: its holder %s is gone; its lease is released", self._name, lease.holder)
+        await self.ask(functools.partial(self._leases.release, lease))
         return True
 
     async def keep(self, renewal: Awaitable[T]) -> T | None:
-        """Await what renews the lease; None, and one line in the log, while the registry does not answer.
+        """Await a renewal of the lease and return its result; None while the registry does not answer.
 
-        Raises :class:`LeaseLostError` when the lease is another's.
+        The log gets one line for each outage of the registry. Raises :class:`LeaseLostError` when the lease is lost.
         """
         try:
-            kept = await renewal
+            answer = await renewal
         except LeaseLostError:
             raise
         except RegistryError as error:
@@ -135,15 +140,15 @@ class Tenancy:
             self.registry_away = True
             return None
         self.registry_away = False
-        return kept
+        return answer
 
     async def release(self) -> None:
-        """Give the lease back, as far as the registry answers; the last call."""
+        """Release the lease, if the registry answers, and end the thread; the last call."""
         if self.current is not None:
             with contextlib.suppress(RegistryError):
                 await self.ask(functools.partial(self._leases.release, self.current))
         self._thread.shutdown(wait=False)
 
     async def ask(self, question: Callable[[], T]) -> T:
-        """Ask the registry, in the thread that asks about the lease."""
+        """Call the registry in the thread for leases, and return its answer. Raises the errors of ``question``."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, question)
