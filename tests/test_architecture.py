@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
+from pathlib import Path
 
 from tests.conftest import ROOT
-from tests.test_imports import EVERYBODY, FILES, MAY_IMPORT, relative
+from tests.test_imports import EVERYBODY, FILES, MAY_IMPORT, files, relative
 from wallaroo_spark.steps import Step
 
 PAGE = ROOT / "docs" / "architecture.md"
 PACKAGE = ROOT / "wallaroo_spark"
 ROOMS = "Rooms, and who may import whom"
+DOZEN = 12
 
 
 def section(heading: str) -> str:
@@ -90,6 +92,17 @@ def test_a_class_has_a_name_of_its_own_in_the_whole_package() -> None:
                 found[node.name].append(f"{relative(path)}:{node.lineno}")
 
     assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+def test_a_room_has_no_more_than_a_dozen_files_at_one_level() -> None:
+    folders = Counter(path.parent for of in ("wallaroo_spark", "proving") for path in files(of) if not bare(path))
+
+    assert {str(folder.relative_to(ROOT)): count for folder, count in folders.items() if count > DOZEN} == {}
+
+
+def bare(path: Path) -> bool:
+    """Whether a file only makes its folder a package."""
+    return path.name == "__init__.py" and len(ast.parse(path.read_text(encoding="utf-8")).body) <= 1
 
 
 def main() -> None:

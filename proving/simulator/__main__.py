@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 
-from proving.simulator.world import Report, simulate
+from proving.simulator.run import Report, simulate
 
 PROGRESS_SECONDS = 2.0
 

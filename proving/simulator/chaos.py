@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from proving.simulator.core import Part, Steps
-from proving.simulator.failing import Failing
-from proving.simulator.worker import Worker
+from proving.simulator.engine.core import Part, Steps
+from proving.simulator.engine.failing import Failing
+from proving.simulator.parts.worker import Worker
+from proving.simulator.world import World
 from wallaroo_spark.protocol import V3
-
-if TYPE_CHECKING:
-    from proving.simulator.world import World
 
 MOST_CALLS = 5_000
 """By how many calls of a worker's state one of them has failed."""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from proving.simulator.checkpoint import Row
-from proving.simulator.core import Violation
-from proving.simulator.sources import Source
+from proving.simulator.engine.core import Violation
+from proving.simulator.parts.checkpoint import Row
+from proving.simulator.parts.connector import Connector, Program
+from proving.simulator.parts.sources import Source
+from proving.simulator.parts.surroundings import Surroundings
+from proving.simulator.parts.worker import Worker
 from wallaroo_spark.protocol import ConnectorSession, Ok
 from wallaroo_spark.references import Reference, StreamKey, ranges
 from wallaroo_spark.worker.machine.state import WorkerState
-
-if TYPE_CHECKING:
-    from proving.simulator.connector import Connector
-    from proving.simulator.worker import Worker
-    from proving.simulator.world import World
 
 LEASE_SLACK_SECONDS = 4.0
 """What a renewal, its answer and the worst of delays take together."""
@@ -25,8 +23,9 @@ LEASE_SLACK_SECONDS = 4.0
 class Judge:
     """Looks on. ``ever`` has all references that any commit has covered, by stream."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Surroundings, programs: Sequence[Program]) -> None:
         self.world = world
+        self._programs = programs
         self.ever: defaultdict[StreamKey, set[Reference]] = defaultdict(set)
         self.messages = 0
         self._touched: dict[str, Worker] = {}
@@ -122,10 +121,18 @@ class Judge:
         self._must_hold_its_lease(worker, "takes messages in")
 
     def _must_hold_its_lease(self, worker: Worker, what: str) -> None:
-        lost = self.world.lost_since(worker)
+        lost = self._lost_since(worker)
         limit = worker.options.lease_seconds / 3 + LEASE_SLACK_SECONDS
         if lost is not None and self.world.sim.now - lost > limit:
             raise Violation(f"{worker.name} {what}, and its slot has been another's for longer than {limit:.1f} s")
+
+    def _lost_since(self, worker: Worker) -> float | None:
+        """Since when a worker could have known that its lease is another's; None when it is not, or cannot."""
+        registry = self.world.registry
+        lost = registry.model.lost.get(worker.holder)
+        if lost is None or registry.away:
+            return None
+        return max(lost, registry.back_since, worker.woken_at, worker.unanswered_at)
 
     # Batches.
 
@@ -219,7 +226,7 @@ class Judge:
             for source in self.world.sources.values()
             if not source.ephemeral and self.delivered(source) < len(source.ids)
         ]
-        for program in self.world.programs:
+        for program in self._programs:
             process = program.process
             if process is None or not process.alive or not process.content:
                 late.append(f"{program.instance} waits for acknowledgements")

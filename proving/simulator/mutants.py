@@ -9,9 +9,9 @@ from unittest import mock
 
 import numpy as np
 
-from proving.simulator.core import Steps
-from proving.simulator.query import Query, Task
-from proving.simulator.worker import Worker
+from proving.simulator.engine.core import Steps
+from proving.simulator.parts.query import Query, Task
+from proving.simulator.parts.worker import Worker
 from wallaroo_spark.checkpoint import files
 from wallaroo_spark.protocol import WorkerSession
 from wallaroo_spark.worker.buffer.buffer import Buffer
@@ -162,7 +162,7 @@ def commits_before_the_sink() -> AbstractContextManager[Any]:
     def early(self: Query, start: Any, end: Any) -> Steps:
         batch = max(self.world.checkpoint.batches("offsets"))
         self.world.checkpoint.commit(batch)
-        self.driver.wake_watcher()
+        self._reported()
         rows = yield from run(self, start, end)
         return rows
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proving.simulator.mutants import MUTANTS, mutated
-from proving.simulator.world import simulate
+from proving.simulator.run import simulate
 from tests.conftest import ROOT
 
 SEEDS = 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proving.simulator.failing import Failing
+from proving.simulator.engine.failing import Failing
 from tests.worker.bench import COOKIE, NOON, Bench, Connector
 from wallaroo_spark.columnar import Decoded, RunRows, by_stream
 from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, V3, Flags, Message

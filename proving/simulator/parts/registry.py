@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from proving.simulator.core import Part, Promise, Simulation
+from proving.simulator.engine.core import Part, Promise, Simulation
 from wallaroo_spark.errors import LeaseLostError, RegistryError
 from wallaroo_spark.registry import Lease
 from wallaroo_spark.registry.model import Assignment

@@ -6,19 +6,17 @@ It may die between any two of these. Planning and reading follow ``wallaroo_spar
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from proving.simulator.checkpoint import Row
-from proving.simulator.core import Part, Promise, Steps
+from proving.simulator.engine.core import Part, Promise, Steps
+from proving.simulator.parts.checkpoint import Row
+from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
 from wallaroo_spark.references import PlannedRange, StreamKey, merge, ranges, slot_of_ephemeral
 from wallaroo_spark.registry import KnownWorkers
 from wallaroo_spark.source.planner import Limits, Plan, combine, shares, slot_of
-
-if TYPE_CHECKING:
-    from proving.simulator.driver import Driver
-    from proving.simulator.world import World
 
 PATIENCE_SECONDS = 0.5
 REFRESH_SECONDS = 1.0
@@ -29,7 +27,7 @@ TASK_ATTEMPTS = 4
 class FleetView:
     """The workers that the source knows, as ``source/fleet_view.py`` keeps them."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Surroundings) -> None:
         self.known = KnownWorkers()
         self._world = world
 
@@ -54,12 +52,16 @@ class FleetView:
 
 
 class Query(Part):
-    """One start of the query, in one driver. ``ended`` tells why it stopped."""
+    """One start of the query, in one driver: its number of ``workers``, and the ``token`` of their inner ports.
 
-    def __init__(self, driver: Driver) -> None:
-        world = driver.world
+    ``reported`` is called when the query has reported progress; ``ended`` tells why it stopped.
+    """
+
+    def __init__(self, world: Surroundings, workers: int, token: str, reported: Callable[[], None]) -> None:
         super().__init__(f"query#{world.next_number()}")
-        self.driver = driver
+        self.workers = workers
+        self.token = token
+        self._reported = reported
         self.world = world
         self.sim = world.sim
         self.view = FleetView(world)
@@ -107,7 +109,7 @@ class Query(Part):
             self.sim.log(self.name, f"commits/{batch} is written")
             self.world.judge.committed(batch)
             if not self.sim.chance(0.2):
-                self.driver.wake_watcher()
+                self._reported()
             yield self.sim.latency()
             batch += 1
 
@@ -119,7 +121,7 @@ class Query(Part):
             yield 0.2
 
     def _plan(self, start: dict[str, Any]) -> Steps:
-        token, limits = self.driver.token, Limits(self.world.profile.max_rows)
+        token, limits = self.token, Limits(self.world.profile.max_rows)
         workers = self.view.answering(token)
         try:
             answers = {}
@@ -137,13 +139,13 @@ class Query(Part):
         return plan
 
     def _ask_plan(self, address: str, start: dict[str, Any], share: tuple[int | None, int | None]) -> Promise:
-        return self.world.inner.call(address, self.driver.token, lambda worker: worker.plan(start, *share))
+        return self.world.inner.call(address, self.token, lambda worker: worker.plan(start, *share))
 
     def _read(self, start: dict[str, Any], end: dict[str, Any]) -> Steps:
         """All rows of a batch, task by task; one that fails is run again, a few times."""
         by_slot: dict[int, list[PlannedRange]] = {}
         for one in ranges(start, end):
-            if (slot_of_ephemeral(one.end) or 0) >= self.driver.workers:
+            if (slot_of_ephemeral(one.end) or 0) >= self.workers:
                 continue
             slot = slot_of(one, self._holders, {})
             by_slot.setdefault(slot, []).append(one)
@@ -237,7 +239,7 @@ class Task(Part):
         stream = _Stream(self, indexes)
         finished = Promise()
         call = self.world.inner.call(
-            address, self.query.driver.token, lambda worker: self._begin(worker, asked, wait, stream, finished)
+            address, self.query.token, lambda worker: self._begin(worker, asked, wait, stream, finished)
         )
         try:
             yield call

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from proving.simulator.checkpoint import RECEIVER, SimulatedFiles
-from proving.simulator.core import Part, Promise, Steps
-from proving.simulator.flight import Client
-from proving.simulator.query import Query
-from proving.simulator.worker import Worker
+from proving.simulator.engine.core import Part, Promise, Steps
+from proving.simulator.engine.flight import Client
+from proving.simulator.parts.checkpoint import RECEIVER, SimulatedFiles
+from proving.simulator.parts.query import Query
+from proving.simulator.parts.surroundings import Surroundings
+from proving.simulator.parts.worker import Worker
 from wallaroo_spark.checkpoint.model import QueryProgress
 from wallaroo_spark.checkpoint.watcher import CheckpointWatcher
 from wallaroo_spark.errors import CheckpointError, RegistryError
 from wallaroo_spark.receiver.announcer import TELL_SECONDS, Announcer, LastCommit, Teller
 from wallaroo_spark.references import References
-
-if TYPE_CHECKING:
-    from proving.simulator.world import World
 
 ROUND_SECONDS = 0.5
 POLL_SECONDS = 1.0
@@ -68,7 +66,7 @@ class AnnouncerByHand(Announcer):
 class RegistryAtOnce:
     """The registry as the announcer asks it: with an answer, or an error, before anything else happens."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Surroundings) -> None:
         self._world = world
 
     def leases(self) -> Any:
@@ -79,7 +77,7 @@ class RegistryAtOnce:
 class Driver(Part):
     """One driver, with a fleet of ``workers`` slots and one query after the other."""
 
-    def __init__(self, world: World, workers: int) -> None:
+    def __init__(self, world: Surroundings, workers: int) -> None:
         super().__init__(f"driver#{world.next_number()}")
         self.world = world
         self.sim = world.sim
@@ -134,7 +132,7 @@ class Driver(Part):
     def _queries(self) -> Steps:
         while True:
             yield from self._begin()
-            self.query = Query(self)
+            self.query = Query(self.world, self.workers, self.token, self.wake_watcher)
             yield self.query.ended
             yield self.sim.random.uniform(0.1, 2.0)
 

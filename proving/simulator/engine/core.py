@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Generator
 from typing import Any
 
-from proving.simulator.history import History
+from proving.simulator.engine.history import History
 
 Action = Callable[[], None]
 Steps = Generator[Any, Any, Any]

@@ -7,11 +7,11 @@ The process holds the product's own session, bookkeeping, rotation and back-off,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from proving.simulator.core import Part, Promise, Steps, Violation
-from proving.simulator.network import End
-from proving.simulator.sources import Source
+from proving.simulator.engine.core import Part, Promise, Steps, Violation
+from proving.simulator.engine.network import End
+from proving.simulator.parts.sources import Source
+from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.connector.backoff import Backoff
 from wallaroo_spark.connector.sending.resend_buffer import MemoryBudget, ResendBuffer, memory_cost
 from wallaroo_spark.connector.sending.unacknowledged import EphemeralMessages, SourcePosition, UnacknowledgedMessages
@@ -40,9 +40,6 @@ from wallaroo_spark.protocol.reasons import is_later, redirect_address
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.transport import format_address, parse_address
 
-if TYPE_CHECKING:
-    from proving.simulator.world import World
-
 RETRY = Backoff(initial=0.2, maximum=3.0, give_up_after=1e9)
 HANDSHAKE_SECONDS = 10.0
 _TOO_LARGE = "memoryBudget"
@@ -63,7 +60,7 @@ class Sending:
 class Program:
     """What outlives the process: who it is, and the data."""
 
-    world: World
+    world: Surroundings
     instance: str
     revision: Revision
     replayable: bool

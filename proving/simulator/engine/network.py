@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from proving.simulator.core import Part, Promise, Simulation
+from proving.simulator.engine.core import Part, Promise, Simulation
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.protocol import WorkerSession
 

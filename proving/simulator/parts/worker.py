@@ -9,11 +9,13 @@ import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from proving.simulator.core import Part, Promise, Simulation, Steps, Violation
-from proving.simulator.failing import Failing
-from proving.simulator.network import End
+from proving.simulator.engine.core import Promise, Simulation, Steps, Violation
+from proving.simulator.engine.failing import Failing
+from proving.simulator.engine.flight import InnerPort
+from proving.simulator.engine.network import End
+from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.columnar.decode import ROW_OVERHEAD
 from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError
 from wallaroo_spark.inner.rows import unpack
@@ -27,9 +29,6 @@ from wallaroo_spark.worker.buffer.segments import LOT_OVERHEAD, SEGMENT_OVERHEAD
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.outside import carry_out
 from wallaroo_spark.worker.machine.state import WorkerState
-
-if TYPE_CHECKING:
-    from proving.simulator.world import World
 
 TICK_SECONDS = 1.0
 STOP_SECONDS = 3.0
@@ -54,22 +53,19 @@ class Waiting:
     answer: Promise
 
 
-class Worker(Part):
+class Worker(InnerPort):
     """One process that serves a slot, or would like to. ``end`` is why it ended, empty while it lives."""
 
-    def __init__(self, world: World, slot: int, submission: int, token: str, workers: int) -> None:
+    def __init__(self, world: Surroundings, slot: int, submission: int, token: str, workers: int) -> None:
         self.number = world.next_number()
-        super().__init__(f"worker {slot}#{self.number}")
+        super().__init__(f"worker {slot}#{self.number}", token)
         self.world = world
         self.sim: Simulation = world.sim
         self.slot = slot
         self.submission = submission
-        self.token = token
-        self.beyond = Part(f"{self.name}'s callers")
         self.options = world.options(workers)
         self.state: WorkerState | None = None
         self.lease: Lease = None  # type: ignore[assignment]  # nothing reads it before a slot is held
-        self.serving = False
         self.stopping = False
         self.address = f"10.0.0.{self.number}:7100"
         self.flight = f"10.0.0.{self.number}:7200"

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from proving.simulator.core import Promise, Simulation
+from proving.simulator.engine.core import Part, Promise, Simulation
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.references import References, flatten
+from wallaroo_spark.references import PlannedRange, References, flatten
 from wallaroo_spark.worker.machine import events as e
 
-if TYPE_CHECKING:
-    from proving.simulator.worker import Worker
-
 TIMEOUT_SECONDS = 2.0
+
+
+class InnerPort(Part):
+    """A worker as the driver and the reading tasks reach it; they know the fleet's ``token``."""
+
+    def __init__(self, name: str, token: str) -> None:
+        super().__init__(name)
+        self.token = token
+        self.beyond = Part(f"{name}'s callers")
+        """The callers, who hear an answer, or wait for it in vain, also when the worker has died."""
+        self.serving = False
+
+    def handle(self, event: e.Event) -> None:
+        """Give an event to the worker's state."""
+        raise NotImplementedError
+
+    def plan(self, start: Mapping[str, Any], rows: int | None, size: int | None) -> dict[str, Any]:
+        """Answer what a batch may read from here."""
+        raise NotImplementedError
+
+    def read(
+        self, ranges: dict[int, PlannedRange], wait: float, deliver: Callable[[Any, Any], None], done: Promise
+    ) -> None:
+        """Stream ranges to a task."""
+        raise NotImplementedError
 
 
 class InnerNetwork:
@@ -21,16 +43,16 @@ class InnerNetwork:
 
     def __init__(self, sim: Simulation) -> None:
         self.sim = sim
-        self.ports: dict[str, Worker] = {}
+        self.ports: dict[str, InnerPort] = {}
 
-    def find(self, address: str, token: str) -> Worker:
+    def find(self, address: str, token: str) -> InnerPort:
         """Who serves there. Raises :class:`TransportError`."""
         worker = self.ports.get(address)
         if worker is None or not worker.alive or worker.token != token:
             raise TransportError(f"worker at {address} did not answer", address=address)
         return worker
 
-    def call(self, address: str, token: str, work: Callable[[Worker], Any]) -> Promise:
+    def call(self, address: str, token: str, work: Callable[[InnerPort], Any]) -> Promise:
         """A call whose answer comes later, if at all."""
         sim, answer = self.sim, Promise()
         failed = TransportError(f"worker at {address} did not answer", address=address)
@@ -95,7 +117,7 @@ class Client:
         if sim.chance(0.03):
             raise failed
 
-    def _late(self, worker: Worker, event: e.Rewound | e.Committed) -> None:
+    def _late(self, worker: InnerPort, event: e.Rewound | e.Committed) -> None:
         if worker.serving:
             self._inner.sim.log(worker.name, f"hears late of epoch {event.epoch}, batch {event.batch}")
             worker.handle(event)

@@ -1,0 +1,1 @@
+"""Simulated time, the networks between parts, and the calls that fail."""

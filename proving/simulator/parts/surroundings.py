@@ -1,0 +1,82 @@
+"""The surroundings that all parts of a history share: time, networks, registry, checkpoint and sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from proving.simulator.engine.core import Part, Simulation
+from proving.simulator.engine.flight import InnerNetwork
+from proving.simulator.engine.history import History
+from proving.simulator.engine.network import Network
+from proving.simulator.parts.checkpoint import Checkpoint, Row
+from proving.simulator.parts.registry import SimulatedRegistry
+from proving.simulator.parts.sources import Source
+from proving.simulator.profile import Profile, draw_profile
+from wallaroo_spark.options import Options
+from wallaroo_spark.references import StreamKey
+
+
+class Observer(Protocol):
+    """Is told by every part about what it does; ``proving.simulator.invariants.Judge`` is one."""
+
+    def touched(self, worker: Any) -> None:
+        """A worker's state has changed."""
+
+    def heard(self, connector: Any) -> None:
+        """A connector's state has changed."""
+
+    def acknowledged(self, connector: Any, stream_id: int, ref: int, how: str) -> None:
+        """A connector is told that something is committed."""
+
+    def said(self, worker: Any, session: int, data: bytes) -> None:
+        """A worker sends something to a session."""
+
+    def took_in(self, worker: Any) -> None:
+        """A worker has accepted messages."""
+
+    def planned(self, batch: int, start: Mapping[str, Any], ends: Mapping[str, Any]) -> None:
+        """A batch is about to be written down."""
+
+    def was_read(self, batch: int, start: Mapping[str, Any], end: Mapping[str, Any], rows: list[Row]) -> None:
+        """All rows of a batch were read."""
+
+    def committed(self, batch: int) -> None:
+        """A batch is committed."""
+
+
+class Surroundings:
+    """One history without those who act in it; ``changes`` are of its profile."""
+
+    judge: Observer
+    """Checks all that parts do."""
+
+    def __init__(self, seed: int, *, verbose: bool = False, **changes: Any) -> None:
+        self.seed = seed
+        self.sim = Simulation(seed, History(verbose=verbose))
+        self.profile: Profile = replace(draw_profile(self.sim.random), **changes)
+        self.cookie = "a secret"
+        self._number = 0
+        self.fate = Part("fate")
+        self.network = Network(self.sim)
+        self.inner = InnerNetwork(self.sim)
+        self.registry = SimulatedRegistry(self.sim, self.profile.lease_seconds)
+        self.checkpoint = Checkpoint()
+        self.sources: dict[StreamKey, Source] = {}
+
+    def next_number(self) -> int:
+        """A number that no part has had before."""
+        self._number += 1
+        return self._number
+
+    def options(self, workers: int) -> Options:
+        """The options of a fleet's workers."""
+        profile = self.profile
+        return Options(
+            cookie=self.cookie,
+            workers=workers,
+            memory_budget=profile.memory_budget,
+            message_ids=profile.message_ids,
+            lease_seconds=profile.lease_seconds,
+        )
