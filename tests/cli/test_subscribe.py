@@ -109,7 +109,7 @@ def test_what_goes_wrong_is_a_sentence(stage: Stage, run: Run) -> None:
         refused = run("subscribe", TOPIC, "--registry", stage.registry, "--cookie", "env:MINE", MINE="not-the-cookie")
 
     assert (missing.returncode, refused.returncode) == (1, 1)
-    assert "Error: topic 'others' is not published by anybody" in missing.stderr
+    assert "Error: topic 'others' has no publisher" in missing.stderr
     assert "the cookie is not the one of this topic" in refused.stderr
     assert "not-the-cookie" not in refused.stderr
     assert "Traceback" not in missing.stderr + refused.stderr

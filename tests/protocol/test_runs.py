@@ -145,7 +145,7 @@ def test_boundaries_in_bulk_have_no_payload_either(revision: Revision) -> None:
 
 
 def test_a_stream_does_not_end_in_bulk() -> None:
-    with pytest.raises(LocalProtocolError, match="send the last one by itself"):
+    with pytest.raises(LocalProtocolError, match="send the message with EOS alone"):
         encode_run(DRAFT_BE, STREAM, [1], [b"x"], Flags.EOS)
 
 

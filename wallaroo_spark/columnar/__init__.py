@@ -1,4 +1,4 @@
-"""Runs of MESSAGE frames as Arrow record batches, and the schema of the rows that Spark sees.
+"""Converts runs of MESSAGE frames to Arrow record batches, and defines the schema of the rows that Spark reads.
 
 Source: ``docs/architecture.md#rows``; ``docs/protocol.md#frame-bodies``; ``docs/decisions/runs.md``.
 """

@@ -1,7 +1,7 @@
-"""Runs of MESSAGE frames as columns, many runs in one pass.
+"""Decodes runs of MESSAGE frames to columns, many runs in one pass.
 
-A pass has a fixed price that is higher than the price of a message. So bytes that arrived from many connections at
-about the same time are decoded together.
+A pass has a fixed cost that exceeds the cost of a message. So runs that arrived from many connections at about the same
+time are decoded together.
 
 Source: ``docs/decisions/blocks-of-exact-size.md``; ``docs/protocol.md#frame-bodies``; ``docs/decisions/runs.md``.
 """
@@ -24,17 +24,29 @@ from wallaroo_spark.protocol import Message, MessageRun
 from wallaroo_spark.protocol.framing import HEADER_BYTES
 
 ROW_OVERHEAD = 64
-"""Bytes counted for each message beside its key and value: fixed columns, offsets, and the arrays kept with them."""
+"""Bytes counted for each message beside its key and payload.
+
+An estimate of the fixed columns (18 bytes), the offsets of key and value (8 bytes) and the arrays of ids, flags and
+sizes that are kept with them (18 bytes), rounded up.
+"""
 
 TOGETHER = 4 << 20
-"""Most bytes of runs in one pass; a longer run is decoded alone."""
+"""Greatest total size in bytes of the runs in one pass; a longer run is decoded alone.
+
+A choice: twice the size of a lot (2 MiB, see ``docs/decisions/runs.md``), so that one lot is one pass. It bounds the
+memory of the positions, which are 8 bytes each.
+"""
 
 LARGE = 64 << 10
-"""A column of at least this many bytes is copied into a block of its exact size."""
+"""A column of at least this many bytes is copied into a block of its exact size.
+
+A choice: Arrow's allocators serve smaller blocks from shared pages, where the rest of a block leaves no gap. See
+``docs/decisions/blocks-of-exact-size.md`` for the measured gain.
+"""
 
 _OFFSET_MAX = 2**31 - 1
 _MICROSECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
-# 0001-01-01 to the end of 9999-12-31, UTC: what Spark's timestamps hold.
+# The range of Spark's timestamps in µs: 0001-01-01 to the end of 9999-12-31, UTC.
 _EARLIEST, _LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
@@ -46,41 +58,42 @@ class Decoded:
     """
 
     fields: Fields
+    """Positions and values of the messages' fields."""
     edges: NDArray[np.int64]
-    """Run r has the messages from ``edges[r]`` to ``edges[r + 1]``."""
+    """Run r consists of the messages from ``edges[r]`` to ``edges[r + 1]``; one entry more than runs."""
     error: RemoteProtocolError | None
-    """The error of the message behind the last valid one, None when all are valid; with an error there is one run."""
+    """Error of the message behind the last valid one; None when all are valid. With an error there is only one run."""
     event_time_unit: str
-    """ns, us, ms or s."""
+    """Unit of the event times on the wire: ns, us, ms or s."""
 
     @property
     def count(self) -> int:
-        """How many messages there are."""
+        """Number of messages."""
         return len(self.fields.stream_ids)
 
     @property
     def stream_ids(self) -> NDArray[np.uint64]:
-        """The stream of each message."""
+        """Stream id of each message."""
         return self.fields.stream_ids
 
     @property
     def message_ids(self) -> NDArray[np.uint64]:
-        """The id of each message, 0 where the frame carries none."""
+        """Id of each message; 0 where the frame carries none."""
         return self.fields.message_ids
 
     @property
     def flags(self) -> NDArray[np.uint16]:
-        """The flags of each message."""
+        """Flags of each message."""
         return self.fields.flags
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
-        """The memory that each message costs, in bytes."""
-        # A key of a message without one has no bytes, so what lies between its start and the end is all there is.
+        """Counted memory of each message, in bytes."""
+        # A missing key has no bytes, so the distance from the key's start to the end is the size of key and payload.
         return self.fields.ends - self.fields.key_starts + ROW_OVERHEAD
 
     def columns(self, order: NDArray[np.intp] | None = None) -> pa.RecordBatch:
-        """The columns of :data:`~.schema.STORED_SCHEMA`, in memory of their own; ``order`` are the rows to take.
+        """The columns of :data:`~.schema.STORED_SCHEMA`, in memory of their own, of the rows in ``order``.
 
         Event times become µs since 1970 UTC, and null where a Spark timestamp cannot hold them.
         """
@@ -102,19 +115,19 @@ class Decoded:
 
 
 def decode_run(run: MessageRun, *, event_time_unit: str) -> Decoded:
-    """Decode a run up to its first invalid message; ``event_time_unit`` is ns, us, ms or s."""
+    """Decode a run up to its first invalid message. ``event_time_unit`` is ns, us, ms or s."""
     sound, error = run, None
     while True:
         try:
             return _decode([sound], error, event_time_unit)
         except Unsound as found:
-            # What comes before it has passed fewer checks than it will have to, hence the loop.
+            # The messages in front of it have not passed all later checks yet, hence the loop.
             sound = sound.head(found.index)
             error = _error_of(run, found.index)
 
 
 def decode_runs(runs: Sequence[MessageRun], *, event_time_unit: str) -> Iterator[tuple[list[int], Decoded]]:
-    """:func:`decode_run` for many runs, together where possible; yields the indexes of runs and their messages."""
+    """:func:`decode_run` for many runs, together where possible. Yields the indexes of runs and their messages."""
     for chosen in _together(runs):
         if len(chosen) > 1:
             try:
@@ -129,7 +142,7 @@ def decode_runs(runs: Sequence[MessageRun], *, event_time_unit: str) -> Iterator
 
 
 def _together(runs: Sequence[MessageRun]) -> Iterator[list[int]]:
-    """Indexes of runs that fit one pass: of one revision, and together not too long."""
+    """Yield the indexes of runs that fit one pass: of the same revision, and of at most ``TOGETHER`` bytes."""
     by_revision: dict[str, list[int]] = {}
     for index, run in enumerate(runs):
         by_revision.setdefault(run.revision.name, []).append(index)
@@ -147,13 +160,13 @@ def _together(runs: Sequence[MessageRun]) -> Iterator[list[int]]:
 
 def _decode(runs: Sequence[MessageRun], error: RemoteProtocolError | None, unit: str) -> Decoded:
     data, starts, ends, edges = _joined(runs)
-    # Arrow's binary type counts in 32 bits. A run lies within a few reads and one frame, far below that.
+    # Arrow's binary type has 32-bit offsets. A run comes from a few reads and one frame, which is far below that.
     assert len(data) <= _OFFSET_MAX, f"runs that end {len(data)} bytes into their buffer are beyond 32-bit offsets"
     return Decoded(locate(data, starts, ends, runs[0].revision), edges, error, unit)
 
 
 def _joined(runs: Sequence[MessageRun]) -> tuple[bytes, Positions, Positions, NDArray[np.int64]]:
-    """The runs in one buffer: the data, where bodies begin and end, and how many there are before each run."""
+    """Concatenate the runs: the data, the starts and ends of the bodies, and the number of messages before each run."""
     edges = np.cumsum([0, *(run.count for run in runs)])
     if len(runs) == 1:
         run = runs[0]
@@ -166,7 +179,7 @@ def _joined(runs: Sequence[MessageRun]) -> tuple[bytes, Positions, Positions, ND
         begins.append(np.asarray(run.starts, dtype=np.int64) + (at - first))
         at += run.end - first
     starts = np.concatenate(begins)
-    # Without gaps between them, a run's last message ends where the header of the next run's first one begins.
+    # The runs have no gaps between them, so a run's last message ends where the next run's first header begins.
     return b"".join(pieces), starts, np.append(starts[1:] - HEADER_BYTES, at), edges
 
 
@@ -176,7 +189,7 @@ def _error_of(run: MessageRun, index: int) -> RemoteProtocolError:
         run.revision.decode(run.revision.by_frame[Message].tag, body)
     except RemoteProtocolError as error:
         return error
-    raise AssertionError(f"message {index} of a run is sound for {run.revision.name} but not for its columns")
+    raise AssertionError(f"{run.revision.name} decodes message {index} of a run, and bulk decoding refuses it")
 
 
 def _missing(present: Present, count: int) -> NDArray[np.bool_] | None:
@@ -186,17 +199,17 @@ def _missing(present: Present, count: int) -> NDArray[np.bool_] | None:
 def _binary(
     data: bytes, starts: Positions, ends: Positions, order: NDArray[np.intp] | None, present: Present
 ) -> pa.Array:
-    """The pieces of ``data`` from ``starts`` to ``ends``, in this order and in memory of their own.
+    """The pieces of ``data`` from ``starts`` to ``ends`` as a binary array, in this order and in memory of its own.
 
-    ``present`` has the order of the result, which is null where ``present`` is false. The memory is exactly as large as
-    the pieces: a block that takes more and gives the rest back leaves a gap.
+    ``present`` has the order of the result, which is null where ``present`` is false. The memory has exactly the size
+    of the pieces, because a block that is shrunk after it was filled leaves a gap.
     """
     count = len(starts)
     if not present.any():
         return pa.nulls(count, pa.binary())
     if present.all() and (rows := _evenly_spaced(data, starts, ends)) is not None:
         return _equal_pieces(rows, order)
-    # Pieces and the gaps between them are one binary array over the buffer.
+    # A binary array over the whole buffer alternates between pieces and the gaps between them.
     offsets = np.empty(2 * count, dtype=np.int32)
     offsets[0::2], offsets[1::2] = starts, ends
     pieces = pa.BinaryArray.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
@@ -205,7 +218,7 @@ def _binary(
 
 
 def _evenly_spaced(data: bytes, starts: Positions, ends: Positions) -> NDArray[np.uint8] | None:
-    """A row for each piece of ``data``, not copied, where all have one size and are equally far apart; else None."""
+    """The pieces as rows of a 2-D view, without a copy, if all have the same size and distance; None otherwise."""
     size, stride = int(ends[0] - starts[0]), stride_of(starts)
     if stride is None or not (ends - starts == size).all():
         return None
@@ -213,21 +226,21 @@ def _evenly_spaced(data: bytes, starts: Positions, ends: Positions) -> NDArray[n
 
 
 def _equal_pieces(rows: NDArray[np.uint8], order: NDArray[np.intp] | None) -> pa.Array:
-    """Rows of bytes, in this order, copied just once."""
+    """Rows of bytes as a binary array, in this order, copied only once."""
     count, size = rows.shape
     values = pa.allocate_buffer(count * size)
     copy = np.frombuffer(values, np.uint8).reshape(count, size)
     if order is None:
         np.copyto(copy, rows)
     else:
-        # The mode has numpy write where it is told to, without a copy in between.
+        # With mode="clip", numpy writes directly to ``out``; the default mode uses a temporary copy.
         np.take(rows, order, axis=0, out=copy, mode="clip")
     offsets = (np.arange(count + 1) * size).astype(np.int32)
     return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), values])
 
 
 def _exactly(taken: pa.Array) -> pa.Array:
-    """The same array in blocks of exact size; Arrow built it in a block that had to grow."""
+    """Copy the array into blocks of exact size, because Arrow built it in a block that had to grow."""
     present, offsets, data = taken.buffers()
     size = int(np.frombuffer(offsets, np.int32)[len(taken)])
     if size < LARGE:
@@ -244,6 +257,6 @@ def _timestamps(times: NDArray[np.int64], present: Present, unit: str) -> pa.Arr
     if unit == "ns":
         return pa.array(times // 1_000, type=kind, mask=_missing(present, len(times)))
     factor = _MICROSECONDS[unit]
-    # The limits are divided rather than the times multiplied, which could overflow.
+    # The limits are divided, because multiplying the times could overflow.
     held = present & (times >= -(-_EARLIEST // factor)) & (times <= _LATEST // factor)
     return pa.array(np.where(held, times, 0) * factor, type=kind, mask=_missing(held, len(times)))

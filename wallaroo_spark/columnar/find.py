@@ -1,10 +1,10 @@
-"""Finds many MESSAGE frames at once, where :class:`~wallaroo_spark.protocol.FrameBuffer` walks step by step.
+"""Finds many MESSAGE frames at once, where :func:`~wallaroo_spark.protocol.framing.walk` steps from frame to frame.
 
-Frames of one size are found by their headers, which are equally far apart. For other frames, all places that could be a
-header are checked together: places where the tag occurs and the length in front of it leads to a place inside the data.
-In most data the end of each such frame is the beginning of the next one. Where it is not, a payload looks like a
-header, and the chain of frames is followed past it. Where frames are long, or many payloads look like headers, walking
-is cheaper.
+Frames of one size are found by their headers, which are equally far apart. For frames of other sizes, all candidates
+for a header are checked together: offsets where the tag occurs and the length in front of it leads to an offset inside
+the data. In most data the end of each candidate's frame is the next candidate. Where it is not, a payload looks like a
+header, and the chain of frames is followed past it. Where frames are long, or many payloads look like headers,
+:func:`walk` is used, because it is cheaper.
 
 Source: ``docs/protocol.md#framing``; ``docs/decisions/runs.md``.
 """
@@ -21,14 +21,25 @@ from wallaroo_spark.protocol.framing import HEADER_BYTES, LENGTH_BYTES, FrameRul
 Positions = NDArray[np.int64]
 
 LOOK = 24
-"""How many frames are walked to find out whether the others may have the same size."""
+"""Number of frames that are walked before numpy is used, and whose sizes decide how.
+
+A walk of 24 frames costs about as much CPU time as one call of :func:`_alike` (both 5 to 6 µs).
+"""
 STRIDE_LIMIT = 600
-"""From this many bytes a frame on, a step per frame costs less than a look at each byte."""
+"""From this average frame size on, in bytes, frames are walked.
+
+In a microbenchmark with 2 MiB of frames of mixed sizes, :func:`_chained` took 0.4 times the CPU time of :func:`walk` at
+50 bytes and 0.6 at 100, about as much from 200 to 800, and 3.5 times at 1,200.
+"""
 WALK = 1024
+"""Number of long frames that are walked before the sizes are checked again.
+
+A choice: 40 times ``LOOK``, so that checking costs little where it does not help.
+"""
 
 
 def find_messages(data: bytes, at: int, rules: FrameRules) -> tuple[Positions, int]:
-    """Where the bodies of the whole MESSAGE frames from ``at`` on begin, and where the last of them ends."""
+    """Return the starts of the bodies of the complete MESSAGE frames from offset ``at`` on, and the last body's end."""
     found: list[Positions] = []
     most = LOOK
     while True:
@@ -49,7 +60,7 @@ def _even(starts: list[int]) -> bool:
 
 
 def _alike(data: bytes, at: int, rules: FrameRules, starts: list[int]) -> tuple[Positions, int]:
-    """The frames from ``at`` on that have the size of those that begin at ``starts``."""
+    """The frames from ``at`` on that have the size of the frames at ``starts``."""
     stride = starts[1] - starts[0]
     count = (len(data) - at) // stride
     if not count:
@@ -64,7 +75,7 @@ def _alike(data: bytes, at: int, rules: FrameRules, starts: list[int]) -> tuple[
 
 
 def _chained(data: bytes, at: int, rules: FrameRules) -> tuple[Positions, int] | None:
-    """The frames from ``at`` on, of any size; None where too many places only look like a frame."""
+    """The frames from ``at`` on, of any size; None when too many candidates are not headers."""
     size = len(data)
     heads = np.flatnonzero(np.frombuffer(data, dtype=np.uint8)[at + LENGTH_BYTES :] == rules.tag) + at
     every_byte = np.ndarray(size - LENGTH_BYTES + 1, dtype=f"{rules.byte_order}u4", buffer=data, strides=(1,))
@@ -83,7 +94,9 @@ def _chained(data: bytes, at: int, rules: FrameRules) -> tuple[Positions, int] |
 
 
 def _followed(heads: Positions, ends: Positions, breaks: list[int]) -> tuple[Positions, int]:
-    """The chain of frames from the first header on; at ``breaks`` the next candidate is not a header of the chain."""
+    """Follow the chain of frames from the first header on. ``breaks`` are indexes where the next candidate is not its
+    header.
+    """
     pieces, at, count = [], 0, len(heads)
     breaks.append(count - 1)
     while True:

@@ -1,4 +1,4 @@
-"""Decoded runs taken apart by stream.
+"""Splits decoded runs by stream.
 
 Source: ``docs/decisions/runs.md``; ``docs/architecture.md#rules``, rule 3 (order within a stream).
 """
@@ -22,19 +22,19 @@ _SPECIAL = Flags.EOS | Flags.EPHEMERAL | Flags.UNSTABLE_REFERENCE
 
 @dataclass(frozen=True, eq=False)
 class Lot:
-    """The rows of some runs, sorted so that the rows of one run and stream lie together, in the order of sending.
+    """The rows of some runs, sorted so that the rows of one run and stream are adjacent, in the order of sending.
 
-    It keeps nothing of the runs' buffers alive.
+    It does not keep the runs' buffers alive.
     """
 
     stored: pa.RecordBatch
     """The columns of :data:`~.schema.STORED_SCHEMA`."""
     message_ids: NDArray[np.uint64]
-    """The id of each row's message, 0 where the frame has none."""
+    """Id of each row's message; 0 where the frame has none."""
     flags: NDArray[np.uint16]
-    """The flags of each row's message."""
+    """Flags of each row's message."""
     sizes: NDArray[np.int64]
-    """The memory that each row costs, in bytes."""
+    """Counted memory of each row, in bytes."""
     plain: bool
     """Whether no message has the flag EOS, EPHEMERAL or UNSTABLE_REFERENCE."""
 
@@ -44,19 +44,23 @@ class StreamRows:
     """The rows of one stream in one run: rows ``low`` to ``high`` of a lot."""
 
     lot: Lot
+    """The lot."""
     stream_id: int
+    """Id of the stream."""
     low: int
+    """Index of the first row in the lot."""
     high: int
+    """Index behind the last row in the lot."""
     size: int
-    """The memory that they cost, in bytes."""
+    """Counted memory of the rows, in bytes."""
     rising: bool
-    """Whether each message id is above the one before it."""
+    """Whether each message id is greater than the one before it."""
 
     def __len__(self) -> int:
         return self.high - self.low
 
     def head(self, count: int) -> StreamRows:
-        """The first ``count`` of the rows."""
+        """The first ``count`` rows."""
         high = self.low + count
         return StreamRows(self.lot, self.stream_id, self.low, high, int(self.sizes[:count].sum()), self.rising)
 
@@ -67,33 +71,35 @@ class StreamRows:
 
     @property
     def message_ids(self) -> NDArray[np.uint64]:
-        """The rows' message ids."""
+        """Id of each row's message."""
         return self.lot.message_ids[self.low : self.high]
 
     @property
     def flags(self) -> NDArray[np.uint16]:
-        """The rows' flags."""
+        """Flags of each row's message."""
         return self.lot.flags[self.low : self.high]
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """The memory that each row costs, in bytes."""
+        """Counted memory of each row, in bytes."""
         return self.lot.sizes[self.low : self.high]
 
 
 @dataclass(slots=True, eq=False)
 class RunRows:
-    """One run by stream, in order of first appearance: ``parts``, and ``spans``, the argument of
-    :meth:`~wallaroo_spark.protocol.WorkerSession.admit`. ``count`` is the number of messages.
-    """
+    """One run, split by stream, with the streams in order of first appearance."""
 
     count: int
+    """Number of messages of the run."""
     spans: list[StreamSpan]
+    """The streams' spans, the argument of :meth:`~wallaroo_spark.protocol.WorkerSession.admit`."""
     parts: list[StreamRows]
+    """The streams' rows."""
     _places: _Places
+    """Indexes in the run of the rows of the parts."""
 
     def until(self, end: int) -> list[StreamRows]:
-        """The parts, without the messages from index ``end`` of the run on."""
+        """The parts without the messages from index ``end`` of the run on."""
         if end >= self.count:
             return self.parts
         kept = []
@@ -106,10 +112,12 @@ class RunRows:
 
 
 class _Places(NamedTuple):
-    """The index in the run of each row of its parts; without an order, they follow each other."""
+    """The index in the run of each row of its parts."""
 
     order: NDArray[np.intp] | None
+    """Sorted order of the messages; None when the messages already were in the order of the parts."""
     base: int
+    """Index of the run's first message among all messages."""
 
     def of(self, part: StreamRows) -> NDArray[np.intp]:
         rows = np.arange(part.low, part.high) if self.order is None else self.order[part.low : part.high]
@@ -117,13 +125,13 @@ class _Places(NamedTuple):
 
 
 def by_stream(decoded: Decoded) -> list[RunRows]:
-    """The streams of each run."""
+    """Split each run by stream."""
     if not decoded.count:
         return [RunRows(0, [], [], _Places(None, 0)) for _ in decoded.edges[1:]]
     numbers = _numbers(decoded)
     order = None
     if numbers is None:
-        # Each run is of one stream.
+        # Each run has messages of only one stream.
         lows = decoded.edges[:-1]
     else:
         counts = np.bincount(numbers)
@@ -134,7 +142,7 @@ def by_stream(decoded: Decoded) -> list[RunRows]:
 
 
 def _numbers(decoded: Decoded) -> NDArray[np.uint16] | NDArray[np.int32] | None:
-    """A number for the run and stream of each message, counted in order of first appearance.
+    """Number the run and stream of each message, in order of first appearance.
 
     None when no run has more than one stream.
     """
@@ -151,7 +159,7 @@ def _numbers(decoded: Decoded) -> NDArray[np.uint16] | NDArray[np.int32] | None:
         pairs = np.repeat(np.arange(len(lengths)) * len(codes.dictionary), lengths) + codes.indices.to_numpy()
         encoded = pa.array(pairs).dictionary_encode()
     numbers: NDArray[np.int32] = encoded.indices.to_numpy()
-    # Sixteen bits are sorted in a fraction of the time.
+    # numpy sorts 16-bit integers by radix, which is faster than its sort of wider ones.
     return numbers.astype(np.uint16) if len(encoded.dictionary) <= 0xFFFF else numbers
 
 

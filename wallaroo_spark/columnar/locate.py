@@ -1,8 +1,8 @@
-"""Where the fields of MESSAGE frames are, without a Python loop over messages or fields.
+"""Locates the fields of MESSAGE frames without a Python loop over messages or fields.
 
 Each fixed field is one gather from a view of the buffer in which an integer begins at every byte. Optional fields shift
 the fields behind them, so positions are arrays, too. When all messages carry the same flags, the presence of a field is
-one truth value instead of an array of them, and the same expressions cost far less.
+one truth value instead of an array, and the same expressions cost far less.
 
 Source: ``docs/protocol.md#frame-bodies``; ``docs/decisions/runs.md``.
 """
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from wallaroo_spark.protocol import Flags, Revision
 
 Present = NDArray[np.bool_] | np.bool_
-"""Whether a field is present: row by row, or for all rows at once."""
+"""Whether a field is present: for each row, or for all rows at once."""
 Positions = NDArray[np.int64]
 
 
 class Unsound(Exception):
-    """The message at ``index`` breaks a rule; the messages before it keep the rules checked so far."""
+    """The message at ``index`` is invalid. The messages in front of it have passed the checks so far."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -32,31 +32,36 @@ class Unsound(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Fields:
-    """Positions of the fields of messages in ``data``, and the values of those of fixed size; an entry per message."""
+    """Positions of the fields of messages in ``data``, and the values of fixed-size fields; an entry per message."""
 
     data: bytes
+    """The buffer."""
     flags: NDArray[np.uint16]
-    """All 0 in v3."""
+    """Flags; all 0 in v3."""
     stream_ids: NDArray[np.uint64]
+    """Stream ids."""
     has_id: Present
+    """Whether there is a message id."""
     message_ids: NDArray[np.uint64]
-    """0 where there is none."""
+    """Message ids; 0 where there is none."""
     has_time: Present
+    """Whether there is an event time."""
     event_times: NDArray[np.int64]
-    """In the connectors' unit; 0 where there is none."""
+    """Event times in the connectors' unit; 0 where there is none."""
     has_key: Present
+    """Whether there is a key."""
     key_starts: Positions
-    """Where the key begins; it ends at ``value_starts``."""
+    """Start of the key, which ends at ``value_starts``."""
     value_starts: Positions
-    """Where the payload begins."""
+    """Start of the payload."""
     ends: Positions
-    """Where the body, and with it the payload, ends."""
+    """End of the body, and with it of the payload."""
     boundary: Present
     """Whether the message is a BOUNDARY."""
 
 
 def locate(data: bytes, starts: Positions, ends: Positions, revision: Revision) -> Fields:
-    """Check every message and find its fields; bodies lie at ``starts`` to ``ends``. Raises :class:`Unsound`."""
+    """Check every message and locate its fields. Bodies are from ``starts`` to ``ends``. Raises :class:`Unsound`."""
     layout, count = revision.layout, len(starts)
     read = _Reader(data, starts, revision.byte_order)
     flags, at = np.zeros(count, dtype=np.uint16), _ZERO
@@ -83,7 +88,7 @@ def locate(data: bytes, starts: Positions, ends: Positions, revision: Revision) 
     _refuse(boundary & (ends > value_starts))
     event_times = read.where(has_time, times_at, "u8").view(np.int64)
     if layout.known_flags is None:
-        # Without flags, 0 and the empty key are how a message says that it has none.
+        # Without flags, an event time of 0 and an empty key mean that there is none.
         has_time, has_key = event_times != 0, value_starts > key_starts
     return Fields(
         data,
@@ -105,16 +110,16 @@ _ZERO = np.int64(0)
 
 
 def any_flag(flags: Any, bits: int) -> Any:
-    """Whether one of these flags is set: row by row, or for a single value."""
+    """Whether at least one of these flags is set: for each row, or for a single value."""
     return (flags & np.uint16(bits)) != 0
 
 
 def stride_of(positions: Positions) -> int | None:
-    """How far apart positions are, None where that varies; 0 where there is one."""
+    """The distance between positions; None where it varies, 0 for a single position."""
     if len(positions) < 2:
         return 0
     stride = int(positions[1] - positions[0])
-    # The ends tell most of those that vary, at no cost.
+    # Most varying positions are recognised by the first and last one, which costs nothing.
     even = positions[-1] - positions[0] == (len(positions) - 1) * stride and (np.diff(positions) == stride).all()
     return stride if even else None
 
@@ -125,7 +130,7 @@ def _refuse(unsound: NDArray[np.bool_]) -> None:
 
 
 class _Reader:
-    """Reads integers out of bodies that begin at ``starts``; evenly spaced ones need no gathering."""
+    """Reads integers from bodies that begin at ``starts``. Evenly spaced bodies need no gather."""
 
     def __init__(self, data: bytes, starts: Positions, byte_order: str) -> None:
         self._data = data
@@ -134,7 +139,7 @@ class _Reader:
         self._stride = stride_of(starts) or 0
 
     def integers(self, shift: Any, code: str, rows: Present | None = None) -> NDArray[Any]:
-        """Those ``shift`` bytes into each body, or into those of some rows, in the machine's own order."""
+        """The integers at offset ``shift`` in each body, or in the bodies of ``rows``, in native byte order."""
         kind = np.dtype(self._byte_order + code)
         if not len(self._starts):
             return np.zeros(0, dtype=kind.newbyteorder("="))
@@ -148,7 +153,7 @@ class _Reader:
         return gathered.astype(kind.newbyteorder("="), copy=False)
 
     def where(self, present: Present, shift: Any, code: str) -> NDArray[Any]:
-        """:meth:`integers` for the rows that have the field, 0 for the others."""
+        """:meth:`integers` for the rows that have the field, and 0 for the others."""
         if present.all():
             return self.integers(shift, code)
         found = np.zeros(len(self._starts), dtype=code)

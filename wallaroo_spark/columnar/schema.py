@@ -1,4 +1,4 @@
-"""The rows that Spark sees, and the part of them that a worker keeps for each message.
+"""The rows that Spark reads, and the columns that a worker stores for each message.
 
 Source: ``docs/architecture.md#rows``.
 """
@@ -18,7 +18,7 @@ ROW_DDL = (
     "instance STRING, stream STRING, stream_id BIGINT, message_id BIGINT, event_time TIMESTAMP, "
     "key BINARY, value BINARY, flags SMALLINT, received_at TIMESTAMP"
 )
-"""The row table in Spark's DDL. Every column is nullable, which is Spark's default."""
+"""Schema of the rows as Spark DDL. Every column is nullable, which is Spark's default."""
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -35,29 +35,31 @@ ROW_SCHEMA = pa.schema(
         ("received_at", _TIME),
     ]
 )
-"""The row table as an Arrow schema, as Spark derives it from :data:`ROW_DDL`."""
+"""Schema of the rows in Arrow, as Spark derives it from :data:`ROW_DDL`."""
 
 STORED_SCHEMA = pa.schema([ROW_SCHEMA.field(name) for name in ("message_id", "event_time", "key", "value", "flags")])
-"""The columns that a worker keeps for each message; the other columns are the same for a whole batch."""
+"""The columns that a worker stores for each message; the other columns are constant for a stream and arrival."""
 
 
 class RowsOf(NamedTuple):
-    """Metadata that the next ``rows`` rows share.
-
-    ``stream_id`` is the u64 of the wire, whose bits become the bigint; ``received_at`` is in µs since 1970 UTC.
-    """
+    """Metadata shared by the next ``rows`` rows."""
 
     instance: str
+    """Name of the connector instance."""
     stream: str
+    """Name of the stream."""
     stream_id: int
+    """Id of the stream, u64 as on the wire; its bits become the bigint."""
     received_at: int
+    """Time of arrival in µs since 1970 UTC."""
     rows: int
+    """Number of rows."""
 
 
 def to_rows(stored: pa.RecordBatch, of: Sequence[RowsOf], *, include_boundaries: bool) -> pa.RecordBatch:
-    """Rows of :data:`ROW_SCHEMA` from stored messages, in their order; ``of`` has the metadata of all of them.
+    """Rows of :data:`ROW_SCHEMA` from stored messages, in the same order. ``of`` is the metadata of all of them.
 
-    BOUNDARY messages are left out unless ``include_boundaries``. Columns that are used unchanged are not copied.
+    BOUNDARY messages are left out unless ``include_boundaries``. Columns that need no change are not copied.
     """
     stream_ids = np.array([one.stream_id for one in of], dtype=np.uint64).view(np.int64)
     counts = np.array([one.rows for one in of])
@@ -76,7 +78,7 @@ def to_rows(stored: pa.RecordBatch, of: Sequence[RowsOf], *, include_boundaries:
 
 
 def _repeated(values: pa.Array, counts: NDArray[np.int64]) -> pa.Array:
-    """Each value as often as its metadata has rows."""
+    """Repeat each value for as many rows as its metadata has."""
     if len(values) == 1 or len(values.unique()) == 1:
         return pa.repeat(values[0], int(counts.sum()))
     return values.take(pa.array(np.repeat(np.arange(len(values)), counts)))

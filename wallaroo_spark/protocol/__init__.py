@@ -1,6 +1,6 @@
-"""The connector protocol without I/O: frames, the three revisions as tables, session and stream states, credits.
+"""The connector protocol without I/O: frames, the tables of the three revisions, session and stream states, credits.
 
-Nothing here opens a socket, starts a thread or reads a clock. Source: ``docs/protocol.md``.
+No code in this package opens a socket, starts a thread or reads a clock. Source: ``docs/protocol.md``.
 """
 
 from wallaroo_spark.protocol import reasons

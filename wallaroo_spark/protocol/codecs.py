@@ -1,6 +1,6 @@
-"""How each frame is written and read, revision by revision; ``revisions.py`` puts these into tables.
+"""Encoders and decoders of each frame in each revision; ``revisions.py`` puts them into tables.
 
-Every ``decode_*`` takes a :class:`~.wire.Reader` over the body behind the tag and returns a frame; every ``encode_*``
+Every ``decode_*`` takes a :class:`~.wire.Reader` positioned behind the tag and returns a frame; every ``encode_*``
 takes a :class:`~.wire.Writer` and a frame. Source: ``docs/protocol.md#frame-bodies``.
 """
 
@@ -28,7 +28,7 @@ from wallaroo_spark.protocol.wire import Reader, Writer
 
 
 def decode_hello(read: Reader, check: Callable[[str | None, bytes | None], None] | None = None) -> Hello:
-    """HELLO. ``check(version, None)`` then ``check(None, cookie)`` run before the fields behind them are decoded."""
+    """HELLO. ``check(version, None)``, then ``check(None, cookie)`` run before the fields behind them are decoded."""
     version = read.short_text("the version")
     if check:
         check(version, None)
@@ -41,26 +41,26 @@ def decode_hello(read: Reader, check: Callable[[str | None, bytes | None], None]
 
 
 def encode_hello(write: Writer, frame: Hello) -> None:
-    """HELLO, alike in all revisions."""
+    """HELLO, the same in all revisions."""
     write.short_text(frame.version, "the version").short_bytes(frame.cookie, "the cookie")
     write.short_text(frame.program, "the program name").short_text(frame.instance, "the instance name")
 
 
 def decode_ok_draft_le(read: Reader) -> Ok:
-    """OK with (stream, ref) pairs to the end."""
+    """OK with (stream, ref) pairs up to the end of the frame."""
     credits = read.u32("the credits")
     return Ok(credits, tuple(StreamReference(*pair) for pair in _pairs_to_end(read)))
 
 
 def encode_ok_draft_le(write: Writer, frame: Ok) -> None:
-    """OK with (stream, ref) pairs to the end; names have no place in it."""
+    """OK with (stream, ref) pairs up to the end of the frame; stream names are not sent."""
     write.u32(frame.credits, "the credits")
     for stream in frame.streams:
         write.u64(stream.stream_id, "the stream id").u64(stream.ref, "the reference")
 
 
 def decode_ok_draft_be(read: Reader) -> Ok:
-    """OK with (stream, name, ref) to the end."""
+    """OK with (stream, name, ref) up to the end of the frame."""
     credits = read.u32("the credits")
     streams = []
     while read.left:
@@ -70,7 +70,7 @@ def decode_ok_draft_be(read: Reader) -> Ok:
 
 
 def encode_ok_draft_be(write: Writer, frame: Ok) -> None:
-    """OK with (stream, name, ref) to the end."""
+    """OK with (stream, name, ref) up to the end of the frame."""
     write.u32(frame.credits, "the credits")
     for stream in frame.streams:
         write.u64(stream.stream_id, "the stream id").short_text(stream.name, "the stream name")
@@ -78,45 +78,45 @@ def encode_ok_draft_be(write: Writer, frame: Ok) -> None:
 
 
 def decode_ok_v3(read: Reader) -> Ok:
-    """OK with credits alone."""
+    """OK with credits only."""
     ok = Ok(read.u32("the credits"))
     read.finish()
     return ok
 
 
 def encode_ok_v3(write: Writer, frame: Ok) -> None:
-    """OK with credits alone; references come with NOTIFY_ACK."""
+    """OK with credits only; references are sent with NOTIFY_ACK."""
     write.u32(frame.credits, "the credits")
 
 
 def decode_error(read: Reader) -> Error:
-    """ERROR. A reason that is not UTF-8 is shown with replacement characters: it is read by people alone."""
+    """ERROR. Bytes that are not UTF-8 become replacement characters, because only people read the reason."""
     reason = read.short_bytes("the reason").decode("utf-8", errors="replace")
     read.finish()
     return Error(reason)
 
 
 def encode_error(write: Writer, frame: Error) -> None:
-    """ERROR; a reason that is too long is cut between characters."""
+    """ERROR. A reason that is too long is cut between characters."""
     cut = frame.reason.encode("utf-8", errors="replace")[:0xFFFF]
     write.short_text(cut.decode("utf-8", errors="ignore"), "the reason")
 
 
 def decode_notify(read: Reader) -> Notify:
-    """NOTIFY, alike in all revisions."""
+    """NOTIFY, the same in all revisions."""
     notify = Notify(read.u64("the stream id"), read.short_text("the stream name"), read.u64("the reference"))
     read.finish()
     return notify
 
 
 def encode_notify(write: Writer, frame: Notify) -> None:
-    """NOTIFY, alike in all revisions."""
+    """NOTIFY, the same in all revisions."""
     write.u64(frame.stream_id, "the stream id").short_text(frame.name, "the stream name")
     write.u64(frame.ref, "the reference")
 
 
 def decode_notify_ack(read: Reader) -> NotifyAck:
-    """v3 NOTIFY_ACK; ``success`` is 0 or 1 and nothing else."""
+    """v3 NOTIFY_ACK. ``success`` must be 0 or 1."""
     success = read.u8("the success byte")
     if success > 1:
         raise broken(Fault.WRONG_STATE, f"NOTIFY_ACK success is {success}; it is 0 or 1")
@@ -131,7 +131,7 @@ def encode_notify_ack(write: Writer, frame: NotifyAck) -> None:
 
 
 def decode_message_draft_le(read: Reader) -> Message:
-    """draft-le MESSAGE: flags, stream, id always, event time by flag; no key."""
+    """draft-le MESSAGE: flags, stream, id (always), event time (by flag); no key."""
     flags = checked_flags(read.u16("the flags"), Flags(31))
     stream_id, message_id = read.u64("the stream id"), read.u64("the message id")
     event_time = read.u64("the event time") if flags & Flags.EVENT_TIME else None
@@ -139,16 +139,16 @@ def decode_message_draft_le(read: Reader) -> Message:
 
 
 def encode_message_draft_le(write: Writer, frame: Message) -> None:
-    """draft-le MESSAGE; an ephemeral one carries its id, 0 when it has none."""
+    """draft-le MESSAGE. An ephemeral message carries its id, or 0 without one."""
     if frame.key is not None:
-        raise LocalProtocolError("draft-le messages have no key; leave it out, or speak draft-be or v3")
+        raise LocalProtocolError("draft-le messages have no key; leave it out, or use draft-be or v3")
     write.u16(_flags_of(frame), "the flags").u64(frame.stream_id, "the stream id")
     write.u64(_message_id(frame), "the message id")
     _encode_tail(write, frame)
 
 
 def decode_message_draft_be(read: Reader) -> Message:
-    """draft-be MESSAGE: flags, stream, then id, event time and key each by flag."""
+    """draft-be MESSAGE: flags, stream, then id, event time and key, each by flag."""
     flags = checked_flags(read.u16("the flags"), Flags(63))
     stream_id = read.u64("the stream id")
     message_id = None if flags & Flags.EPHEMERAL else read.u64("the message id")
@@ -158,7 +158,7 @@ def decode_message_draft_be(read: Reader) -> Message:
 
 
 def encode_message_draft_be(write: Writer, frame: Message) -> None:
-    """draft-be MESSAGE; an ephemeral one carries no id."""
+    """draft-be MESSAGE. An ephemeral message carries no id."""
     write.u16(_flags_of(frame), "the flags").u64(frame.stream_id, "the stream id")
     if not frame.flags & Flags.EPHEMERAL:
         write.u64(_message_id(frame), "the message id")
@@ -166,23 +166,23 @@ def encode_message_draft_be(write: Writer, frame: Message) -> None:
 
 
 def decode_message_v3(read: Reader) -> Message:
-    """v3 MESSAGE: every field always there; 0 and the empty key are kept as they are."""
+    """v3 MESSAGE: every field is always present; an event time of 0 and an empty key are returned as such."""
     stream_id, message_id = read.u64("the stream id"), read.u64("the message id")
     event_time, key = read.i64("the event time"), read.short_bytes("the key")
     return Message(stream_id, message_id, read.rest(), Flags.NONE, event_time, key)
 
 
 def encode_message_v3(write: Writer, frame: Message) -> None:
-    """v3 MESSAGE; no event time is 0, no key is empty; flags have no place in it."""
+    """v3 MESSAGE. A missing event time is sent as 0, a missing key as empty. Flags are not sent."""
     if frame.flags & ~(Flags.EVENT_TIME | Flags.KEY):
-        raise LocalProtocolError(f"v3 messages have no flags, and {frame.flags!r} cannot be said; speak a draft")
+        raise LocalProtocolError(f"v3 messages have no flags, so {frame.flags!r} cannot be sent; use a draft revision")
     write.u64(frame.stream_id, "the stream id").u64(_message_id(frame), "the message id")
     write.i64(frame.event_time or 0, "the event time").short_bytes(frame.key or b"", "the key")
     write.raw(frame.payload or b"")
 
 
 def decode_eos(read: Reader) -> EosMessage:
-    """v3 EOS_MESSAGE, with or without a message id: both are met in the field."""
+    """v3 EOS_MESSAGE, with or without a message id, because peers send both forms."""
     eos = EosMessage(read.u64("the stream id"), read.u64("the message id") if read.left else None)
     read.finish()
     return eos
@@ -196,12 +196,12 @@ def encode_eos(write: Writer, frame: EosMessage) -> None:
 
 
 def decode_ack_draft_le(read: Reader) -> Ack:
-    """ACK with (stream, ref) pairs to the end."""
+    """ACK with (stream, ref) pairs up to the end of the frame."""
     return Ack(read.u32("the credits"), tuple(_pairs_to_end(read)))
 
 
 def encode_ack_draft_le(write: Writer, frame: Ack) -> None:
-    """ACK with (stream, ref) pairs to the end."""
+    """ACK with (stream, ref) pairs up to the end of the frame."""
     write.u32(frame.credits, "the credits")
     _encode_pairs(write, frame.refs)
 
@@ -239,7 +239,7 @@ def decode_restart_draft_be(read: Reader) -> Restart:
 
 
 def encode_restart_draft_be(write: Writer, frame: Restart) -> None:
-    """draft-be RESTART: an address has no place in it."""
+    """draft-be RESTART: empty; it cannot carry an address."""
 
 
 def decode_restart_v3(read: Reader) -> Restart:
@@ -255,13 +255,13 @@ def decode_restart_v3(read: Reader) -> Restart:
 
 
 def encode_restart_v3(write: Writer, frame: Restart) -> None:
-    """v3 RESTART; no address is a length of 0."""
+    """v3 RESTART; without an address the length is 0."""
     address = frame.address.encode("utf-8")
     write.u32(len(address), "the length of the address").raw(address)
 
 
 def checked_flags(bits: int, known: Flags) -> Flags:
-    """The flags, none of them reserved."""
+    """Return the flags. Raises :class:`RemoteProtocolError` when a reserved flag is set."""
     if bits & ~int(known):
         raise broken(Fault.RESERVED_FLAG, f"MESSAGE flags are {bits:#06x}; only {int(known):#06x} may be set")
     return Flags(bits)
@@ -295,7 +295,9 @@ def _message_id(frame: Message) -> int:
     if frame.message_id is None:
         if frame.flags & Flags.EPHEMERAL:
             return 0
-        raise LocalProtocolError(f"a message of stream {frame.stream_id} has no id; only an EPHEMERAL one may lack it")
+        raise LocalProtocolError(
+            f"a message of stream {frame.stream_id} has no id; only an EPHEMERAL message may have none"
+        )
     return frame.message_id
 
 

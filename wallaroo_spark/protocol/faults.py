@@ -1,4 +1,4 @@
-"""The ways in which a peer can break the protocol, by the names that logs and metrics use.
+"""The ways in which a peer can violate the protocol, by the names that logs and metrics use.
 
 Source: ``docs/protocol.md#framing``, ``docs/protocol.md#frame-bodies``, ``docs/protocol.md#session-states`` and
 ``docs/protocol.md#stream-states``.
@@ -13,7 +13,7 @@ from wallaroo_spark.errors import RemoteProtocolError
 
 
 class Fault(StrEnum):
-    """One name for each way of breaking the protocol."""
+    """The kinds of protocol violation."""
 
     NOT_THIS_PROTOCOL = "not-this-protocol"
     FRAME_TOO_LONG = "frame-too-long"
@@ -49,5 +49,5 @@ class Fault(StrEnum):
 
 
 def broken(fault: Fault, reason: str, **fields: Any) -> RemoteProtocolError:
-    """The error for a peer that broke the protocol; ``reason`` is short enough to go back in an ERROR frame."""
+    """The error for a peer's protocol violation. ``reason`` is short enough for an ERROR frame."""
     return RemoteProtocolError(reason, fault=fault, **fields)

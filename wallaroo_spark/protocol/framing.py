@@ -1,4 +1,4 @@
-"""Finding frames in a byte stream, and runs of MESSAGE frames without looking into them.
+"""Finds frames in a byte stream, and runs of MESSAGE frames without decoding them.
 
 Source: ``docs/protocol.md#framing``; ``docs/decisions/runs.md``.
 """
@@ -15,15 +15,19 @@ from wallaroo_spark.protocol.revisions import Revision
 from wallaroo_spark.protocol.wire import structs
 
 LENGTH_BYTES = 4
+"""Size of the length field in front of each frame, in bytes."""
 HEADER_BYTES = 5
+"""Size of the length field and the tag, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawFrame:
-    """A frame's tag and body, not decoded."""
+    """A frame that is not decoded."""
 
     tag: int
+    """Its tag."""
     body: bytes
+    """The bytes behind the tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,42 +35,43 @@ class MessageRun:
     """Consecutive MESSAGE frames in one buffer, not decoded."""
 
     revision: Revision
+    """Revision of the frames."""
     data: bytes
-    """The buffer; other frames may lie before and behind the run."""
+    """The buffer; other frames may be in front of and behind the run."""
     starts: Sequence[int]
-    """The offset in ``data`` of each body, behind its tag; a body ends 5 bytes before the next one starts."""
+    """Offset in ``data`` of each body, behind its tag. A body ends 5 bytes before the next one starts."""
     end: int
-    """The offset in ``data`` at which the last body ends."""
+    """Offset in ``data`` of the end of the last body."""
 
     @property
     def count(self) -> int:
-        """How many messages there are."""
+        """Number of messages."""
         return len(self.starts)
 
     @property
     def size(self) -> int:
-        """Bytes on the wire, headers included."""
+        """Bytes on the wire, with headers."""
         return self.end - self.starts[0] + HEADER_BYTES if self.count else 0
 
     def end_of(self, index: int) -> int:
-        """Where the body of a message ends in ``data``."""
+        """Offset in ``data`` of the end of body ``index``."""
         return self.starts[index + 1] - HEADER_BYTES if index + 1 < self.count else self.end
 
     def head(self, count: int) -> MessageRun:
-        """The first ``count`` messages of the run."""
+        """The run of the first ``count`` messages."""
         if count >= self.count:
             return self
         end = self.starts[count] - HEADER_BYTES
         return MessageRun(self.revision, self.data, self.starts[:count], end)
 
     def bodies(self) -> Iterator[memoryview]:
-        """Each message's body, for code that is not on the hot path."""
+        """Iterate over the bodies; not for the hot path."""
         view = memoryview(self.data)
         for index in range(self.count):
             yield view[self.starts[index] : self.end_of(index)]
 
     def messages(self) -> Iterator[Message]:
-        """Each message decoded by the revision's table, for code that is not on the hot path."""
+        """Iterate over the decoded messages; not for the hot path."""
         tag = self.revision.by_frame[Message].tag
         for body in self.bodies():
             frame = self.revision.decode(tag, body)
@@ -75,24 +80,29 @@ class MessageRun:
 
 
 class FrameRules(NamedTuple):
-    """What is known of the header of a MESSAGE frame; ``byte_order`` is as in ``struct``."""
+    """Properties of the headers of valid MESSAGE frames."""
 
     byte_order: str
+    """``"<"`` or ``">"``, as in ``struct``."""
     tag: int
+    """Tag of MESSAGE."""
     max_frame_bytes: int
+    """Greatest valid length."""
 
 
 class Finder(Protocol):
-    """Finds frames as :func:`walk` does; the positions may be an array."""
+    """A function that finds frames as :func:`walk` does; the positions may be an array."""
 
     def __call__(self, data: bytes, at: int, rules: FrameRules, /) -> tuple[Any, int]:
-        """Where the bodies of the whole MESSAGE frames from ``at`` on begin, and where the last of them ends."""
+        """Return the starts of the bodies of the complete MESSAGE frames from offset ``at`` on, and the last body's
+        end.
+        """
 
 
 def walk(data: bytes, at: int, rules: FrameRules, most: int | None = None) -> tuple[list[int], int]:
-    """Where the bodies of the whole MESSAGE frames from ``at`` on begin, and where the last of them ends.
+    """Return the starts of the bodies of the complete MESSAGE frames from offset ``at`` on, and the last body's end.
 
-    It goes from frame to frame, and ends behind ``most`` of them.
+    It steps from frame to frame and stops after ``most`` frames.
     """
     unpack = structs(rules.byte_order).u32_u8.unpack_from
     _, tag, longest = rules
@@ -110,10 +120,10 @@ def walk(data: bytes, at: int, rules: FrameRules, most: int | None = None) -> tu
 
 
 class FrameBuffer:
-    """Bytes as they arrive, and the frames found in them.
+    """Buffers received bytes and returns the frames in them.
 
-    It holds at most one incomplete frame, and sets nothing aside for a length that a peer merely announces. ``find``
-    is a faster :func:`walk`.
+    It holds at most one incomplete frame and reserves no memory for an announced length. ``find`` is a faster
+    :func:`walk`.
     """
 
     def __init__(self, max_frame_bytes: int, find: Finder | None = None) -> None:
@@ -126,28 +136,28 @@ class FrameBuffer:
         self._at = 0
 
     def __len__(self) -> int:
-        """Bytes held that belong to no frame handed out yet."""
+        """Buffered bytes that are not part of a returned frame."""
         return self._length + len(self._data) - self._at
 
     @property
     def missing(self) -> int:
-        """Bytes still missing of the unfinished frame, as far as its header tells; 0 when there is none."""
+        """Bytes that the incomplete frame still needs, as far as its header tells; 0 without one."""
         held = len(self)
         return max(0, self._wanted - held) if held else 0
 
     def feed(self, data: bytes) -> None:
-        """Add received bytes."""
+        """Append received bytes."""
         self._pieces.append(data)
         self._length += len(data)
 
     def peek(self, count: int) -> bytes:
-        """Up to ``count`` of the next bytes, not consumed."""
+        """Return up to ``count`` of the next bytes without consuming them."""
         if len(self._data) - self._at < count:
             self._join()
         return self._data[self._at : self._at + count]
 
     def clear(self) -> None:
-        """Forget everything held."""
+        """Discard all buffered bytes."""
         self._pieces, self._length, self._wanted, self._data, self._at = [], 0, 0, b"", 0
 
     def _join(self) -> None:
@@ -157,30 +167,31 @@ class FrameBuffer:
             self._pieces, self._length = [], 0
 
     def next(self, revision: Revision, message_tag: int) -> RawFrame | MessageRun | None:
-        """The next frame, or all MESSAGE frames up to the next frame of another kind; None when more is needed.
+        """Return the next frame, or all MESSAGE frames up to the next other frame; None when more bytes are needed.
 
-        Raises :class:`RemoteProtocolError` for a length of 0 or above the limit, as soon as the length is there. When
-        good frames precede the bad one they are handed out first.
+        Raises :class:`RemoteProtocolError` for a length of 0 or above the limit as soon as the length field is
+        complete. Valid frames in front of the invalid one are returned first.
         """
         if len(self) < self._wanted:
             return None
         self._join()
         data = self._data
         starts, at = self._find(data, self._at, FrameRules(revision.byte_order, message_tag, self._max_frame_bytes))
-        self._wanted, frame = self._what_follows(revision, at, found_some=len(starts) > 0)
+        self._wanted, frame = self._frame_behind_messages(revision, at, found_some=len(starts) > 0)
         if frame is not None:
             self._at = at + HEADER_BYTES + len(frame.body)
             return frame
         self._at = at
         if self._wanted:
-            # What is left is part of one frame; holding on to all of data for it would cost an idle session megabytes.
+            # The rest is part of one frame. A copy releases ``data``, which would cost an idle session megabytes.
             self._data, self._at = data[at:], 0
         return MessageRun(revision, data, starts, at) if len(starts) else None
 
-    def _what_follows(self, revision: Revision, at: int, *, found_some: bool) -> tuple[int, RawFrame | None]:
-        """What follows the MESSAGE frames: the number of bytes needed to tell, or a whole frame of another kind.
+    def _frame_behind_messages(self, revision: Revision, at: int, *, found_some: bool) -> tuple[int, RawFrame | None]:
+        """Return the number of bytes needed to continue at ``at``, and the frame there if it is complete.
 
-        The number is 0 when no more bytes are needed. When messages were found, they are handed out first.
+        ``at`` is the offset behind the MESSAGE frames. The number is 0 when no more bytes are needed. When messages
+        were found, they are returned first and the frame is None.
         """
         data, left = self._data, len(self._data) - at
         if left < LENGTH_BYTES or (left < HEADER_BYTES and found_some):

@@ -1,7 +1,7 @@
-"""The three revisions as tables, and how the first five bytes tell them apart.
+"""The three revisions as tables, and their recognition by the first five bytes of a connection.
 
-A revision is data: a tag → codec table, a stream-state table and the layout of MESSAGE that bulk decoding needs.
-Nothing outside this file asks which revision it is. Source: ``docs/protocol.md#framing``.
+A revision is data: a tag → codec table, a stream-state table and the layout of MESSAGE for bulk decoding. No code
+outside this file asks for the revision's name. Source: ``docs/protocol.md#framing``.
 """
 
 from __future__ import annotations
@@ -31,29 +31,36 @@ from wallaroo_spark.protocol.sessions.states import DRAFT_BE_STREAMS, DRAFT_LE_S
 from wallaroo_spark.protocol.wire import Reader, Writer, structs
 
 HELLO_LIMIT = 1 << 24
+"""A length below this limit is a plausible length of a HELLO (2^24: the first byte of a big-endian u32 is 0)."""
 RECOGNITION_BYTES = 5
+"""Bytes needed to recognise a revision: the length field and the tag."""
 
 
 @dataclass(frozen=True)
 class Codec:
-    """One row of a revision's table: a tag, its frame, and how the frame's body is read and written."""
+    """One row of a revision's table."""
 
     tag: int
+    """Tag on the wire."""
     frame: type[Any]
+    """Type of the frame."""
     decode: Callable[[Reader], Frame]
+    """Decodes the body behind the tag."""
     encode: Callable[[Writer, Any], None]
+    """Encodes the body behind the tag."""
 
 
 @dataclass(frozen=True)
 class MessageLayout:
-    """The layout of a MESSAGE body, for bulk decoding.
-
-    ``known_flags`` is None where there is no flags field (then event time and key are always there, and 0 and the empty
-    key mean none). ``ephemeral_has_id`` says whether an EPHEMERAL message carries its id.
-    """
+    """The layout of a MESSAGE body, for bulk decoding."""
 
     known_flags: Flags | None
+    """The valid flags; None where there is no flags field.
+
+    Without a flags field, event time and key are always present, and 0 and the empty key mean that there is none.
+    """
     ephemeral_has_id: bool
+    """Whether an EPHEMERAL message has an id field."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,26 +68,27 @@ class Revision:
     """One revision of the protocol, as data."""
 
     name: str
+    """Name of the revision: ``draft-le``, ``draft-be`` or ``v3``."""
     byte_order: str
-    """``"<"`` or ``">"``, as in ``struct``; for all integers, the length included."""
+    """``"<"`` or ``">"``, as in ``struct``, for all integers including the length field."""
     rows: tuple[Codec, ...]
-    """Its frames."""
+    """The codecs of its frames."""
     streams: StreamTable
-    """The states of its streams."""
+    """The table of its stream states."""
     layout: MessageLayout
     """The layout of MESSAGE, for bulk decoding."""
     stream_scope: str
-    """``"instance"`` where a stream id belongs to its connector instance, ``"source"`` where to the whole source."""
+    """Scope in which a stream id is unique: ``"instance"`` (connector instance) or ``"source"`` (the whole source)."""
     end_of_stream: Callable[[int, int], Frame]
-    """The frame that closes a stream, from the stream's id and the id of its last message."""
+    """Makes the frame that closes a stream, from the stream's id and the id of its last message."""
     restart_names_worker: bool = False
     """Whether RESTART can carry the address of another worker."""
     back_after_close: bool = False
-    """Whether connectors come back after a plain close of the connection, which some understand better than RESTART."""
+    """Whether connectors reconnect after a plain close; some handle it better than RESTART."""
     by_tag: Mapping[int, Codec] = field(init=False)
-    """``rows`` by their tags."""
+    """``rows`` by tag."""
     by_frame: Mapping[type[Any], Codec] = field(init=False)
-    """``rows`` by the frames' types."""
+    """``rows`` by frame type."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_tag", {row.tag: row for row in self.rows})
@@ -90,11 +98,13 @@ class Revision:
         return f"<Revision {self.name}>"
 
     def has(self, frame: type[Any]) -> bool:
-        """Whether the revision has this frame at all."""
+        """Whether the revision has this frame."""
         return frame in self.by_frame
 
     def encode(self, frame: Frame) -> bytes:
-        """The frame's bytes, length included. Raises :class:`LocalProtocolError` for values that it cannot carry."""
+        """Encode a frame with its length field. Raises :class:`LocalProtocolError` for values that the revision cannot
+        carry.
+        """
         row = self.by_frame.get(type(frame))
         if row is None:
             raise LocalProtocolError(f"{self.name} has no {frame_name(type(frame))} frame")
@@ -104,7 +114,7 @@ class Revision:
         return structs(self.byte_order).u32.pack(len(body)) + body
 
     def decode(self, tag: int, body: bytes | memoryview) -> Frame:
-        """The frame with this tag. Raises :class:`RemoteProtocolError` for a tag that the revision does not have."""
+        """Decode the body of a frame. Raises :class:`RemoteProtocolError` for a tag that the revision does not have."""
         row = self.by_tag.get(tag)
         if row is None:
             raise broken(Fault.UNKNOWN_TAG, f"tag {tag} is not a frame of {self.name}")
@@ -115,7 +125,7 @@ _WIRE_NAMES = {NotifyAck: "NOTIFY_ACK", EosMessage: "EOS_MESSAGE"}
 
 
 def frame_name(frame: type[Any]) -> str:
-    """The frame's name as the protocol writes it: ``NOTIFY_ACK``."""
+    """The frame's name in the protocol, for example ``NOTIFY_ACK``."""
     return _WIRE_NAMES.get(frame, frame.__name__.upper())
 
 
@@ -193,11 +203,11 @@ _BY_ORDER_AND_TAG = {(r.byte_order, r.by_frame[Hello].tag): r for r in REVISIONS
 
 
 def recognise(start: bytes) -> Revision | None:
-    """The revision that a connection's first five bytes belong to; None while there are fewer.
+    """Recognise a revision by the first five bytes of a connection; None while there are fewer.
 
-    A HELLO is well under 16 MiB, so normally only one byte order gives a possible length. Where both do (big-endian 256
-    is little-endian 65,536) the shorter length counts. Raises :class:`RemoteProtocolError` for anything else; such a
-    peer is closed without a reply.
+    A HELLO is far shorter than 16 MiB, so usually only one byte order gives a plausible length. Where both do
+    (big-endian 256 is little-endian 65,536), the shorter length decides. Raises :class:`RemoteProtocolError` for other
+    bytes; such a peer is closed without a reply.
     """
     if len(start) < RECOGNITION_BYTES:
         return None

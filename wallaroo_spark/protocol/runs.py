@@ -1,6 +1,7 @@
-"""Many messages of one stream as MESSAGE frames, written in bulk: the sender's counterpart of a MessageRun.
+"""Encodes many messages of one stream as MESSAGE frames in bulk: the sender's counterpart of a MessageRun.
 
-The bytes are those of the single frames joined. Source: ``docs/protocol.md#frame-bodies``; ``docs/decisions/runs.md``.
+The result has the same bytes as the concatenated single frames. Source: ``docs/protocol.md#frame-bodies``;
+``docs/decisions/runs.md``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from wallaroo_spark.protocol.revisions import Revision
 from wallaroo_spark.protocol.wire import structs
 
 HEAD_BYTES = 33
-"""The most that a MESSAGE frame has beside key and payload, its length included."""
+"""Greatest size of a MESSAGE frame without key and payload, in bytes; the length field is included."""
 
 _TIME, _KEY = int(Flags.EVENT_TIME), int(Flags.KEY)
 _ONE_BY_ONE = int(Flags.BOUNDARY | Flags.EOS)
@@ -30,12 +31,16 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class EncodedRun:
-    """Consecutive MESSAGE frames of one stream: ``data`` holds one frame for each of ``ids``, in that order."""
+    """Consecutive MESSAGE frames of one stream."""
 
     revision: Revision
+    """Revision of the frames."""
     stream_id: int
+    """Id of the stream."""
     ids: Sequence[int]
+    """Id of each message, in order."""
     data: bytes
+    """The frames, one for each of ``ids``, in the same order."""
 
     def __repr__(self) -> str:
         shown = f"{self.count} messages, ids {self.first} to {self.last}, {len(self.data)} bytes"
@@ -43,21 +48,21 @@ class EncodedRun:
 
     @property
     def count(self) -> int:
-        """How many messages there are; at least one."""
+        """Number of messages, at least one."""
         return len(self.ids)
 
     @property
     def first(self) -> int:
-        """The id of the first message."""
+        """Id of the first message."""
         return self.ids[0]
 
     @property
     def last(self) -> int:
-        """The id of the last message."""
+        """Id of the last message."""
         return self.ids[-1]
 
     def frame_sizes(self) -> Iterator[int]:
-        """Bytes of each frame, its length field included; found by walking, for code that is not on the hot path."""
+        """Bytes of each frame with its length field. It steps from frame to frame; not for the hot path."""
         unpack, at = structs(self.revision.byte_order).u32.unpack_from, 0
         for _ in self.ids:
             size = LENGTH_BYTES + unpack(self.data, at)[0]
@@ -65,7 +70,7 @@ class EncodedRun:
             at += size
 
     def split(self, count: int) -> tuple[EncodedRun, EncodedRun]:
-        """The first ``count`` messages and the rest; both have at least one."""
+        """Split into the first ``count`` messages and the rest; both must have at least one message."""
         at = sum(size for size, _ in zip(self.frame_sizes(), range(count), strict=False))
         revision, stream_id, ids, data = self.revision, self.stream_id, self.ids, self.data
         return (
@@ -75,14 +80,20 @@ class EncodedRun:
 
 
 class _Head(NamedTuple):
-    """How a frame with certain flags begins: length, ``prefix`` (tag, flags, stream), then each message's fields."""
+    """The head of a frame with certain flags: the length, a constant prefix, then the fields of each message."""
 
     prefix: Callable[..., bytes]
+    """Packs (tag, flags, stream id)."""
     pack: Callable[..., bytes]
+    """Packs (length, prefix, fields…)."""
     body: int
+    """Length of the body without key and payload, in bytes."""
     has_id: bool
+    """Whether the message id is a field."""
     has_time: bool
+    """Whether the event time is a field."""
     has_key: bool
+    """Whether the key's length is a field."""
 
 
 def encode_run(
@@ -94,15 +105,15 @@ def encode_run(
     event_times: Sequence[int | None] | None = None,
     keys: Sequence[bytes | None] | None = None,
 ) -> EncodedRun:
-    """MESSAGE frames for columns of equal length, all with the same ``flags``.
+    """Encode columns of equal length as MESSAGE frames with the same ``flags``.
 
-    A column left out, or a None in one, is a message without event time or key. Raises :class:`LocalProtocolError` as
-    :meth:`Revision.encode` does for the first message that cannot be said; EOS has to go in a message of its own.
+    A missing column, or None in a column, means messages without event time or key. Raises :class:`LocalProtocolError`,
+    as :meth:`Revision.encode` does, for the first message that the revision cannot carry. EOS must be sent alone.
     """
     if flags & Flags.EOS:
-        raise LocalProtocolError("messages sent in bulk do not end their stream; send the last one by itself")
+        raise LocalProtocolError("a run of messages cannot end its stream; send the message with EOS alone")
     if revision.layout.known_flags is None:
-        # Every field is always there, and these mean that there is none.
+        # Every field is always present; 0 and the empty key mean that there is none.
         event_times = event_times and [time or 0 for time in event_times]
         keys = keys and [key or b"" for key in keys]
     try:
@@ -117,7 +128,7 @@ def encode_run(
 
 
 def encode_message(revision: Revision, message: Message) -> bytes:
-    """The same bytes as :meth:`Revision.encode`, and the same errors, in a fraction of the time."""
+    """The bytes and the errors of :meth:`Revision.encode`, without its table lookups and Writer calls."""
     if message.message_id is None:
         return revision.encode(message)
     flags, payload = int(message.flags), message.payload
@@ -135,7 +146,7 @@ def encode_single(
     event_time: int | None = None,
     key: bytes | None = None,
 ) -> EncodedRun:
-    """A run of one message; raises as :meth:`Revision.encode` does."""
+    """A run of one message. Raises as :meth:`Revision.encode` does."""
     data = encode_frame(revision, stream_id, message_id, payload, int(flags), event_time, key)
     return EncodedRun(revision, stream_id, (message_id,), data)
 
@@ -186,13 +197,13 @@ def encode_frame(
             prefix = head.prefix(_tag(revision), bits, stream_id)
             return b"".join((head.pack(head.body + len(body) + len(name), prefix, *fields), name, body))
         except struct.error:
-            # The table says which of them does not fit.
+            # The slower encoder raises an error that names the field.
             pass
     return revision.encode(Message(stream_id, message_id, payload, Flags(flags), event_time, key))
 
 
 class _Uneven(Exception):
-    """Some of the messages have an event time, or a key, and some have none."""
+    """Some of the messages have an event time or a key, and others do not."""
 
 
 def _column(values: Sequence[T | None] | None) -> Sequence[T] | None:
@@ -213,7 +224,7 @@ def _even(
     event_times: Sequence[int] | None,
     keys: Sequence[bytes] | None,
 ) -> bytes:
-    """Frames that all have the same fields: no line of Python runs once per message."""
+    """Encode frames that all have the same fields, without a Python statement for each message."""
     flags = flags & ~(_TIME | _KEY) | (_TIME if event_times is not None else 0) | (_KEY if keys is not None else 0)
     head = _heads(revision).get(flags)
     if head is None:
@@ -241,7 +252,9 @@ def _tag(revision: Revision) -> int:
 
 @cache
 def _heads(revision: Revision) -> dict[int, _Head]:
-    """By flags, EVENT_TIME and KEY among them where a message has these; what is not here goes one by one."""
+    """The heads by flags, with EVENT_TIME and KEY set where a message has these. Messages with other flags are encoded
+    singly.
+    """
     known = revision.layout.known_flags
     if known is None:
         head = _head(revision, flags_field=False, has_id=True, time="q", key="H")

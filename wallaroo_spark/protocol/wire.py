@@ -1,4 +1,4 @@
-"""Reading and writing the primitive types: integers of either byte order and ``short_bytes``.
+"""Readers and writers of the primitive types: integers of either byte order and ``short_bytes``.
 
 Source: ``docs/protocol.md#framing``.
 """
@@ -30,7 +30,7 @@ def structs(byte_order: str) -> Structs:
 
 
 class Reader:
-    """Takes a frame's body apart from front to back; raises :class:`RemoteProtocolError` where it is too short."""
+    """Reads the fields of a frame's body in order. Raises :class:`RemoteProtocolError` where the body is too short."""
 
     def __init__(self, body: bytes | memoryview, byte_order: str, frame: str) -> None:
         self._body = bytes(body)
@@ -40,11 +40,11 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """Bytes not read yet."""
+        """Bytes that are not read yet."""
         return len(self._body) - self._at
 
     def take(self, count: int, what: str) -> bytes:
-        """The next ``count`` bytes."""
+        """Read ``count`` bytes."""
         if count > self.left:
             raise broken(
                 Fault.TRUNCATED_FRAME, f"{self._frame} frame ends within {what}: {self.left} of {count} bytes are there"
@@ -78,11 +78,11 @@ class Reader:
         return self._integer(self._formats.i64, what)
 
     def short_bytes(self, what: str) -> bytes:
-        """A u16 byte count and that many bytes."""
+        """Read a u16 byte count and that many bytes."""
         return self.take(self.u16(f"the length of {what}"), what)
 
     def short_text(self, what: str) -> str:
-        """``short_bytes`` that must be UTF-8."""
+        """Read ``short_bytes`` that must be UTF-8."""
         raw = self.short_bytes(what)
         try:
             return raw.decode("utf-8")
@@ -92,17 +92,17 @@ class Reader:
             ) from None
 
     def rest(self) -> bytes:
-        """Everything that is left."""
+        """Read all remaining bytes."""
         return self.take(self.left, "the rest")
 
     def finish(self) -> None:
-        """The body must end here."""
+        """Check that the body ends here."""
         if self.left:
             raise broken(Fault.OVERLONG_FRAME, f"{self._frame} frame has {self.left} bytes more than its fields")
 
 
 class Writer:
-    """Puts a frame's body together; raises :class:`LocalProtocolError` for a value that does not fit its field."""
+    """Builds a frame's body. Raises :class:`LocalProtocolError` for a value that does not fit its field."""
 
     def __init__(self, byte_order: str) -> None:
         self._parts: list[bytes] = []
@@ -137,23 +137,23 @@ class Writer:
         return self._integer(self._formats.i64, value, what)
 
     def raw(self, data: bytes) -> Writer:
-        """Bytes as they are."""
+        """Append bytes without a length."""
         self._parts.append(data)
         return self
 
     def short_bytes(self, data: bytes, what: str) -> Writer:
-        """A u16 byte count and the bytes; at most 65,535 of them."""
+        """Append a u16 byte count and the bytes, at most 65,535."""
         if len(data) > 0xFFFF:
             raise LocalProtocolError(f"{what} has {len(data)} bytes; at most 65535 fit a frame")
         return self.u16(len(data), what).raw(data)
 
     def short_text(self, text: str, what: str) -> Writer:
-        """``short_bytes`` of the text in UTF-8."""
+        """Append ``short_bytes`` of the text in UTF-8."""
         try:
             return self.short_bytes(text.encode("utf-8"), what)
         except UnicodeEncodeError as error:
             raise LocalProtocolError(f"{what} cannot be written as UTF-8 from character {error.start} on") from None
 
     def done(self) -> bytes:
-        """The body."""
+        """Return the body."""
         return b"".join(self._parts)

@@ -1,8 +1,8 @@
-"""Publish-subscribe with Spark's batches as epochs: a subscriber sees an epoch whole, or not at all.
+"""Publish-subscribe with Spark's batches as epochs. A subscriber receives an epoch completely or not at all.
 
-A driver runs a :class:`Topic` and has each batch :func:`publish` on it; another program gets the results with
-:func:`subscribe`, or sends them on to another Spark application with a :class:`TopicSource`. Modules that need Spark
-are loaded on first use, so that subscribers work without it. Source: ``docs/pubsub.md#where-it-comes-from``.
+A driver runs a :class:`Topic` and publishes each batch with :func:`publish`. Another program receives the batches with
+:func:`subscribe`, or forwards them to another Spark application with a :class:`TopicSource`. Modules that need Spark
+are imported on first use, so that a subscriber works without Spark. Source: ``docs/pubsub.md#where-it-comes-from``.
 """
 
 from __future__ import annotations

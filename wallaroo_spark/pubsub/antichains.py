@@ -1,4 +1,4 @@
-"""The two frontiers: sets of times of which none is before another.
+"""Lower and upper frontiers of a topic, as antichains: sets of times in which no time is before another.
 
 Source: ``docs/pubsub.md#times``.
 """
@@ -12,12 +12,13 @@ from wallaroo_spark.errors import PubSubError
 from wallaroo_spark.pubsub.times import Time, at_or_before, key
 
 Changes = list[tuple[Time, int]]
-"""Updates to a frontier, (time, how many more of it); those that have effect are +1 and -1."""
+"""Changes of a frontier as (time, change of its count). Changes that :meth:`MinimalAntichain.update` returns are +1 or
+-1."""
 
 
 def minimal(times: Iterable[Time]) -> list[Time]:
-    """Those of ``times`` that none of the others is before, each once, in a fixed order."""
-    # Sorted so, nothing that is before a time comes behind it.
+    """Return the minimal elements of ``times``, without duplicates, in a fixed order."""
+    # ``key`` sorts every time behind all times that are before it, so one pass finds the minimal ones.
     found: list[Time] = []
     for time in sorted(set(times), key=key):
         if not any(at_or_before(other, time) for other in found):
@@ -26,9 +27,9 @@ def minimal(times: Iterable[Time]) -> list[Time]:
 
 
 class MinimalAntichain:
-    """A lower frontier: the minimal ones of a multiset of times, kept up to date by changes to the multiset.
+    """A lower frontier: the minimal elements of a multiset of times, kept up to date by changes of the counts.
 
-    Several sources can hold the same time: it stays until the last of them has given it up.
+    Several partitions can hold the same time. It stays in the multiset until its count is zero.
     """
 
     def __init__(self, times: Iterable[Time] = ()) -> None:
@@ -52,13 +53,14 @@ class MinimalAntichain:
 
     @property
     def held(self) -> dict[Time, int]:
-        """How many of each time there are, behind the frontier as well as in it."""
+        """The count of each time in the multiset, including times that are not minimal."""
         return dict(self._counts)
 
     def update(self, changes: Iterable[tuple[Time, int]]) -> Changes:
-        """Apply changes, all at once, and return those that the frontier shows: first what left it, then what came.
+        """Apply all changes at once. Return the resulting changes of the frontier: removed times (-1), then new ones
+        (+1).
 
-        Raises :class:`PubSubError`, and changes nothing, when more of a time would be given up than there are.
+        Raises :class:`PubSubError`, and changes nothing, when a count would become negative.
         """
         counts = self._counts.copy()
         for time, change in changes:
@@ -76,12 +78,12 @@ class MinimalAntichain:
         return gone + [(time, 1) for time in after if time not in before]
 
     def may_see(self, time: Time) -> bool:
-        """Whether something at ``time`` may still come: an element is at or before it."""
+        """Whether data at ``time`` may still arrive: some element is at or before it."""
         return any(at_or_before(element, time) for element in self._elements)
 
 
 class MaximalAntichain:
-    """An upper frontier: the maximal ones of the times that were inserted."""
+    """An upper frontier: the maximal elements of the inserted times."""
 
     def __init__(self, times: Iterable[Time] = ()) -> None:
         self._elements: list[Time] = []
@@ -103,7 +105,7 @@ class MaximalAntichain:
         return tuple(sorted(self._elements, key=key))
 
     def insert(self, time: Time) -> bool:
-        """Add a time and drop what is before it; False when it is itself at or before an element."""
+        """Add a time and drop the elements before it. Returns False when an element already covers ``time``."""
         if self.covers(time):
             return False
         self._elements = [element for element in self._elements if not at_or_before(element, time)]
@@ -115,5 +117,5 @@ class MaximalAntichain:
         return any(at_or_before(time, element) for element in self._elements)
 
     def drop_passed(self, lower: MinimalAntichain) -> None:
-        """Drop the elements that the lower frontier has passed: nothing at or before them comes any more."""
+        """Drop the elements that the lower frontier has passed, because no data at or before them arrives any more."""
         self._elements = [element for element in self._elements if lower.may_see(element)]

@@ -1,4 +1,4 @@
-"""The items that a subscription gives to an application."""
+"""The items that a subscription delivers to an application."""
 
 from __future__ import annotations
 
@@ -10,36 +10,40 @@ from wallaroo_spark.pubsub.times import Time
 
 @dataclass(frozen=True)
 class Epoch:
-    """Some rows of an epoch: ``batch`` is a ``pyarrow.RecordBatch``, and came from one ``partition`` of the topic.
+    """Rows of one epoch from one partition.
 
-    An epoch can have several of these, behind each other; it is whole when a :class:`Frontier` has passed it.
+    An epoch can consist of several of these in a row. It is complete when a :class:`Frontier` has passed it.
     """
 
     epoch: Time
+    """Time of the rows: a batch id, or a tuple that begins with one."""
     partition: int
+    """Partition of the topic that sent the rows."""
     batch: Any = field(repr=False)
+    """The rows, a ``pyarrow.RecordBatch``."""
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """The lower frontier of the topic has moved: the least times that may still come.
-
-    Everything before it has been given to the application. ``changes`` are what left it (-1) and what came (+1).
-    """
+    """The lower frontier of the topic has moved. Everything before it has been delivered to the application."""
 
     frontier: tuple[Time, ...]
+    """The least times that may still arrive."""
     changes: tuple[tuple[Time, int], ...]
+    """The times that left the frontier (-1) and the times that entered it (+1)."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a subscription is: it has given everything before ``time`` of the history called ``identity``.
+    """The progress of a subscription: it has delivered everything before ``time``.
 
-    Another subscription can go on from it, while the topic keeps what follows; see ``resume``.
+    Another subscription can continue from it with ``resume``, as long as the topic retains the batches that follow.
     """
 
     identity: str
+    """Identity of the topic's history."""
     time: Time
+    """The least time that was not delivered."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Lost:
     reason: str
     """The last failure, as a sentence."""
     seconds: float
-    """How long it has been lost."""
+    """Seconds since the partition was lost."""
 
 
 Item = Epoch | Frontier

@@ -1,10 +1,10 @@
-"""The messages between publishers and subscribers, and their bytes.
+"""The messages between publishers and subscribers, and their encoding.
 
-A message is a u32 (big-endian) with the length of what follows, and MessagePack objects: ``[tag, []]``, then its
-fields. Each frontier, list of changes and time is wrapped as an array of one. The payload of :class:`Data` is an object
-of its own behind the time, and is left as it came, so that what is filtered is never decoded. Source:
-``docs/pubsub.md#on-the-wire``; the tags and the wrapping are those of Strymon's own implementation. :class:`Closed` and
-:class:`SubscriberHello` are this project's additions.
+A message is a u32 (big-endian) with the length of the rest, followed by MessagePack objects: ``[tag, []]``, then the
+fields. Each frontier, list of changes and time is wrapped in an array of one element. The payload of :class:`Data` is a
+separate object behind the time and stays encoded, so that rows which are filtered out are never decoded. Source:
+``docs/pubsub.md#on-the-wire``. The tags and the wrapping are those of Strymon's own implementation. :class:`Closed` and
+:class:`SubscriberHello` are additions of this project.
 """
 
 from __future__ import annotations
@@ -22,88 +22,106 @@ from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.pubsub.times import Time, check, pack, parse
 
 VERSION = "1"
-"""The version of the protocol that a subscriber's hello names; compared whole."""
+"""The protocol version in a subscriber's hello. It must be equal to the publisher's."""
 
 MAX_MESSAGE_BYTES = 64 << 20
-"""Bytes of a message behind its length, at most, unless told otherwise."""
+"""Default limit of a message in bytes, without its length field.
+
+A choice: 16 messages of the size that publishers write (``MESSAGE_BYTES``, 4 MiB), so that only a single row can exceed
+it. It bounds the memory that a peer can make a subscriber reserve.
+"""
 
 MAX_CONTROL_BYTES = 1 << 20
-"""The same for every message that carries no data."""
+"""Limit in bytes of a message without data: a snapshot, an update or a close.
+
+A choice. A frontier of this project's publishers has at most one time for each of the ``retain`` batches and column
+values, a few bytes each; this limit leaves room for other publishers.
+"""
 
 MAX_HELLO_BYTES = 32 << 10
-"""The same for a hello, which any peer may send."""
+"""Limit in bytes of a hello, which a peer sends before it is authenticated.
+
+A choice that follows from its fields: five texts of at most ``MAX_TEXT_BYTES`` (20 KiB together), a partition and a
+time.
+"""
 
 MAX_TEXT_BYTES = 4096
-"""Bytes of a name, a cookie or a reason, at most."""
+"""Limit in bytes of a name, a cookie or a reason. A choice: longer than any file name or token."""
 
 _LENGTH = struct.Struct(">I")
 _TAG_BYTES = 3
 
 
 class Why(StrEnum):
-    """Why a publisher closed a connection."""
+    """Reason code of a publisher's close."""
 
     REFUSED = "refused"
-    """The hello does not fit: cookie, version, topic, partition or identity. Coming back is pointless."""
+    """The hello is not acceptable: cookie, version, topic, partition or identity. Do not retry."""
     SLOW = "slow"
-    """More waits for the subscriber than the publisher keeps for one."""
+    """The subscriber is too slow: more bytes wait for it than the publisher keeps for one subscriber."""
     ENDED = "ended"
-    """The topic has come to its end; everything was sent."""
+    """The topic has ended, and everything was sent."""
     NOT_KEPT = "not-kept"
-    """The epoch to go on from is no longer kept."""
+    """The epoch to resume from is no longer retained."""
     LATER = "later"
-    """The publisher goes away or is full; come back, to it or to its successor."""
+    """The publisher shuts down or is full. Retry, with the same publisher or its successor."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Both frontiers of a publisher, the first message of a connection and only that."""
+    """Both frontiers of a publisher. It is the first message of a connection and is sent only once."""
 
     lower: tuple[Time, ...]
+    """The lower frontier: the least times that may still arrive."""
     upper: tuple[Time, ...]
+    """The upper frontier: the maximal times that the publisher has sent."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """Changes of the lower frontier: (time, +1 or -1)."""
+    """Changes of the lower frontier, as (time, +1 or -1)."""
 
     changes: tuple[tuple[Time, int], ...]
 
 
 @dataclass(frozen=True)
 class Data:
-    """Rows at a time. ``payload`` is MessagePack objects that nobody has decoded yet."""
+    """Rows at one time."""
 
     time: Time
+    """Time of all rows of the message."""
     payload: bytes | memoryview = field(repr=False)
+    """The rows, still encoded as MessagePack; see :mod:`wallaroo_spark.pubsub.row_payloads`."""
 
 
 @dataclass(frozen=True)
 class Closed:
-    """The publisher's last message: it closes, and why, as a code and in words."""
+    """The publisher's last message before it closes the connection."""
 
     why: Why
+    """Reason code."""
     reason: str
+    """Reason as a sentence."""
 
 
 @dataclass(frozen=True)
 class SubscriberHello:
-    """The subscriber's only message."""
+    """The only message that a subscriber sends."""
 
     version: str
-    """Version of the protocol, compared as a whole."""
+    """Protocol version."""
     cookie: str = field(repr=False)
-    """The topic's cookie."""
+    """Cookie that authenticates the subscriber."""
     topic: str
     """Name of the topic."""
     partition: int
-    """Partition that is asked for."""
+    """The requested partition."""
     subscriber: str
-    """Name of the subscriber, for logs."""
+    """Name of the subscriber, for the publisher's log."""
     identity: str | None = None
-    """History that was followed before; None at first."""
+    """Identity of the history that the subscriber followed before; None on the first connection."""
     resume: tuple[Time, ...] = ()
-    """The time to go on from, as a tuple of one; empty: from the next batch."""
+    """The time to continue from, as a tuple of one element. Empty: begin with the next batch."""
 
 
 Message = Snapshot | Update | Data | Closed | SubscriberHello
@@ -112,15 +130,15 @@ _DATA = _TAGS[Data]
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message, its length included.
+    """Encode a message, with its length field.
 
-    Raises :class:`PubSubError` for what no message can carry: a text or a time beyond the limits of this module.
+    Raises :class:`PubSubError` when a text or a time exceeds the limits of this module.
     """
     return b"".join(encode_parts(message))
 
 
 def encode_parts(message: Message) -> tuple[bytes | memoryview, ...]:
-    """The bytes of a message as pieces to be written in order; a payload is one of them, without a copy."""
+    """Encode a message as pieces to be written in this order. A payload is a piece of its own and is not copied."""
     head = msgpack.packb([_TAGS[type(message)], []])
     payload: bytes | memoryview = b""
     match message:
@@ -137,13 +155,14 @@ def encode_parts(message: Message) -> tuple[bytes | memoryview, ...]:
     length = len(head) + len(payload)
     if length >= 1 << 32:
         raise PubSubError(
-            f"a message of {length} bytes does not fit a length of 4; split the rows into smaller batches", bytes=length
+            f"a message of {length} bytes exceeds a length field of 4 bytes; split the rows into smaller batches",
+            bytes=length,
         )
     return (_LENGTH.pack(length) + head, payload) if payload else (_LENGTH.pack(length) + head,)
 
 
 def shortened(reason: str) -> str:
-    """A reason that fits a message."""
+    """Cut a reason to ``MAX_TEXT_BYTES`` bytes."""
     raw = reason.encode("utf-8", "replace")
     return reason if len(raw) <= MAX_TEXT_BYTES else raw[: MAX_TEXT_BYTES - 3].decode("utf-8", "ignore") + "…"
 
@@ -162,11 +181,11 @@ def _hello_fields(hello: SubscriberHello) -> list[Any]:
 
 
 class Decoder:
-    """Takes messages out of bytes that come in any pieces.
+    """Decodes messages from bytes that arrive in pieces of any size.
 
-    ``max_message_bytes`` bounds what is set aside for one message, and is looked at before its body has come; messages
-    without data are bounded by :data:`MAX_CONTROL_BYTES` as well. With ``control_only``, for what subscribers send, no
-    data is let in, and nothing longer than :data:`MAX_HELLO_BYTES`.
+    ``max_message_bytes`` bounds the buffer for one message; it is checked before the body arrives. Messages without
+    data are also bounded by :data:`MAX_CONTROL_BYTES`. With ``control_only``, for the bytes that subscribers send, data
+    is refused, and so is every message longer than :data:`MAX_HELLO_BYTES`.
     """
 
     def __init__(self, *, max_message_bytes: int = MAX_MESSAGE_BYTES, control_only: bool = False) -> None:
@@ -177,20 +196,20 @@ class Decoder:
 
     @property
     def waiting(self) -> int:
-        """Bytes that are held and belong to no whole message yet."""
+        """Buffered bytes that are not yet part of a complete message."""
         return len(self._data) - self._at
 
     def feed(self, data: bytes) -> None:
-        """Take in what was received."""
+        """Append received bytes."""
         if self._at:
             del self._data[: self._at]
             self._at = 0
         self._data += data
 
     def next(self) -> Message | None:
-        """The next message; None when it has not come whole.
+        """Return the next message, or None when it is incomplete.
 
-        Raises :class:`RemoteProtocolError` for one that is too long, of no known kind, or not as its kind must be.
+        Raises :class:`RemoteProtocolError` for a message that is too long, has an unknown tag or has malformed fields.
         """
         length = self._announced()
         begin = self._at + _LENGTH.size
@@ -201,12 +220,12 @@ class Decoder:
         return _decode(body)
 
     def finish(self) -> None:
-        """The peer has ended: raises :class:`RemoteProtocolError` when it did so within a message."""
+        """The peer has ended its stream. Raises :class:`RemoteProtocolError` when a message is incomplete."""
         if self.waiting:
             raise broken(Fault.TRUNCATED_FRAME, f"the stream ends within a message, after {self.waiting} bytes of it")
 
     def _announced(self) -> int | None:
-        """The length of the next message, once enough has come to judge it."""
+        """The length of the next message; None until its length and its tag have arrived."""
         if self.waiting < _LENGTH.size:
             return None
         length: int = _LENGTH.unpack_from(self._data, self._at)[0]
@@ -230,7 +249,7 @@ def _too_long(length: int, most: int) -> str:
 
 def _tag(head: bytes) -> int:
     if head[0] != 0x92 or head[1] not in _TAGS.values() or head[2] != 0x90:
-        raise broken(Fault.UNKNOWN_TAG, f"a message begins with {head.hex()}, which is the tag of none")
+        raise broken(Fault.UNKNOWN_TAG, f"a message begins with {head.hex()}, which is no known tag")
     return head[1]
 
 
@@ -238,7 +257,7 @@ def _decode(body: bytes) -> Message:
     tag = body[1]
     unpacker = msgpack.Unpacker(None, raw=False, strict_map_key=False, max_buffer_size=len(body))
     if tag == _DATA:
-        # The time is small; the payload stays as it is.
+        # Only the time is decoded here; the payload stays encoded.
         head = body[_TAG_BYTES : _TAG_BYTES + 1024]
         unpacker.feed(head)
         time = parse(_only(_object(unpacker, "the time of data"), "the time of data"), "the time of data")
@@ -257,7 +276,7 @@ def _object(unpacker: msgpack.Unpacker, what: str) -> Any:
     except msgpack.OutOfData:
         raise broken(Fault.TRUNCATED_FRAME, f"a message ends within {what}") from None
     except (ValueError, msgpack.UnpackException, RecursionError, TypeError) as error:
-        # The parser's message may repeat the peer's bytes, which may contain a cookie.
+        # The parser's own message may quote the peer's bytes, which may contain a cookie.
         raise broken(Fault.INVALID_TEXT, f"{what} is not MessagePack: {type(error).__name__}") from None
 
 
@@ -297,7 +316,7 @@ def _closed(unpacker: msgpack.Unpacker) -> Message:
 
 
 def _hello(unpacker: msgpack.Unpacker) -> Message:
-    # Nothing of it is repeated in an error: its second field is the cookie.
+    # Errors do not quote a hello, because its second field is the cookie.
     fields = _object(unpacker, "a hello")
     match fields:
         case [str(version), str(cookie), str(topic), int(partition), str(name), str() | None as identity, resume]:

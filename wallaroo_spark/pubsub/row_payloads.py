@@ -1,6 +1,6 @@
-"""Rows on the wire: one MessagePack binary that holds an Arrow IPC stream, the schema and one batch of rows.
+"""Rows on the wire: one MessagePack binary with an Arrow IPC stream of the schema and one record batch.
 
-Every message has its schema with it, so that each can be read for itself. Source: ``docs/pubsub.md#on-the-wire``;
+Every message contains the schema, so that each message can be decoded alone. Source: ``docs/pubsub.md#on-the-wire``;
 ``docs/pubsub.md``.
 """
 
@@ -14,32 +14,32 @@ import pyarrow as pa
 from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.sidecar.arrow_ipc import as_arrow_stream
 
-# First byte of a MessagePack binary → bytes of the length behind it.
+# First byte of a MessagePack binary → size in bytes of the length field behind it.
 _BINARIES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 
 
 def pack_rows(rows: pa.RecordBatch) -> bytes:
-    """A batch of rows as the payload of a data message."""
+    """Encode a record batch as the payload of a data message."""
     packed: bytes = msgpack.packb(as_arrow_stream(rows))
     return packed
 
 
 def unpack_rows(payload: bytes | memoryview) -> pa.RecordBatch:
-    """The rows of a payload, without a copy; their buffers are checked, since a peer has written them.
+    """Decode a payload without copying. Arrow's buffers are validated, because a peer has written them.
 
-    Raises :class:`RemoteProtocolError` for what is not one binary with one batch of rows.
+    Raises :class:`RemoteProtocolError` when the payload is not one binary with exactly one record batch.
     """
     try:
         with pa.ipc.open_stream(pa.py_buffer(_binary(memoryview(payload)))) as reader:
             batches = list(reader)
             rows = batches[0] if batches else _none_of(reader.schema)
         rows.validate(full=True)
-        # Names are decoded when they are asked for.
+        # Arrow decodes column names only on access, so that access is part of the check.
         _ = rows.schema.names, str(rows.schema)
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         raise broken(Fault.INVALID_TEXT, f"rows are not an Arrow IPC stream: {str(error)[:200]}") from None
     if len(batches) > 1:
-        raise broken(Fault.OVERLONG_FRAME, f"a message has {len(batches)} batches of rows, and one is what it may have")
+        raise broken(Fault.OVERLONG_FRAME, f"a message has {len(batches)} record batches; expected exactly one")
     return rows
 
 

@@ -1,7 +1,7 @@
-"""Logical times of a topic: which is at or before which, and how they are read from a message.
+"""Logical times of a topic: their partial order, and their encoding in messages.
 
-A time is an integer, a tuple of times (compared component by component: a product) or None, the unit, of which there is
-only one. Times of one topic have one shape. Source: ``docs/pubsub.md#times``.
+A time is an integer, a tuple of times (compared component by component: product order) or None, the unit time, which is
+equal only to itself. All times of one topic have the same shape. Source: ``docs/pubsub.md#times``.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from wallaroo_spark.protocol.faults import Fault, broken
 Time = int | tuple["Time", ...] | None
 
 Key = int | tuple["Key", ...]
-"""The type of :func:`key`."""
+"""Type of the sort keys of :func:`key`."""
 
 LEAST_INTEGER = -(1 << 63)
+"""The least integer that a MessagePack message can carry."""
 GREATEST_INTEGER = (1 << 64) - 1
-"""The integers that a message can carry."""
+"""The greatest integer that a MessagePack message can carry."""
 
 MOST_COMPONENTS = 16
-"""Components of a tuple, at most."""
+"""Limit of the components of a tuple. A choice; this project's topics use 2."""
 
 DEEPEST = 4
-"""Tuples within tuples, at most."""
+"""Limit of the nesting of tuples. A choice; this project's topics use 1. It bounds the parser's recursion."""
 
 MOST_NUMBERS = 64
-"""Integers and units in all of a time, at most."""
+"""Limit of the integers and units in one time. A choice; it bounds the work of one comparison."""
 
 
 def at_or_before(earlier: Time, later: Time) -> bool:
     """Whether ``earlier`` ≤ ``later`` in the partial order.
 
-    Raises :class:`PubSubError` for times of different shapes, which no order relates.
+    Raises :class:`PubSubError` for times of different shapes, which are not comparable.
     """
     if type(earlier) is int and type(later) is int:
         return earlier <= later
@@ -49,7 +50,7 @@ def at_or_before(earlier: Time, later: Time) -> bool:
 
 
 def key(time: Time) -> Key:
-    """A sort key: every time comes after all times that are before it, in the same order everywhere."""
+    """A sort key that is the same everywhere: every time sorts after all times that are before it."""
     if time is None:
         return 0
     if isinstance(time, tuple):
@@ -58,40 +59,40 @@ def key(time: Time) -> Key:
 
 
 def least(like: Time) -> Time:
-    """The bottom of the times that have the shape of ``like``: zero in each place, since epochs count from zero."""
+    """The least time of the shape of ``like``: zero in each place, because epochs count from zero."""
     if isinstance(like, tuple):
         return tuple(least(component) for component in like)
     return None if like is None else 0
 
 
 def same_shape(one: Time, other: Time) -> bool:
-    """Whether two times can be compared."""
+    """Whether two times are comparable."""
     return least(one) == least(other)
 
 
 def batch_of(time: Time) -> int:
-    """The batch a published time belongs to: an integer itself, the first component of a tuple.
+    """The batch of a published time: an integer itself, or the first component of a tuple.
 
-    Raises :class:`PubSubError` for a time that is neither.
+    Raises :class:`PubSubError` for any other time.
     """
     first = time[0] if isinstance(time, tuple) and time else time
     if type(first) is not int:
-        raise PubSubError(f"the time {time!r} names no batch; expected a batch id, or a tuple that begins with one")
+        raise PubSubError(f"the time {time!r} has no batch; expected a batch id, or a tuple that begins with one")
     return first
 
 
 def start_of(batch: int, *, product: bool) -> Time:
-    """The least time of a batch: its id, and in product time ``(id, 0)``."""
+    """The least time of a batch: its id, or ``(id, 0)`` with ``product``."""
     return (batch, 0) if product else batch
 
 
 def end_of(batch: int, *, product: bool) -> Time:
-    """A time that no time of a batch is beyond."""
+    """An upper bound of the times of a batch."""
     return (batch, GREATEST_INTEGER) if product else batch
 
 
 def check(time: Time) -> Time:
-    """The time itself, when a message can carry it. Raises :class:`PubSubError` naming the value and the limit."""
+    """Return the time if a message can carry it. Raises :class:`PubSubError` with the value and the limit otherwise."""
     if isinstance(time, tuple):
         if not 1 <= len(time) <= MOST_COMPONENTS or _depth(time) > DEEPEST or _numbers(time) > MOST_NUMBERS:
             raise PubSubError(
@@ -105,12 +106,14 @@ def check(time: Time) -> Time:
 
 
 def pack(time: Time) -> Any:
-    """A time as MessagePack values: integers, arrays and nil."""
+    """Convert a time to MessagePack values: integers, arrays and nil."""
     return [pack(component) for component in time] if isinstance(time, tuple) else time
 
 
 def parse(value: Any, what: str) -> Time:
-    """A time from the values of a message. Raises :class:`RemoteProtocolError` for what is none, naming ``what``."""
+    """Convert MessagePack values to a time. Raises :class:`RemoteProtocolError`, which names ``what``, if they are
+    none.
+    """
     time: Time = _parse(value, DEEPEST)
     if time is _NONE or _numbers(time) > MOST_NUMBERS:
         raise broken(

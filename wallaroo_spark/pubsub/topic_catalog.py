@@ -1,12 +1,12 @@
-"""TopicCatalog as Redis knows them: what a topic is, where its partitions are served, and how far they are.
+"""The catalog of topics in Redis: each topic's description, its publishers' addresses and their progress.
 
-Keys, all of one topic and with its name in the hash tag, beside those that the topic's :class:`Registry` has for its
-leases and its lock:
+Keys of one topic have its name in the hash tag. They stand beside the keys of the topic's :class:`Registry`, which
+holds its leases and its lock:
 
 - ``wallaroo:{topic:NAME}:record``       JSON of a :class:`TopicRecord`, expiring
-- ``wallaroo:{topic:NAME}:standing:P``   JSON of a :class:`PublisherProgress`, expiring
+- ``wallaroo:{topic:NAME}:standing:P``   JSON of a :class:`PublisherProgress` of partition P, expiring
 
-Nothing of it is durable: the driver and the publishers write it again a few times within each lease. Source:
+None of this is durable: the driver and the publishers write it again several times within each lease. Source:
 ``docs/pubsub.md#following-a-topic``.
 """
 
@@ -27,7 +27,12 @@ from wallaroo_spark.registry.connection import RedisConnection
 T = TypeVar("T")
 
 LEASE_SECONDS = 10.0
+"""Default length of a lease, and lifetime of the entries here, in seconds.
+
+A choice: it bounds the time without service after a publisher dies; a third of it is the interval of renewal.
+"""
 _SCAN_COUNT = 1000
+"""Keys that one ``SCAN`` step examines. A choice: it bounds one step's work inside Redis."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +42,23 @@ class TopicRecord:
     name: str
     """Name of the topic."""
     partitions: int
-    """Number of its publishers."""
+    """Number of publishers."""
     identity: str
-    """Name of its history: epochs of two histories have nothing to do with each other."""
+    """Identity of its history. Epochs of different histories are not related."""
     product: bool
-    """Whether times are pairs of batch and column."""
+    """Whether times are pairs (batch, value of a column)."""
     schema: bytes
-    """Schema of the rows as an Arrow IPC message; empty before anything was published."""
+    """Schema of the rows as an Arrow IPC message; empty before the first publication."""
     owner: str
-    """The driver that runs the topic."""
+    """Name of the driver that runs the topic."""
 
     def to_json(self) -> str:
-        """The record as Redis has it."""
+        """Encode the record as its value in Redis."""
         return json.dumps({**vars(self), "schema": base64.b64encode(self.schema).decode()})
 
     @classmethod
     def from_json(cls, text: str) -> TopicRecord:
-        """Read what was kept. Raises ``ValueError``, ``KeyError`` or ``TypeError`` when that is no record."""
+        """Decode a value from Redis. Raises ``ValueError``, ``KeyError`` or ``TypeError`` when it is malformed."""
         values = json.loads(text)
         return cls(
             name=str(values["name"]),
@@ -67,14 +72,16 @@ class TopicRecord:
 
 @dataclass(frozen=True)
 class PublisherProgress:
-    """How far a partition's publisher is: the newest epoch (a batch) it has sent, and how many subscribers it has."""
+    """The progress of a partition's publisher."""
 
     newest: int | None
+    """The newest batch that it may send; None before the first."""
     subscribers: int
+    """Number of its subscribers."""
 
     @classmethod
     def from_json(cls, text: str) -> PublisherProgress:
-        """Read what was kept. Raises ``ValueError``, ``KeyError`` or ``TypeError`` when that is none."""
+        """Decode a value from Redis. Raises ``ValueError``, ``KeyError`` or ``TypeError`` when it is malformed."""
         values = json.loads(text)
         newest = values["newest"]
         return cls(None if newest is None else int(newest), int(values["subscribers"]))
@@ -82,12 +89,12 @@ class PublisherProgress:
 
 @dataclass(frozen=True)
 class ServedPartition:
-    """Where a partition is served now."""
+    """The current publisher of a partition."""
 
     partition: int
     """Partition of the topic."""
     address: str
-    """``host:port`` of its publisher."""
+    """``host:port`` of the publisher."""
     generation: int
     """Generation of the publisher's lease."""
     holder: str
@@ -97,7 +104,7 @@ class ServedPartition:
 
 
 def checked_name(name: str) -> str:
-    """A topic's name, which also names files. Raises :class:`ConfigurationError` for one that cannot."""
+    """Return the name if it is valid; it becomes part of file names. Raises :class:`ConfigurationError` otherwise."""
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}", name):
         raise ConfigurationError(
             f"topic name {name!r}: use 1 to 100 letters, digits, dots, dashes and underscores, and no dot in front",
@@ -107,14 +114,14 @@ def checked_name(name: str) -> str:
 
 
 def leases_of(url: str, name: str, lease_seconds: float = LEASE_SECONDS, attempts: int = 5) -> Registry:
-    """The registry of one topic: a lease a partition, and the lock of the driver that runs it."""
+    """The registry of one topic: a lease for each partition, and the lock of the driver that runs the topic."""
     return Registry(url, f"topic:{checked_name(name)}", lease_seconds=lease_seconds, attempts=attempts)
 
 
 class TopicCatalog:
-    """All topics of a Redis. Safe to share between threads; every call blocks, and may raise :class:`RegistryError`.
+    """All topics in a Redis. Thread-safe; every call blocks and may raise :class:`RegistryError`.
 
-    ``url`` is that of the registry; ``lease_seconds`` is how long what is said here lasts without being said again.
+    ``url`` is the registry's URL; ``lease_seconds`` is the lifetime of the entries, unless they are written again.
     """
 
     def __init__(self, url: str, *, lease_seconds: float = LEASE_SECONDS, attempts: int = 5) -> None:
@@ -143,14 +150,14 @@ class TopicCatalog:
             registry.close()
 
     def announce(self, record: TopicRecord) -> None:
-        """Publish the description of a topic, in place of the previous one.
+        """Publish the description of a topic; it replaces the previous one.
 
-        For the driver that has the topic's lock.
+        Only the driver that holds the topic's lock may call it.
         """
         self._set(f"announce topic {record.name!r}", _key(record.name, "record"), record.to_json())
 
     def withdraw(self, name: str) -> None:
-        """The topic has ended."""
+        """Delete the description of a topic that has ended."""
         self._connection.call(f"withdraw topic {name!r}", lambda: self._connection.client.delete(_key(name, "record")))
 
     def find(self, name: str) -> TopicRecord | None:
@@ -158,7 +165,7 @@ class TopicCatalog:
         return self._get(f"look up topic {name!r}", _key(checked_name(name), "record"), TopicRecord.from_json)
 
     def names(self) -> list[str]:
-        """The topics that run now, sorted."""
+        """The names of all running topics, sorted."""
         pattern = _key("*", "record")
         found = self._connection.call(
             "list the topics",
@@ -167,12 +174,12 @@ class TopicCatalog:
         front, end = pattern.split("*")
         return sorted({str(key).removeprefix(front).removesuffix(end) for key in found})
 
-    def report(self, name: str, partition: int, standing: PublisherProgress) -> None:
-        """Say how far a partition's publisher is."""
-        self._set(f"report on topic {name!r}", _key(name, f"standing:{partition}"), json.dumps(vars(standing)))
+    def report(self, name: str, partition: int, progress: PublisherProgress) -> None:
+        """Publish the progress of a partition's publisher."""
+        self._set(f"report on topic {name!r}", _key(name, f"standing:{partition}"), json.dumps(vars(progress)))
 
     def served(self, name: str) -> dict[int, ServedPartition]:
-        """Where the partitions of a topic are served now, by partition; those that nobody serves are left out."""
+        """The current publishers of a topic by partition, without partitions that have none."""
         if name not in self._leases:
             self._leases[name] = leases_of(self._url, name, self._lease_seconds, self._attempts)
         leases = {part: lease for part, lease in self._leases[name].leases().items() if lease.connect}

@@ -175,7 +175,7 @@ def test_rows_behind_a_gap_are_dropped_and_the_next_vote_knows() -> None:
     assert pair.to_sink(encoded(row(107, b"abc"), row(110, b"de"))) == []
     assert pair.sink.offset == 100
     pair.to_sink(encoded(control(Phase1("t", (Range(1, 100, 112),)))))
-    assert pair.sink.gap() == "MESSAGE 107 follows 100: what lies between did not arrive"
+    assert pair.sink.gap() == "MESSAGE 107 follows 100: the bytes between them did not arrive"
     pair.sink.control(Reply("t", False))
     pair.to_sink(encoded(control(Phase2("t", False))))
     assert taken(pair.to_sink(encoded(row(100, b"whole")))) == b"whole"
@@ -186,7 +186,7 @@ def test_an_id_behind_the_row_is_told_from_other_gaps() -> None:
     pair = Linked(100).open()
     pair.to_sink(encoded(row(103, b"abc")))
 
-    assert "its id is the offset behind the row, and is to be the one in front of it" in pair.sink.gap()
+    assert "its id is the offset behind the row, and must be the offset in front of it" in pair.sink.gap()
 
 
 def test_rows_follow_what_is_decided_of_another_session() -> None:
@@ -205,7 +205,7 @@ def test_rows_that_came_before_such_a_decision_follow_nothing() -> None:
     pair.sink.decided(140)
 
     assert (pair.sink.committed, pair.sink.offset) == (140, 140)
-    assert pair.sink.gap() == "rows came before the decision that the output ends at 140"
+    assert pair.sink.gap() == "rows arrived before the decision after which the output ends at 140"
 
 
 @pytest.mark.parametrize("reference", [0, 90, 110, NOTHING_PROCESSED])
@@ -358,7 +358,7 @@ def test_the_end_of_a_stream_and_an_error_are_passed_on() -> None:
         (lambda pair: pair.sink.control(Reply("t", True)), "REPLY for 't', and PHASE1 was for ''"),
         (lambda pair: pair.sink.ok(), "OK cannot be sent by a sink in state streaming"),
         (lambda pair: (pair.worker.control(Phase1("t")), pair.worker.rows([b"x"])), "rows while transaction 't'"),
-        (lambda pair: (pair.worker.rows([b"x"]), pair.worker.begin(0)), "said before the first of them"),
+        (lambda pair: (pair.worker.rows([b"x"]), pair.worker.begin(0)), "set it before"),
     ],
 )
 def test_what_we_must_not_say_is_refused_here(act: Callable[[Linked], Any], match: str) -> None:

@@ -123,13 +123,13 @@ def test_what_a_predecessor_sent_of_batches_not_kept_counts_as_sent() -> None:
 @pytest.mark.parametrize(
     ("fields", "why", "says"),
     [
-        ({"version": "2"}, Why.REFUSED, "version '2' is not spoken"),
+        ({"version": "2"}, Why.REFUSED, "version '2' is not supported"),
         ({"cookie": "open"}, Why.REFUSED, "the cookie is not the one"),
         ({"cookie": ""}, Why.REFUSED, "the cookie is not the one"),
         ({"cookie": "\udc80"}, Why.REFUSED, "the cookie is not the one"),
         ({"topic": "others"}, Why.LATER, "not partition 0 of 'others'"),
         ({"partition": 1}, Why.LATER, "partition 0 of topic 'totals' is served here, not partition 1"),
-        ({"identity": "query-0"}, Why.REFUSED, "was begun anew"),
+        ({"identity": "query-0"}, Why.REFUSED, "was started anew"),
         ({"resume": ((3, 0),)}, Why.REFUSED, "has no epoch that begins at"),
         ({"resume": (None,)}, Why.REFUSED, "has no epoch that begins at"),
         ({"resume": (-1,)}, Why.NOT_KEPT, "batch -1 is needed"),

@@ -138,8 +138,8 @@ def test_what_is_no_longer_kept_is_said(stage: Stage) -> None:
     ("fields", "said"),
     [
         ({"cookie": "guess"}, "the cookie is not the one of this topic"),
-        ({"version": "0"}, "version '0' is not spoken here, '1' is"),
-        ({"identity": "another"}, "topic 'totals' was begun anew"),
+        ({"version": "0"}, "protocol version '0' is not supported; '1' is"),
+        ({"identity": "another"}, "topic 'totals' was started anew"),
     ],
 )
 def test_who_does_not_fit_is_told_why(stage: Stage, fields: dict[str, Any], said: str) -> None:
@@ -158,7 +158,7 @@ def test_who_does_not_fit_is_told_why(stage: Stage, fields: dict[str, Any], said
     ("data", "said"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", "a message of 1195725856 bytes is announced"),
-        (encode(Update(((0, 1),))), "a Update message came where a hello, and nothing behind it, was expected"),
+        (encode(Update(((0, 1),))), "expected a hello and no bytes behind it, and received a Update message"),
         (encode(Data(1, b"\xc0")), "a subscriber sends no data"),
         (b"\x00\x00\x00\x04\x92\x04\x90\x01", "a hello is not an array of its seven fields"),
     ],
@@ -328,7 +328,7 @@ def test_a_checkpoint_that_is_made_anew_ends_the_publisher(stage: Stage) -> None
         assert client.take() == Snapshot((2,), ())
         stage.checkpoint.remove("commits/1")
 
-        with pytest.raises(PubSubError, match="batch 1 was committed, and the newest is 0 now"):
+        with pytest.raises(PubSubError, match="batch 1 was committed, and now the newest is 0"):
             eventually(lambda: not thread.alive(0.1))
         (closed,) = client.take_all()
 

@@ -88,7 +88,7 @@ def test_what_a_batch_publishes_is_seen_once_whatever_happens_to_the_batch(
 
     def each(frame: DataFrame, number: int) -> None:
         publish(frame.repartition(3), "totals")
-        with pytest.raises(PubSubError, match=f"batch {number} has been published on topic 'totals'"):
+        with pytest.raises(PubSubError, match=f"batch {number} was published on topic 'totals' already"):
             publish(frame, "totals", epoch=number)
         if fail[0]:
             raise RuntimeError("the batch fails behind its publishing")
@@ -180,11 +180,11 @@ def test_times_of_a_batch_and_a_column(spark: SparkSession, lines: Lines, tmp_pa
         refused: dict[Any, str] = {
             None: "the times of topic 'totals' are pairs of a batch and a column; name the column with epoch=",
             7: "the times of topic 'totals' are pairs",
-            (-1, "id"): "epoch -1 is no batch id; Spark counts batches from 0",
-            "n": "Spark does not say which batch this is, for topic 'totals'; call publish inside foreachBatch",
+            (-1, "id"): "epoch -1 is not a batch id; Spark counts batches from 0",
+            "n": "Spark does not report the running batch, for topic 'totals'; call publish inside foreachBatch",
             (9, "m"): "epoch column 'm' is not among the columns id, text",
             (9, "text"): "epoch column text is string; a part of a time is an integer from 0, so cast it",
-            1.5: "epoch 1.5 names no time; give a batch id, a column",
+            1.5: "epoch 1.5 is not a time; give a batch id, a column",
             (9, 9): r"epoch \(9, 9\) names no time",
             (9, "id"): "topic 'totals' has the columns n: int64, and this batch has id: int64, text: string; select",
         }

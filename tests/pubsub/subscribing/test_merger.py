@@ -183,11 +183,11 @@ def test_a_publisher_that_does_not_go_on_where_it_was_asked_is_refused() -> None
 
 
 def test_what_cannot_be_meant_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="has 1 partition or more"):
+    with pytest.raises(ConfigurationError, match="has at least 1 partition"):
         Merger(0)
     with pytest.raises(ConfigurationError, match="different shapes"):
         Merger(1, beyond=(1,), resume=((1, 0),))
     merger = Merger(1)
     fed(merger, (0, Snapshot(((0, 1), (1, 0)), ())))
-    with pytest.raises(PubSubError, match="cannot go on from one time"):
+    with pytest.raises(PubSubError, match="and a hello has one time"):
         merger.resume(0)

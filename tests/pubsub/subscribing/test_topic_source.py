@@ -164,7 +164,7 @@ def test_what_cannot_be_meant_is_refused_at_once(catalog: Catalog) -> None:
         source(catalog, value="csv")
     with pytest.raises(TypeError, match=r"TopicSource\(\) has no setting 'atomic'"):
         source(catalog, atomic=False)
-    with pytest.raises(PubSubError, match="topic 'others' is not published"):
+    with pytest.raises(PubSubError, match="topic 'others' has no publisher"):
         TopicSource("others", registry=catalog, wait=0.01)
 
 

@@ -230,5 +230,7 @@ def test_a_worker_that_begins_anew_is_told_what_is_there(server: ServingSink) ->
         worker.settled()
     with OtherWorker("w", server.port) as anew:
         anew.rows(b"x")
-        assert anew.error().startswith("MESSAGE 0, and the output has 7 bytes with what came, 7 of them committed")
+        assert anew.error().startswith(
+            "MESSAGE 0, and the output has 7 bytes with all rows of this session, 7 of them committed"
+        )
     assert server.shown() == {"w": b"seven b"}

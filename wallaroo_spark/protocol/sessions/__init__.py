@@ -1,1 +1,1 @@
-"""The two sides of a session as pure machines: their states, their streams and their credits."""
+"""The two sides of a session as pure machines: session states, stream states and credits."""

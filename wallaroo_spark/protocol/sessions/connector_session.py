@@ -30,7 +30,7 @@ _EOS = int(Flags.EOS)
 
 
 class ConnectorSession(Session):
-    """A session as the connector holds it. Methods that send return the bytes to write.
+    """The connector's side of a session. Methods that send return the bytes to write.
 
     They raise :class:`LocalProtocolError` when the state of the session or of the stream does not allow the frame.
     """
@@ -51,11 +51,11 @@ class ConnectorSession(Session):
         """The most bytes that a frame may have behind its length."""
 
     def hello(self, *, version: str, cookie: bytes, program: str, instance: str) -> bytes:
-        """HELLO, the first frame."""
+        """Send HELLO, the first frame."""
         return self._send(Hello(version, cookie, program, instance))
 
     def notify(self, stream_id: int, name: str, ref: int = 0) -> bytes:
-        """NOTIFY; takes one credit, into debt if need be."""
+        """Send NOTIFY. It takes one credit, and the credits may become negative."""
         if self.state is not SessionState.STREAMING:
             raise LocalProtocolError(f"NOTIFY cannot be sent in state {self.state}")
         try:
@@ -66,7 +66,7 @@ class ConnectorSession(Session):
         return self._send(Notify(stream_id, name, ref))
 
     def message(self, message: Message) -> bytes:
-        """MESSAGE; takes one credit, which must be there."""
+        """Send one MESSAGE. It needs one credit."""
         data = encode_message(self._revision, message)
         self._move(Message)
         if len(data) - LENGTH_BYTES > self.max_frame_bytes:
@@ -80,7 +80,7 @@ class ConnectorSession(Session):
         return data
 
     def messages(self, run: EncodedRun) -> bytes:
-        """Many MESSAGEs of one stream; takes a credit for each, which must be there. Either all are sent or none."""
+        """Send many MESSAGEs of one stream. They need one credit each; either all are sent or none."""
         self._move(Message)
         if len(run.data) - LENGTH_BYTES > self.max_frame_bytes:
             for message_id, size in zip(run.ids, run.frame_sizes(), strict=True):
@@ -95,7 +95,7 @@ class ConnectorSession(Session):
         return run.data
 
     def end_of_stream(self, stream_id: int, last_id: int) -> bytes:
-        """Whatever closes a stream in this revision; ``last_id`` is the id of its last message."""
+        """Send the frame that closes a stream in this revision; ``last_id`` is the id of the stream's last message."""
         frame = self._revision.end_of_stream(stream_id, last_id)
         if isinstance(frame, Message):
             return self.message(frame)
@@ -109,7 +109,7 @@ class ConnectorSession(Session):
         return isinstance(self._revision.end_of_stream(0, 0), Message)
 
     def next_event(self) -> Frame | None:
-        """The worker's next frame, already applied to credits and streams; None when more bytes are needed."""
+        """Return the worker's next frame, applied to credits and streams already; None when more bytes are needed."""
         raw = self._next(_NOT_A_TAG)
         if raw is None:
             return None
@@ -139,7 +139,7 @@ class ConnectorSession(Session):
                 self.streams.restart()
 
     def is_open(self, stream_id: int) -> bool:
-        """Whether messages of this stream may be sent (given credit)."""
+        """Whether messages of this stream may be sent, given enough credits."""
         return self.streams.get(stream_id).state is StreamState.OPEN
 
     def _too_long(self, stream_id: int, message_id: int | None, size: int) -> LocalProtocolError:

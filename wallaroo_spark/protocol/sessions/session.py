@@ -1,4 +1,4 @@
-"""The common part of both roles of a session: bytes in, frames out, states by the table.
+"""The common part of both roles of a session: bytes in, frames out, states by table.
 
 Pure: no socket, thread or clock. The roles are in ``worker_session.py`` and ``connector_session.py``.
 """
@@ -17,17 +17,20 @@ from wallaroo_spark.protocol.sessions.states import SESSION, Role, SessionState,
 from wallaroo_spark.protocol.sessions.streams import SessionStreams
 
 DEFAULT_MAX_FRAME_BYTES = 4 << 20
+"""Default limit of a frame's length in bytes. A choice; see the option ``maxFrameBytes``."""
 DEFAULT_MAX_STREAMS = 65_536
+"""Default limit of the streams of a session. A choice that bounds memory; each has a state and a name."""
 
-# A state in which nothing more is read: what arrives is discarded.
+# States in which received bytes are discarded.
 _DEAF = (SessionState.ERROR, SessionState.RESTARTING, SessionState.DISCONNECTED)
 
 
 class Session:
     """One side of one connection.
 
-    Pass arriving bytes to ``receive``, then call ``next_event`` until it returns None. After a
-    :class:`RemoteProtocolError` the session is in state ERROR: send ``fail(...)`` if it is not None, and close.
+    Pass received bytes to :meth:`receive`, then call ``next_event`` until it returns None. After a
+    :class:`RemoteProtocolError` the session is in state ERROR: send the bytes of :meth:`fail`, unless it returns None,
+    and close the connection.
     """
 
     role: Role
@@ -45,47 +48,47 @@ class Session:
 
     @property
     def streams(self) -> SessionStreams:
-        """The session's streams; there are none before the revision is known."""
+        """The session's streams. Raises :class:`LocalProtocolError` before the revision is recognised."""
         if self._streams is None:
             raise LocalProtocolError("the session has no streams before the peer's revision is recognised")
         return self._streams
 
     @property
     def pending(self) -> int:
-        """Bytes received that are not part of a frame handed out yet."""
+        """Received bytes that are not part of a returned frame."""
         return len(self._buffer)
 
     @property
     def missing(self) -> int:
-        """Bytes that have still to come of the frame that is under way, as far as its header tells."""
+        """Bytes that the incomplete frame still needs, as far as its header tells."""
         return self._buffer.missing
 
     def receive(self, data: bytes) -> None:
-        """Take bytes from the transport; they are discarded once the session has ended."""
+        """Process bytes from the transport. They are discarded once the session has ended."""
         if self.state not in _DEAF:
             self._buffer.feed(data)
 
     def receive_end(self) -> None:
-        """The transport's end. Raises :class:`RemoteProtocolError` when it cuts a frame in two."""
+        """The transport has ended. Raises :class:`RemoteProtocolError` when a frame is incomplete."""
         pending = self.pending if self.state not in _DEAF else 0
         self.close()
         if pending:
             raise broken(Fault.TRUNCATED_FRAME, f"the connection ended within a frame, {pending} bytes into it")
 
     def close(self) -> None:
-        """The transport is gone."""
+        """The transport is closed."""
         self.state = SessionState.DISCONNECTED
         self._buffer.clear()
 
     def error(self, reason: str) -> bytes | None:
-        """An ERROR frame, or None when the peer's revision is not known or the session has ended already."""
+        """Return an ERROR frame; None when the peer's revision is unknown or the session has ended."""
         if self.revision is None or self.state in _DEAF:
             self.state = SessionState.ERROR if self.state is not SessionState.DISCONNECTED else self.state
             return None
         return self._send(Error(reason))
 
     def fail(self, reason: str) -> bytes | None:
-        """The answer to a broken rule: the ERROR frame, also when a :class:`RemoteProtocolError` came first."""
+        """Return the ERROR frame that answers a protocol violation, also after a :class:`RemoteProtocolError`."""
         data = self.revision.encode(Error(reason)) if self.revision and self.state not in _DEAF[1:] else None
         if self.state is not SessionState.DISCONNECTED:
             self.state = SessionState.ERROR
@@ -100,7 +103,7 @@ class Session:
         return data
 
     def _move(self, frame: type[Any]) -> None:
-        """Change to the state that our frame leads to. Raises :class:`LocalProtocolError` where there is none."""
+        """Change to the next state for our frame. Raises :class:`LocalProtocolError` if the table has none."""
         state = SESSION[self.role].get(self.state, {}).get(frame)
         if state is None:
             raise LocalProtocolError(f"{frame_name(frame)} cannot be sent by a {self.role} in state {self.state}")
@@ -110,7 +113,7 @@ class Session:
                 self._buffer.clear()
 
     def _apply(self, stream_id: int, event: StreamEvent) -> None:
-        """Something that we do to a stream. Raises :class:`LocalProtocolError` where its state does not allow it."""
+        """Apply our event to a stream. Raises :class:`LocalProtocolError` where its state does not allow the event."""
         try:
             self.streams.apply(stream_id, event)
         except RemoteProtocolError as error:
@@ -126,7 +129,7 @@ class Session:
             raise
 
     def _allow(self, frame: type[Any]) -> SessionState:
-        """The state that a frame from the peer leads to. Raises :class:`RemoteProtocolError`."""
+        """Return the next state for a peer's frame. Raises :class:`RemoteProtocolError` if the table has none."""
         tables = SESSION[self.peer_role]
         state = tables.get(self.state, {}).get(frame)
         if state is not None:
@@ -137,7 +140,7 @@ class Session:
 
 
 def named_revision(name: str) -> Revision:
-    """The revision of that name. Raises :class:`LocalProtocolError` naming those there are."""
+    """The revision of that name. Raises :class:`LocalProtocolError`, which lists the names, if there is none."""
     revision = REVISIONS.get(name)
     if revision is None:
         raise LocalProtocolError(f"there is no revision {name!r}; there are {', '.join(REVISIONS)}")

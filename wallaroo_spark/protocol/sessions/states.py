@@ -1,4 +1,4 @@
-"""Session and stream states as tables; a missing key is the protocol error.
+"""Session and stream states as tables. A missing key is a protocol error.
 
 ``SESSION[sender][state][frame]`` is the session's next state, ``*_STREAMS[state][event]`` the stream's. The diagrams in
 the documentation are drawn from these tables. Source: ``docs/protocol.md#session-states`` and
@@ -55,7 +55,7 @@ class StreamState(StrEnum):
 
 
 class StreamEvent(StrEnum):
-    """An event that changes a stream's state; EOS stands for the flag and for the frame."""
+    """An event that changes a stream's state. EOS stands for both the flag and the frame."""
 
     NOTIFY = "NOTIFY"
     ACCEPTED = "NOTIFY_ACK(1)"

@@ -1,4 +1,4 @@
-"""The streams of one session: their states, driven by the revision's table.
+"""The streams of one session and their states, driven by the revision's table.
 
 Source: ``docs/protocol.md#stream-states``; ``docs/protocol.md#rewinding``.
 """
@@ -16,36 +16,39 @@ from wallaroo_spark.protocol.sessions.states import StreamEvent, StreamState
 
 @dataclass(slots=True)
 class SessionStream:
-    """One stream as a session knows it."""
+    """One stream in a session."""
 
     stream_id: int
+    """Id of the stream."""
     name: str = ""
-    """The name in its last NOTIFY."""
+    """Name in the last NOTIFY."""
     state: StreamState = StreamState.START
+    """State of the stream."""
     resets: int = 0
-    """NACKs that no NOTIFY has answered yet."""
+    """NACKs that were not yet followed by a NOTIFY."""
     ephemeral: bool | None = None
     """Whether its messages are EPHEMERAL; None before the first message."""
 
 
 class StreamSpan(NamedTuple):
-    """The messages of one stream in a run, by their indexes in the run.
-
-    ``eos`` is the index of its first message with the EOS flag, and ``after_eos`` the index of the first message behind
-    it; ``first_ephemeral`` and ``first_lasting`` are those of its first message with and without EPHEMERAL. None means
-    that there is no such message.
-    """
+    """The messages of one stream in a run, as indexes in the run. None: there is no such message."""
 
     stream_id: int
+    """Id of the stream."""
     first: int
+    """Index of its first message."""
     eos: int | None = None
+    """Index of its first message with the EOS flag."""
     after_eos: int | None = None
+    """Index of its first message behind that one."""
     first_ephemeral: int | None = None
+    """Index of its first message with EPHEMERAL."""
     first_lasting: int | None = None
+    """Index of its first message without EPHEMERAL."""
 
 
 class SessionStreams:
-    """All streams of a session; raises :class:`RemoteProtocolError` for events that their states do not allow."""
+    """All streams of a session. Raises :class:`RemoteProtocolError` for events that their states do not allow."""
 
     def __init__(self, revision: Revision, max_streams: int) -> None:
         self._revision = revision
@@ -59,11 +62,11 @@ class SessionStreams:
         return len(self._streams)
 
     def get(self, stream_id: int) -> SessionStream:
-        """The stream, in state START when it was never notified."""
+        """Return the stream, in state START if it was never announced."""
         return self._streams.get(stream_id) or SessionStream(stream_id)
 
     def notify(self, stream_id: int, name: str) -> SessionStream:
-        """A NOTIFY; the stream as it is afterwards."""
+        """Apply a NOTIFY and return the stream."""
         stream = self.get(stream_id)
         if stream_id not in self._streams and len(self._streams) >= self._max_streams:
             raise broken(
@@ -83,7 +86,7 @@ class SessionStreams:
         return stream
 
     def apply(self, stream_id: int, event: StreamEvent) -> SessionStream:
-        """Any other event; the stream as it is afterwards."""
+        """Apply any other event and return the stream."""
         stream = self.get(stream_id)
         state = self._revision.streams[stream.state].get(event)
         if state is None:
@@ -96,12 +99,16 @@ class SessionStreams:
         return stream
 
     def restart(self) -> None:
-        """RESTART: every stream whose state allows it is terminated."""
+        """Apply RESTART: every stream whose state allows it becomes terminated."""
         for stream in self:
             stream.state = self._revision.streams[stream.state].get(StreamEvent.RESTART, stream.state)
 
     def admit(self, span: StreamSpan) -> Verdict:
-        """Judge one stream of a run: whether it is ignored (RESET), and its first message that breaks a rule."""
+        """Check one stream of a run, without changing its state.
+
+        The verdict says whether the messages are ignored (state RESET), and names the first message that violates the
+        protocol.
+        """
         stream = self.get(span.stream_id)
         if StreamEvent.MESSAGE not in self._revision.streams[stream.state]:
             return Verdict(span, refused_at=span.first, fault=Fault.STREAM_NOT_OPEN, reason=_not_open(stream))
@@ -117,11 +124,11 @@ class SessionStreams:
         if min(found) == span.after_eos:
             reason = f"MESSAGE for stream {span.stream_id} after its end; NOTIFY opens it again"
             return Verdict(span, refused_at=min(found), fault=Fault.STREAM_NOT_OPEN, reason=reason, ephemeral=ephemeral)
-        reason = f"stream {span.stream_id} mixes EPHEMERAL messages with others; a stream is one or the other"
+        reason = f"stream {span.stream_id} mixes EPHEMERAL messages with others; send them on separate streams"
         return Verdict(span, refused_at=min(found), fault=Fault.MIXED_EPHEMERAL, reason=reason, ephemeral=ephemeral)
 
     def settle(self, verdict: Verdict, end: int) -> None:
-        """Carry out an admitted span as far as the run's first ``end`` messages."""
+        """Apply a verdict to the stream's state, for the first ``end`` messages of the run."""
         span = verdict.span
         if verdict.ignored or span.first >= end:
             return
@@ -133,17 +140,18 @@ class SessionStreams:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on a :class:`StreamSpan`."""
+    """The result of checking a :class:`StreamSpan`."""
 
     span: StreamSpan
+    """The checked span."""
     ignored: bool = False
     """Whether all its messages are ignored, because the stream is in state RESET."""
     refused_at: int | None = None
-    """The index of its first message that breaks a rule; None when all are valid."""
+    """Index of its first message that violates the protocol; None when there is none."""
     fault: Fault | None = None
-    """The rule that this message breaks."""
+    """Kind of that violation."""
     reason: str = ""
-    """The same for the peer."""
+    """The violation as a sentence for the peer."""
     ephemeral: bool = False
     """Whether its messages are EPHEMERAL."""
 
@@ -159,7 +167,7 @@ def _not_open(stream: SessionStream) -> str:
 
 
 def spans(messages: list[tuple[int, bool, bool]]) -> list[StreamSpan]:
-    """The spans of a run given as (stream id, has EOS, is ephemeral), for code that is not on the hot path."""
+    """The spans of a run given as (stream id, has EOS, is ephemeral); not for the hot path."""
     found: dict[int, StreamSpan] = {}
     for index, (stream_id, eos, ephemeral) in enumerate(messages):
         span = found.get(stream_id) or StreamSpan(stream_id, first=index)

@@ -37,21 +37,25 @@ from wallaroo_spark.protocol.sessions.streams import SessionStreams, StreamSpan,
 from wallaroo_spark.protocol.wire import Reader
 
 MAX_INSTANCE_BYTES = 255
+"""Limit of an instance's name in bytes."""
 MAX_NAME_BYTES = 1024
-"""Bytes a stream's name may have here; ``short_bytes`` would let a peer make us remember 64 KiB for each stream."""
+"""Limit of a stream's name in bytes.
+
+A choice: the field itself would let a peer make the worker store 64 KiB for each stream.
+"""
 _NOT_A_TAG = -1
 
 
 @dataclass(frozen=True, slots=True)
 class HelloReceived:
-    """A connector asks for a session; answer with ``ok``, ``restart`` or ``error``."""
+    """A connector requests a session. Answer with ``ok``, ``restart`` or ``error``."""
 
     hello: Hello
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyReceived:
-    """A stream is announced. ``already_open`` (v3) must be answered with a refusal and changes nothing."""
+    """A NOTIFY. With ``already_open`` (v3) it must be refused, and the stream does not change."""
 
     notify: Notify
     already_open: bool = False
@@ -59,7 +63,9 @@ class NotifyReceived:
 
 @dataclass(frozen=True, slots=True)
 class MessagesReceived:
-    """Messages, charged and not decoded; decode them and call :meth:`WorkerSession.admit` before going on."""
+    """Messages that are charged but not decoded. Decode them and call :meth:`WorkerSession.admit` before the next
+    event.
+    """
 
     run: MessageRun
 
@@ -74,7 +80,7 @@ class EosReceived:
 
 @dataclass(frozen=True, slots=True)
 class ErrorReceived:
-    """The connector gave up, and says why."""
+    """The connector has ended the session, for this reason."""
 
     reason: str
 
@@ -84,15 +90,18 @@ WorkerEvent = HelloReceived | NotifyReceived | MessagesReceived | EosReceived | 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The part of a run that is accepted: its first ``end`` messages, without those of the ``ignored`` streams."""
+    """The accepted part of a run."""
 
     end: int
+    """Number of accepted messages at the beginning of the run."""
     ignored: frozenset[int] = frozenset()
+    """Streams whose messages in this part are ignored."""
     error: RemoteProtocolError | None = None
+    """The protocol violation behind the accepted messages; None when there is none."""
 
 
 class WorkerSession(Session):
-    """The worker's side of a session. HELLO must carry ``version`` and ``cookie``; ``find`` finds frames."""
+    """The worker's side of a session. ``version`` and ``cookie`` must equal those in HELLO; ``find`` finds frames."""
 
     role = Role.WORKER
     peer_role = Role.CONNECTOR
@@ -112,7 +121,7 @@ class WorkerSession(Session):
         self.hello: Hello | None = None
 
     def next_event(self) -> WorkerEvent | None:
-        """The next event; None when more bytes are needed. Raises :class:`RemoteProtocolError`."""
+        """Return the next event; None when more bytes are needed. Raises :class:`RemoteProtocolError`."""
         try:
             return self._next_event()
         except RemoteProtocolError:
@@ -130,7 +139,7 @@ class WorkerSession(Session):
         if isinstance(found, MessageRun):
             covered = self.credits.spend(found.count)
             if covered < found.count:
-                # The rest of the run can never be paid for, so nothing behind it matters any more.
+                # The session ends behind the messages that credits cover, so all later bytes are discarded.
                 self._overdrawn = found.count - covered
                 if covered == 0:
                     raise self._no_credit(found.count)
@@ -179,10 +188,10 @@ class WorkerSession(Session):
             case Error():
                 self._buffer.clear()
                 return ErrorReceived(frame.reason)
-        raise AssertionError(f"the session table lets {frame!r} through to a worker")
+        raise AssertionError(f"the session table allows {frame!r} from a connector, and the worker has no event for it")
 
     def _check_notify(self, notify: Notify) -> None:
-        """NOTIFY may overdraw, so other limits bound the memory that NOTIFYs can take."""
+        """Check the limits that bound the memory for NOTIFYs, because a NOTIFY may overdraw the credits."""
         size = len(notify.name.encode("utf-8"))
         if size > MAX_NAME_BYTES:
             raise broken(Fault.NAME_TOO_LONG, f"a stream name has {size} bytes; at most {MAX_NAME_BYTES} are accepted")
@@ -203,10 +212,10 @@ class WorkerSession(Session):
             raise broken(Fault.WRONG_COOKIE, "the cookie is not the one that is expected here")
 
     def admit(self, found: Sequence[StreamSpan], count: int, error: RemoteProtocolError | None = None) -> Admission:
-        """Check a run of ``count`` decoded messages against the streams' states.
+        """Check a run of ``count`` decoded messages against the states of their streams.
 
-        ``found`` has one entry per stream; ``error`` is the error that ended decoding after ``count`` messages. The
-        first broken rule ends the session: messages before it count, messages behind it do not.
+        ``found`` has one span for each stream; ``error`` is the error that ended decoding after ``count`` messages. The
+        first protocol violation ends the session: messages in front of it are accepted, messages behind it are not.
         """
         verdicts = [self.streams.admit(span) for span in found]
         refused = [v for v in verdicts if v.refused_at is not None and v.refused_at < count]
@@ -225,37 +234,37 @@ class WorkerSession(Session):
         return Admission(end, frozenset(v.span.stream_id for v in verdicts if v.ignored), error)
 
     def admit_messages(self, messages: Iterable[Message]) -> Admission:
-        """:meth:`admit` for messages decoded one by one."""
+        """:meth:`admit` for messages that were decoded one by one."""
         rows = [(m.stream_id, bool(m.flags & Flags.EOS), bool(m.flags & Flags.EPHEMERAL)) for m in messages]
         return self.admit(spans(rows), len(rows))
 
     def ok(self, credits: int, streams: Iterable[StreamReference] = ()) -> bytes:
-        """OK with the first credits and, where the revision has room for them, committed references."""
+        """Send OK with the first credits and, in the drafts, committed references."""
         data = self._send(Ok(credits, tuple(streams)))
         self.credits.grant(credits)
         return data
 
     def ack(self, credits: int = 0, refs: Iterable[tuple[int, int]] = ()) -> bytes:
-        """ACK with credits, references that Spark has committed, or both."""
+        """Send ACK with credits, references that Spark has committed, or both."""
         data = self._send(Ack(credits, tuple(refs)))
         self.credits.grant(credits)
         return data
 
     def notify_ack(self, stream_id: int, ref: int | None, *, success: bool) -> bytes:
-        """v3's answer to NOTIFY; ``ref`` is the last committed reference, None when there is none."""
+        """v3: answer NOTIFY. ``ref`` is the last committed reference, None when there is none."""
         data = self._send(NotifyAck(success, stream_id, NOTHING_PROCESSED if ref is None else ref))
         self._apply(stream_id, StreamEvent.ACCEPTED if success else StreamEvent.REFUSED)
         return data
 
     def nack(self, stream_id: int, ref: int | None, credits: int = 0) -> bytes:
-        """draft-le: send this stream again from ``ref``; 0 when nothing of it is committed."""
+        """draft-le: rewind a stream to ``ref``; None when no message of it is committed."""
         data = self._send(Nack(credits, stream_id, ref or 0))
         self._apply(stream_id, StreamEvent.NACK)
         self.credits.grant(credits)
         return data
 
     def restart(self, address: str = "") -> bytes:
-        """Ask the connector to connect again, elsewhere when an address is given; nothing more is read."""
+        """Ask the connector to reconnect, to ``address`` if given. Later bytes are discarded."""
         data = self._send(Restart(address))
         self.streams.restart()
         return data

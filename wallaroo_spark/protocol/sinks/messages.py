@@ -1,4 +1,4 @@
-"""The messages between a worker and a connector sink on stream 0: the payloads of its MESSAGEs.
+"""The messages between a worker and a connector sink on stream 0, which are the payloads of its MESSAGEs.
 
 Integers are big-endian, as in all of v3. Source: ``docs/protocol.md#sinks``.
 """
@@ -13,28 +13,33 @@ from wallaroo_spark.protocol.faults import Fault, broken
 from wallaroo_spark.protocol.wire import Reader, Writer
 
 CONTROL_STREAM = 0
+"""Id of the stream of control messages."""
 DATA_STREAM = 1
+"""Id of the stream of rows."""
 _ORDER = ">"
 
 
 class Range(NamedTuple):
-    """A transaction's part of one stream: the bytes of the sink's output behind ``start``, up to ``end``."""
+    """The part of a transaction in one stream: bytes of the sink's output."""
 
     stream_id: int
     start: int
+    """Offset in front of the first byte."""
     end: int
+    """Offset behind the last byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListUncommitted:
-    """Worker: which transactions are prepared and not decided? ``request`` comes back with the answer."""
+    """From the worker: list the transactions that are prepared and not decided."""
 
     request: int
+    """Number that the answer repeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyUncommitted:
-    """Sink: these are."""
+    """From the sink: the transactions that are prepared and not decided."""
 
     request: int
     transactions: tuple[str, ...] = ()
@@ -42,7 +47,7 @@ class ReplyUncommitted:
 
 @dataclass(frozen=True, slots=True)
 class Phase1:
-    """Worker: can you commit these ranges? Nothing more is sent on them before PHASE2."""
+    """From the worker: prepare these ranges. It sends no rows before PHASE2."""
 
     transaction: str
     ranges: tuple[Range, ...] = ()
@@ -50,7 +55,7 @@ class Phase1:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Sink: its vote. A yes means that the ranges are on its disk, and that no reader sees them."""
+    """From the sink: its vote. With ``commit`` the ranges are on its disk, and no reader sees them yet."""
 
     transaction: str
     commit: bool
@@ -58,7 +63,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Phase2:
-    """Worker: the decision."""
+    """From the worker: the decision."""
 
     transaction: str
     commit: bool
@@ -66,7 +71,7 @@ class Phase2:
 
 @dataclass(frozen=True, slots=True)
 class WorkersLeft:
-    """Worker: these workers will not come back."""
+    """From the worker: these workers have ended permanently."""
 
     request: int
     workers: tuple[str, ...] = ()
@@ -84,7 +89,7 @@ class _Row(NamedTuple):
 
 
 def encode_control(message: SinkMessage) -> bytes:
-    """The payload. Raises :class:`LocalProtocolError` for a value that does not fit its field."""
+    """Encode the payload. Raises :class:`LocalProtocolError` for a value that does not fit its field."""
     row = _BY_TYPE[type(message)]
     write = Writer(_ORDER).u8(row.tag)
     row.encode(write, message)
@@ -92,7 +97,7 @@ def encode_control(message: SinkMessage) -> bytes:
 
 
 def decode_control(payload: bytes) -> SinkMessage:
-    """The message in a payload. Raises :class:`RemoteProtocolError` for a tag that the table does not have."""
+    """Decode a payload. Raises :class:`RemoteProtocolError` for an unknown tag or malformed fields."""
     if not payload:
         raise broken(Fault.EMPTY_FRAME, "a message of the control stream is empty; it has at least its tag")
     row = _BY_TAG.get(payload[0])
@@ -105,7 +110,7 @@ def decode_control(payload: bytes) -> SinkMessage:
 
 
 def control_name(message: SinkMessage) -> str:
-    """The message's name as the protocol writes it: ``PHASE1``."""
+    """The message's name in the protocol, for example ``PHASE1``."""
     return _BY_TYPE[type(message)].name
 
 
@@ -120,7 +125,7 @@ def _encode_list(write: Writer, message: ListUncommitted) -> None:
 def _texts(read: Reader, what: str) -> tuple[str, ...]:
     count = read.u32("the count")
     if count * 2 > read.left:
-        # Nothing is set aside for what a peer merely announces.
+        # No memory is reserved for an announced count; each text needs at least its length field.
         raise broken(Fault.TRUNCATED_FRAME, f"{count} of {what} are announced, and {read.left} bytes are there")
     return tuple(read.short_text(what) for _ in range(count))
 
@@ -188,7 +193,7 @@ CONTROL_ROWS = (
     _Row(205, "PHASE2", Phase2, _decode_phase2, _encode_verdict),
     _Row(206, "WORKERS_LEFT", WorkersLeft, _decode_left, _encode_left),
 )
-"""Tag → name, message, and how its body is read and written."""
+"""The table of control messages: tag, name, type, decoder and encoder."""
 
 _BY_TAG: Mapping[int, _Row] = {row.tag: row for row in CONTROL_ROWS}
 _BY_TYPE: Mapping[type[Any], _Row] = {row.message: row for row in CONTROL_ROWS}

@@ -1,9 +1,9 @@
-"""A session between a worker and a connector sink: v3 with its roles reversed, both sides, without I/O.
+"""A session between a worker and a connector sink: v3 with reversed roles, both sides, without I/O.
 
-The worker connects, announces stream 1 (rows) alone, and sends MESSAGEs on it and on stream 0 (control), which is open
-from OK on and never announced; the sink sends MESSAGEs on stream 0 alone. The id of a row's MESSAGE is the byte offset
-in the sink's output in front of the row: the first one is where the last committed row ended. There are no credits.
-Source: ``docs/protocol.md#sinks``.
+The worker connects, announces only stream 1 (rows), and sends MESSAGEs on it and on stream 0 (control), which is open
+from OK on and never announced. The sink sends MESSAGEs only on stream 0. The id of a row's MESSAGE is the byte offset
+in the sink's output in front of the row; the first row begins at the end of the last committed row. There are no
+credits. Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from wallaroo_spark.protocol.sinks.states import PHASES, SINK_SESSION, Phase, Ph
 from wallaroo_spark.protocol.wire import Reader
 
 CREDITS = 2**32 - 1
-"""The credits in OK, for peers that count them."""
+"""The credits in OK, for peers that count them: the greatest u32, because a sink session has no credits."""
 SUPERSEDED = "superseded by another session of this worker"
-"""The reason with which a sink ends a session when its worker has opened another."""
+"""The reason with which a sink ends a session when its worker has opened another one."""
 
 
 _SAYS: Mapping[Side, tuple[type[Any], ...]] = {
@@ -67,19 +67,21 @@ _HEAD = struct.Struct(">QQqH")
 
 @dataclass(frozen=True, slots=True)
 class RowsReceived:
-    """Rows of the sink's output from ``start`` on, in order, nothing missing and nothing twice; they end at ``end``."""
+    """Rows of the sink's output, in order, without gaps or repetitions."""
 
     rows: Sequence[bytes]
+    """The rows, as bytes."""
     start: int
+    """Offset in the output in front of the first row."""
     end: int
+    """Offset behind the last row."""
 
 
 class SinkSession:
     """The common part of both sides.
 
-    Pass arriving bytes to ``receive``, then call ``next_event`` until it returns None.
-
-    After a :class:`RemoteProtocolError` the state is ERROR: send :meth:`fail`, and close.
+    Pass received bytes to :meth:`receive`, then call ``next_event`` until it returns None. After a
+    :class:`RemoteProtocolError` the state is ERROR: send the bytes of :meth:`fail`, and close the connection.
     """
 
     side: Side
@@ -89,30 +91,30 @@ class SinkSession:
         self.state = SessionState.CONNECTED
         self.phase = Phase.WRITING
         self.committed = 0
-        """Where the rows of this session begin: bytes of the output that are committed, as this side knows."""
+        """Committed bytes of the output, as this side knows them; the rows of this session begin here."""
         self.offset = 0
-        """Bytes of the output with all rows that were sent on this session."""
+        """Bytes of the output with all rows of this session."""
         self._transaction = ""
         self._max_frame_bytes = max_frame_bytes
         self._buffer = FrameBuffer(max_frame_bytes)
         self._open = False
 
     def receive(self, data: bytes) -> None:
-        """Take bytes from the transport; they are discarded once the session has ended."""
+        """Process bytes from the transport. They are discarded once the session has ended."""
         if self.state is not SessionState.ERROR:
             self._buffer.feed(data)
 
     def fail(self, reason: str) -> bytes:
-        """The ERROR frame that ends the session."""
+        """Return the ERROR frame that ends the session."""
         self.state = SessionState.ERROR
         self._buffer.clear()
         return V3.encode(Error(reason))
 
     def control(self, message: SinkMessage) -> bytes:
-        """A message of the control stream. Raises :class:`LocalProtocolError`."""
+        """Send a message of the control stream. Raises :class:`LocalProtocolError`."""
         if type(message) not in _SAYS[self.side]:
             raise LocalProtocolError(f"{control_name(message)} is not a message that a {self.side} sends")
-        self._turn(message, LocalProtocolError)
+        self._apply_control(message, LocalProtocolError)
         self._move(Message)
         return self._fitting(encode_single(V3, CONTROL_STREAM, 0, encode_control(message)).data)
 
@@ -141,7 +143,7 @@ class SinkSession:
         return self._buffer.next(V3, _MESSAGE_TAG if streaming else _NOT_A_TAG)
 
     def _allow(self, frame: type[Any]) -> None:
-        """Go to where a frame of the peer leads. Raises :class:`RemoteProtocolError`."""
+        """Change to the next state for a frame from the peer. Raises :class:`RemoteProtocolError` if there is none."""
         state = SINK_SESSION[self.peer].get(self.state, {}).get(frame)
         if state is None:
             name = frame_name(frame)
@@ -159,10 +161,10 @@ class SinkSession:
         message = decode_control(payload)
         if type(message) not in _SAYS[self.peer]:
             raise broken(Fault.WRONG_SIDE, f"{control_name(message)} is not a message that a {self.peer} sends")
-        self._turn(message, RemoteProtocolError)
+        self._apply_control(message, RemoteProtocolError)
         return message
 
-    def _turn(self, message: SinkMessage, error: type[RemoteProtocolError | LocalProtocolError]) -> None:
+    def _apply_control(self, message: SinkMessage, error: type[RemoteProtocolError | LocalProtocolError]) -> None:
         """Apply a control message to the session's own transaction."""
         match message:
             case Phase1():
@@ -197,27 +199,27 @@ class SinkWorkerSession(SinkSession):
     def __init__(self, max_frame_bytes: int) -> None:
         super().__init__(max_frame_bytes)
         self.reference = 0
-        """The reference in the sink's NOTIFY_ACK. It may count uncommitted rows, and may be 0 after a restart."""
+        """Reference in the sink's NOTIFY_ACK. It may include uncommitted rows, and may be 0 after a restart."""
 
     def hello(self, *, version: str, cookie: bytes, program: str, worker: str) -> bytes:
-        """HELLO, the first frame; the sink names its output after ``worker``."""
+        """Send HELLO, the first frame. The sink names its output after ``worker``."""
         return self._send(Hello(version, cookie, program, worker))
 
     def notify(self, name: str, reference: int = 0) -> bytes:
-        """NOTIFY of stream 1 with our own point of reference; again when the sink's is wanted once more."""
+        """Send NOTIFY of stream 1 with the worker's reference; again to request the sink's reference once more."""
         self._open = False
         return self._send(Notify(DATA_STREAM, name, reference))
 
     def begin(self, offset: int) -> None:
-        """The next rows begin here: where the last committed row ended, according to the worker's own log."""
+        """Set the offset of the next row: the end of the last committed row, according to the worker's log."""
         if self.phase is not Phase.WRITING or self.offset != self.committed:
-            raise LocalProtocolError("where the rows begin is said before the first of them")
+            raise LocalProtocolError("the offset of the rows cannot change after the first row; set it before")
         self.committed = self.offset = offset
 
     def rows(self, rows: Sequence[bytes]) -> bytes:
-        """MESSAGEs of stream 1, one a row; empty rows are nothing, and leave no trace."""
+        """Send the rows as MESSAGEs of stream 1. Empty rows are skipped."""
         if not self._open:
-            raise LocalProtocolError(f"stream {DATA_STREAM} is not open; NOTIFY opens it, and NOTIFY_ACK says so")
+            raise LocalProtocolError(f"stream {DATA_STREAM} is not open; send NOTIFY, and wait for NOTIFY_ACK")
         self._phase(PhaseEvent.ROWS, LocalProtocolError)
         filled = [row for row in rows if row]
         if not filled:
@@ -233,7 +235,7 @@ class SinkWorkerSession(SinkSession):
         return encode_run(V3, DATA_STREAM, ids, filled).data
 
     def next_event(self) -> Frame | SinkMessage | None:
-        """The sink's next frame, or message of the control stream; None when more bytes are needed."""
+        """Return the sink's next frame or control message; None when more bytes are needed."""
         try:
             raw = self._next()
             if raw is None:
@@ -245,7 +247,7 @@ class SinkWorkerSession(SinkSession):
             raise
 
     def _next(self) -> RawFrame | MessageRun | None:
-        # A sink says little: frame by frame will do.
+        # A sink sends few frames, so runs of messages bring nothing here.
         return None if self.state is SessionState.ERROR else self._buffer.next(V3, _NOT_A_TAG)
 
     def _take(self, frame: Frame) -> Frame | SinkMessage:
@@ -261,7 +263,7 @@ class SinkWorkerSession(SinkSession):
 
 
 class SinkServerSession(SinkSession):
-    """The sink's side. ``version`` and ``cookie`` are what HELLO must say."""
+    """The sink's side. ``version`` and ``cookie`` must equal those in HELLO."""
 
     side, peer = Side.SINK, Side.WORKER
 
@@ -274,33 +276,33 @@ class SinkServerSession(SinkSession):
         self._gap = ""
 
     def ok(self) -> bytes:
-        """The yes to HELLO."""
+        """Accept HELLO."""
         return self._send(Ok(CREDITS))
 
     def notify_ack(self, committed: int) -> bytes:
-        """The answer to NOTIFY of stream 1: yes, and how much of the output is committed."""
+        """Accept NOTIFY of stream 1. ``committed`` is the number of committed bytes of the output."""
         self._open, self._gap = True, ""
         self.committed = self.offset = committed
         return self._send(NotifyAck(True, DATA_STREAM, committed))
 
     def decided(self, committed: int) -> None:
-        """A transaction of an earlier session was decided in this one, so the output ends at ``committed`` now.
+        """A transaction of an earlier session was decided during this one: the output now ends at ``committed``.
 
-        Rows that came before the decision no longer follow what is committed.
+        Rows that arrived before the decision no longer follow the committed ones.
         """
         if self.phase is not Phase.WRITING or committed == self.committed:
             return
         if self.offset != self.committed:
-            self._gap = f"rows came before the decision that the output ends at {committed}"
+            self._gap = f"rows arrived before the decision after which the output ends at {committed}"
         self.committed = self.offset = committed
 
     def gap(self) -> str:
-        """Why rows are missing since the last vote, empty when none are; asked for at a vote."""
+        """Why rows are missing since the last vote; empty when none are. Read it before a vote."""
         gap, self._gap = self._gap, ""
         return gap
 
     def next_event(self) -> Frame | RowsReceived | SinkMessage | None:
-        """The next event: HELLO, NOTIFY, EOS_MESSAGE and ERROR as frames, rows, or a control message.
+        """Return the next event: HELLO, NOTIFY, EOS_MESSAGE or ERROR as frames, rows, or a control message.
 
         None when more bytes are needed. Raises :class:`RemoteProtocolError`.
         """
@@ -326,7 +328,7 @@ class SinkServerSession(SinkSession):
             return False
         revision = recognise(self._buffer.peek(RECOGNITION_BYTES))
         if revision is not None and revision is not V3:
-            raise broken(Fault.NOT_THIS_PROTOCOL, f"a sink speaks v3, and this is {revision.name}")
+            raise broken(Fault.NOT_THIS_PROTOCOL, f"a sink accepts v3 only, and this is {revision.name}")
         self._recognised = revision is not None
         return self._recognised
 
@@ -334,7 +336,7 @@ class SinkServerSession(SinkSession):
         if raw.tag != V3.by_frame[Hello].tag:
             frame = self._decode(raw)
             if isinstance(frame, Notify):
-                self._may_announce(frame.stream_id)
+                self._check_notify(frame.stream_id)
             return frame
         self._allow(Hello)
         hello = codecs.decode_hello(Reader(raw.body, V3.byte_order, "HELLO"), self._check_hello)
@@ -343,12 +345,12 @@ class SinkServerSession(SinkSession):
             raise broken(Fault.BAD_INSTANCE, f"the worker's name has {size} bytes; it has 1 to {MAX_INSTANCE_BYTES}")
         return hello
 
-    def _may_announce(self, stream_id: int) -> None:
+    def _check_notify(self, stream_id: int) -> None:
         if stream_id != DATA_STREAM:
             raise broken(
                 Fault.STREAM_NOT_OPEN,
-                f"NOTIFY of stream {stream_id}; a sink takes NOTIFY of stream {DATA_STREAM} alone, and what is said on "
-                f"stream {CONTROL_STREAM} needs none",
+                f"NOTIFY of stream {stream_id}; a sink accepts NOTIFY of stream {DATA_STREAM} only, and stream "
+                f"{CONTROL_STREAM} needs none",
             )
         if self.phase is not Phase.WRITING:
             raise broken(Fault.WRONG_PHASE, f"NOTIFY of stream {DATA_STREAM} between a PHASE1 and its PHASE2")
@@ -360,7 +362,7 @@ class SinkServerSession(SinkSession):
             raise broken(Fault.WRONG_COOKIE, "the cookie is not the one that is expected here")
 
     def _walk(self, run: MessageRun) -> Iterator[RowsReceived | SinkMessage]:
-        """Lots of rows, and the control messages between them; it continues only after the last result was handled."""
+        """Yield lots of rows and the control messages between them. Each result must be handled before the next."""
         rows: list[bytes] = []
         start, data = self.offset, run.data
         for index, at in enumerate(run.starts):
@@ -387,17 +389,18 @@ class SinkServerSession(SinkSession):
             yield RowsReceived(rows, start, self.offset)
 
     def _is_next(self, message_id: int, size: int) -> bool:
-        """Whether a row follows the last one; one behind a gap is dropped, and the next vote is a no.
+        """Whether a row follows the last one. A row behind a gap is dropped, and the next vote is a no.
 
-        A worker whose connection was cut continues where it was; that vote tells it that rows are missing.
+        A worker whose connection was lost continues at its own offset; the vote notifies it that rows are missing.
         """
         if self.phase is not Phase.WRITING:
             self._phase(PhaseEvent.ROWS, RemoteProtocolError)
         if message_id < self.offset:
             raise broken(
                 Fault.WRONG_OFFSET,
-                f"MESSAGE {message_id}, and the output has {self.offset} bytes with what came, {self.committed} of "
-                "them committed; an id is the offset in front of the row, and rows begin where the committed ones end",
+                f"MESSAGE {message_id}, and the output has {self.offset} bytes with all rows of this session, "
+                f"{self.committed} of them committed; an id is the offset in front of the row, and rows begin where "
+                "the committed ones end",
             )
         if message_id > self.offset:
             self._gap = self._gap or _gap(message_id, self.offset, size)
@@ -409,7 +412,7 @@ class SinkServerSession(SinkSession):
 def _gap(message_id: int, offset: int, size: int) -> str:
     if message_id == offset + size:
         return (
-            f"MESSAGE {message_id} has {size} bytes and follows {offset}: its id is the offset behind the row, and is "
-            "to be the one in front of it; an older version of this writer sends it so, and is to be replaced"
+            f"MESSAGE {message_id} has {size} bytes and follows {offset}: its id is the offset behind the row, and "
+            "must be the offset in front of it; an older version of this writer sends it so, and must be replaced"
         )
-    return f"MESSAGE {message_id} follows {offset}: what lies between did not arrive"
+    return f"MESSAGE {message_id} follows {offset}: the bytes between them did not arrive"

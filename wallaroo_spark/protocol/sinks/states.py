@@ -14,14 +14,14 @@ from wallaroo_spark.protocol.sessions.states import SessionState
 
 
 class Side(StrEnum):
-    """The side that sends."""
+    """The sides of a session."""
 
     WORKER = "worker"
     SINK = "sink"
 
 
 class Phase(StrEnum):
-    """Where a session's transaction stands."""
+    """The phase of a session's transaction."""
 
     WRITING = "writing"
     VOTING = "voting"

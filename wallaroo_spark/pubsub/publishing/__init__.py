@@ -1,1 +1,1 @@
-"""The publishers' side of a topic: what runs in Spark, and the files beside the checkpoint."""
+"""The publishers' side of a topic: the code that runs in Spark, and the files beside the checkpoint."""

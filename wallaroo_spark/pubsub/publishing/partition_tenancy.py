@@ -1,4 +1,4 @@
-"""A partition as its publisher holds it: the lease, how far it is, and whether its topic has ended.
+"""A publisher's tenancy of its partition: the lease, the progress it reports, and whether the topic has ended.
 
 Source: ``docs/architecture.md#rules``, rule 5.
 """
@@ -12,7 +12,7 @@ from wallaroo_spark.slots.tenancy import Tenancy
 
 
 class PartitionTenancy(Tenancy):
-    """The right to serve a partition of a topic."""
+    """The right of a publisher to serve one partition of a topic."""
 
     def __init__(
         self, registry: Registry, topics: TopicCatalog, topic: str, partition: int, submission: int, holder: str
@@ -24,13 +24,13 @@ class PartitionTenancy(Tenancy):
         self._partition = partition
 
     async def renew(self, progress: PublisherProgress) -> None:
-        """Keep the lease, and say how far the publisher is. Raises :class:`RegistryError`."""
+        """Renew the lease and report the publisher's progress. Raises :class:`RegistryError`."""
         lease = self.current
         await self.ask(lambda: self._registry.renew(lease))
         await self.ask(lambda: self._topics.report(self._topic, self._partition, progress))
 
     async def ended(self) -> bool:
-        """Whether the driver has said that the topic has come to its end."""
+        """Whether the driver has recorded in the registry that the topic has ended."""
         try:
             return (await self.ask(self._registry.fleet)).get(ENDED) == "yes"
         except RegistryError:
@@ -38,4 +38,4 @@ class PartitionTenancy(Tenancy):
 
 
 ENDED = "ended"
-"""What a driver publishes for its topic's publishers, ``yes`` once the topic has come to its end."""
+"""Key of the fleet values under which a driver publishes the end of its topic: ``yes``, or empty while it runs."""

@@ -1,7 +1,7 @@
-"""The state of one publisher: which message goes to which subscriber next. Pure, without files, sockets or clocks.
+"""The state of one publisher: the next message for each subscriber. Pure: without files, sockets or clocks.
 
-The shell reports committed batches and new subscribers, and takes the next message for each subscriber. Only the
-position of a subscriber is kept: its messages are in files, and are read when their turn comes. Source:
+The shell reports committed batches and new subscribers, and takes the next message for each subscriber. The machine
+keeps only the position of a subscriber; the rows are in files and are read when they are sent. Source:
 ``docs/pubsub.md#where-it-comes-from``.
 """
 
@@ -18,23 +18,34 @@ from wallaroo_spark.pubsub.messages import VERSION, Closed, Snapshot, Subscriber
 from wallaroo_spark.pubsub.times import Time, batch_of, end_of, same_shape, start_of
 
 SubscriberKey = Hashable
-"""The key under which the shell knows a subscriber's connection."""
+"""Key of a subscriber's connection, chosen by the shell."""
 
 RETAIN = 64
 MAX_SUBSCRIBER_BYTES = 64 << 20
+"""Default limit of the bytes that may wait for one subscriber, in more than one batch.
+
+A choice: 16 messages of about 4 MiB. The bytes are in files, so this bounds a subscriber's delay and not memory.
+"""
 MAX_SUBSCRIBERS = 1024
+"""Default limit of the subscribers of one publisher.
+
+A choice. It bounds sockets: the usual limit of open files of a process is 1,024 or more.
+"""
 
 
 @dataclass(frozen=True)
 class BatchPart:
-    """A part of a batch, a file of rows: the ``times`` in it, its ``size`` in bytes, and the source of its rows.
+    """A part of a batch: one file of rows.
 
-    It becomes one or more :class:`Data` messages, the same ones in the same order whenever it is sent.
+    It becomes one or more :class:`Data` messages, which are the same, in the same order, each time they are sent.
     """
 
     times: tuple[Time, ...]
+    """The times of the rows in the file."""
     size: int
+    """Size of the file in bytes."""
     source: object = None
+    """The shell's handle of the file; the machine does not use it."""
 
 
 Outgoing = Snapshot | Update | BatchPart | Closed
@@ -52,29 +63,29 @@ class _KeptBatch:
 
 @dataclass
 class _Subscriber:
-    """The position of a subscriber: it was sent everything before ``batch``, and ``parts`` parts of that."""
+    """The position of a subscriber: it was sent everything before ``batch``, and ``parts`` parts of ``batch``."""
 
     batch: int
     """The next batch to send."""
     joined: int
-    """The next batch when it joined; what was committed before does not count as waiting."""
+    """The next batch when the subscriber joined. Batches that were committed before do not count as waiting."""
     snapshot: Snapshot | None
-    """The snapshot that it has not been sent yet."""
+    """The snapshot, until it was sent."""
     closed: Closed | None = None
-    """Why it is closed; None while it is served."""
+    """The close that ends the connection; None while the subscriber is served."""
     parts: int = 0
-    """Parts of ``batch`` that it was sent."""
+    """Number of parts of ``batch`` that were sent."""
     over: bool = False
-    """Whether it was sent its last message."""
+    """Whether the last message was sent."""
 
 
 class Publication:
-    """The frontiers of one partition and the places of its subscribers.
+    """The frontiers of one partition and the positions of its subscribers.
 
-    ``identity`` names the topic's history; ``product`` says that times are pairs. The ``retain`` newest batches are
-    kept for those who were there and come back. A subscriber is cut off when several batches of together more than
-    ``max_subscriber_bytes`` wait behind the one that it is being sent, or when it falls behind what is kept; what was
-    published before it came does not count.
+    ``identity`` names the topic's history, and ``product`` says that times are pairs. The ``retain`` newest batches are
+    kept for subscribers that reconnect. A subscriber is cut off when two or more batches wait behind the one that is
+    being sent to it and have more than ``max_subscriber_bytes`` together, or when its next batch is no longer retained.
+    Batches that were committed before it joined do not count.
     """
 
     def __init__(
@@ -106,39 +117,40 @@ class Publication:
 
     @property
     def newest(self) -> int | None:
-        """The newest batch that is committed; None before the first."""
+        """The newest committed batch; None before the first."""
         return self._next - 1 if self._next else None
 
     @property
     def oldest(self) -> int:
-        """The oldest batch that a subscriber can go on from; files of those before it may be removed."""
+        """The oldest batch that a subscriber can resume from. Files of earlier batches may be deleted."""
         return self._oldest
 
     @property
     def lower(self) -> tuple[Time, ...]:
-        """The lower frontier: the least time that may still come."""
+        """The lower frontier: the least time that may still be published."""
         return (self._start(self._next),)
 
     @property
     def upper(self) -> tuple[Time, ...]:
-        """The upper frontier: the maximal times that were sent, those of all batches no longer kept being one."""
+        """The upper frontier: the maximal published times. One time stands for all batches that are not retained."""
         return self._upper.elements
 
     @property
     def subscribers(self) -> int:
-        """How many are being served."""
+        """Number of subscribers that are served."""
         return sum(1 for one in self._subscribers.values() if one.closed is None)
 
     def begin(
         self, newest: int | None, oldest: int = 0, epochs: Mapping[int, Sequence[BatchPart]] | None = None
     ) -> None:
-        """Take the batches committed before the publisher started; call it once, before anyone joins.
+        """Take over the batches that were committed before the publisher started. Call it once, before any
+        :meth:`join`.
 
-        ``epochs`` are the parts of this partition by batch; batches from ``oldest`` to ``newest`` that are not in it
-        published nothing here.
+        ``epochs`` maps a batch to its parts of this partition. Batches from ``oldest`` to ``newest`` that are not in it
+        published nothing in this partition. Raises :class:`PubSubError` on a second call.
         """
         if self._next or self._subscribers:
-            raise PubSubError(f"partition {self.partition} of topic {self.topic} has begun; begin a new one")
+            raise PubSubError(f"partition {self.partition} of topic {self.topic} has begun already; begin only once")
         self._oldest = max(0, oldest)
         for batch, parts in sorted((epochs or {}).items()):
             if newest is not None and self._oldest <= batch <= newest:
@@ -148,9 +160,10 @@ class Publication:
         self._forget()
 
     def committed(self, batch: int, parts: Sequence[BatchPart] = ()) -> list[SubscriberKey]:
-        """A batch is committed; ``parts`` are those of this partition, in a fixed order. Returns whom to serve now.
+        """A batch was committed. ``parts`` are its parts of this partition, in a fixed order. Returns the subscribers
+        to serve.
 
-        Batches that were passed over published nothing. One that is known is passed over itself.
+        Batch numbers that were skipped published nothing. A batch that is known already is ignored.
         """
         if batch < self._next:
             return []
@@ -159,21 +172,23 @@ class Publication:
         self._next = batch + 1
         self._forget()
         for one in self._subscribers.values():
-            self._judge(one)
+            self._cut_off_if_slow(one)
         return list(self._subscribers)
 
     def join(self, session: SubscriberKey, hello: SubscriberHello) -> None:
-        """A subscriber has connected and sent hello; :meth:`take` gives the answer, which may be a refusal."""
+        """A subscriber has connected and sent its hello. :meth:`take` returns the answer, which may be a refusal."""
         closed = self._refusal(hello)
         if closed is None and hello.resume:
-            # It has seen what was sent before that, and is sent the rest: there is nothing to filter.
+            # A resumed subscriber has all earlier times, so its upper frontier is empty: nothing is filtered out.
             batch, snapshot = batch_of(hello.resume[0]), Snapshot(hello.resume, ())
         else:
             batch, snapshot = self._next, Snapshot(self.lower, self.upper)
         self._subscribers[session] = _Subscriber(batch, self._next, None if closed else snapshot, closed)
 
     def take(self, session: SubscriberKey) -> Outgoing | None:
-        """The next thing to send; None when there is nothing now. Behind a :class:`Closed` nothing follows."""
+        """Return the next message or part to send; None when there is nothing to send now. A :class:`Closed` is the
+        last one.
+        """
         one = self._subscribers.get(session)
         if one is None or one.over:
             return None
@@ -191,21 +206,23 @@ class Publication:
         return None
 
     def closing(self, session: SubscriberKey) -> Closed | None:
-        """Why this one is to be closed whatever it has not taken yet; None while it is served."""
+        """The close that is due at once, even if other messages wait; None while the subscriber is served."""
         one = self._subscribers.get(session)
         return one.closed if one else None
 
     def left(self, session: SubscriberKey) -> None:
-        """A connection is gone."""
+        """The connection of a subscriber has ended."""
         self._subscribers.pop(session, None)
 
     def end(self, why: Why, reason: str) -> list[SubscriberKey]:
-        """Send everybody what is committed, then this; nobody is let in any more. Returns whom to serve now."""
+        """Send all committed batches to every subscriber, then this close. Later hellos are refused. Returns the
+        subscribers.
+        """
         self._ending = Closed(why, reason)
         return list(self._subscribers)
 
     def validate(self) -> None:
-        """Raise AssertionError when something that must always hold does not; for tests."""
+        """Raise AssertionError when an invariant is violated; for tests."""
         batches = [epoch.batch for epoch in self._kept]
         assert batches == sorted(set(batches))
         assert all(self._oldest <= batch < self._next for batch in batches)
@@ -249,16 +266,16 @@ class Publication:
         oldest = self._oldest = max(self._oldest, self._next - self._retain)
         del self._kept[: bisect_left(self._kept, _KeptBatch(oldest))]
         if oldest:
-            # A publisher that took another's place does not know which times of old batches were sent.
+            # A publisher that replaces another does not know the times of batches that are no longer retained.
             kept = [time for time in self._upper if batch_of(time) >= oldest]
             self._upper = MaximalAntichain([*kept, end_of(oldest - 1, product=self._product)])
         for one in self._subscribers.values():
             if one.closed is None and one.batch < oldest:
-                reason = f"it is {self._next - one.batch} batches behind, and {self._retain} are kept; read faster"
+                reason = f"it is {self._next - one.batch} batches behind, and {self._retain} are retained; read faster"
                 one.closed = Closed(Why.SLOW, f"subscriber of topic {self.topic} is too slow: {reason}")
 
-    def _judge(self, one: _Subscriber) -> None:
-        """Cut off a subscriber for which too much waits; a single batch may have any size."""
+    def _cut_off_if_slow(self, one: _Subscriber) -> None:
+        """Cut off a subscriber when more than the limit waits for it. A single waiting batch may have any size."""
         first = max(one.batch + 1, one.joined)
         waiting = [epoch.size for epoch in self._kept[bisect_left(self._kept, _KeptBatch(first)) :] if epoch.size]
         if one.closed is None and len(waiting) > 1 and sum(waiting) > self._most_bytes:
@@ -267,21 +284,21 @@ class Publication:
 
     def _refusal(self, hello: SubscriberHello) -> Closed | None:
         if hello.version != VERSION:
-            return Closed(Why.REFUSED, f"version {hello.version[:40]!r} is not spoken here, {VERSION!r} is")
+            return Closed(Why.REFUSED, f"protocol version {hello.version[:40]!r} is not supported; {VERSION!r} is")
         if not hmac.compare_digest(hello.cookie.encode("utf-8", "surrogatepass"), self._cookie):
             return Closed(Why.REFUSED, "the cookie is not the one of this topic")
         here = f"partition {self.partition} of topic {self.topic!r} is served here"
         if (hello.topic, hello.partition) != (self.topic, self.partition):
             return Closed(Why.LATER, f"{here}, not partition {hello.partition} of {hello.topic[:100]!r}")
         if hello.identity is not None and hello.identity != self.identity:
-            return Closed(Why.REFUSED, f"topic {self.topic!r} was begun anew, and what was seen of it is of its past")
+            return Closed(Why.REFUSED, f"topic {self.topic!r} was started anew; this identity is of an earlier history")
         if self._ending is not None:
             return self._ending
         if self.subscribers >= self._most_subscribers:
-            return Closed(Why.LATER, f"{here}, to {self._most_subscribers} subscribers already, and to no more")
-        return self._not_from(hello.resume[0]) if hello.resume else None
+            return Closed(Why.LATER, f"{here}, and has its limit of {self._most_subscribers} subscribers")
+        return self._resume_refusal(hello.resume[0]) if hello.resume else None
 
-    def _not_from(self, resume: Time) -> Closed | None:
+    def _resume_refusal(self, resume: Time) -> Closed | None:
         if not same_shape(resume, self._start(0)) or resume != self._start(batch_of(resume)):
             return Closed(Why.REFUSED, f"topic {self.topic!r} has no epoch that begins at {resume!r}")
         if batch_of(resume) < self._oldest:

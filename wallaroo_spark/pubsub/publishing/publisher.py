@@ -1,7 +1,7 @@
 """A publisher's shell: listener, registry, commit log and files around the pure state, on one event loop.
 
-It serves one partition of a topic from within ``mapInPandas``. Nothing is sent before the batch it is of is committed,
-and what is sent is read from the files beside the checkpoint when a subscriber is ready for it. Source:
+It serves one partition of a topic from within ``mapInPandas``. Rows are sent only after the commit of their batch. They
+are read from the files beside the checkpoint when a subscriber is ready for them. Source:
 ``docs/pubsub.md#on-the-wire``.
 """
 
@@ -40,50 +40,60 @@ from wallaroo_spark.transport.base import HIGH_WATER
 log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
 POLL_SECONDS = 0.5
-"""How often to look at it where it is not."""
+"""Seconds between two reads of the commit log where a check of its folder for changes is not cheap.
+
+A choice: on average it adds half of itself to a batch's delay, and each read lists one folder.
+"""
 RENEW_SECONDS = 1.0
+"""Seconds between two renewals of the lease, unless a third of the lease is shorter.
+
+A choice: one Redis call a second and publisher, ten within the default lease of 10 seconds.
+"""
 STOP_SECONDS = 8.0
-"""How long subscribers may take over what is left for them when the publisher ends."""
+"""Seconds that subscribers have to receive the rest when the publisher ends.
+
+A choice. It is shorter than the driver's wait for its publishers (``STOP_SECONDS`` of :mod:`topic`, 20 seconds).
+"""
 
 
 @dataclass(frozen=True)
 class PublisherSetup:
-    """What the driver ships to a publisher. It is pickled; secrets are resolved."""
+    """The settings that the driver ships to a publisher. It is pickled, and its secrets are resolved."""
 
     topic: str
     """Name of the topic."""
     identity: str
-    """Name of its history."""
+    """Identity of the topic's history."""
     partition: int
     """Partition that this publisher serves."""
     partitions: int
     """Number of partitions."""
     product: bool
-    """Whether times are pairs."""
+    """Whether times are pairs (batch, value of a column)."""
     submission: int
     """Number of the Spark job that runs the publisher."""
     checkpoint: Location
-    """Checkpoint location, for tasks."""
+    """Checkpoint location of the query, as a task opens it."""
     registry: str = field(repr=False)
     """Redis URL."""
     cookie: str = field(repr=False)
     """Cookie that subscribers must present."""
     retain: int
-    """Batches that are kept."""
+    """Number of newest batches that are retained."""
     max_subscriber_bytes: int
-    """Bytes that may wait for a subscriber."""
+    """Limit of the bytes that wait for one subscriber."""
     max_subscribers: int
-    """Most subscribers at once."""
+    """Limit of concurrent subscribers."""
     host: str
     """Address to bind."""
     port: int
-    """Port of partition 0; 0: any."""
+    """Port of partition 0; partition p listens on port + p. 0: any free port."""
     advertise: str
-    """Address for subscribers; empty: found out."""
+    """Address that subscribers connect to; empty: detected."""
     lease_seconds: float
-    """Length of the lease."""
+    """Length of the lease in seconds."""
     handshake_timeout: float
-    """Seconds to wait for a hello."""
+    """Limit of the wait for a hello, in seconds."""
     tls_certificate: str
     """PEM file of the certificate chain; empty: no TLS."""
     tls_key: str
@@ -99,7 +109,7 @@ class _SubscriberPeer:
 
 
 class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
-    """One publisher, from taking the partition's lease to giving it back."""
+    """One publisher, from acquiring the partition's lease to releasing it."""
 
     def __init__(self, setup: PublisherSetup, tenancy: PartitionTenancy) -> None:
         name = f"topic {setup.topic}, partition {setup.partition}"
@@ -125,7 +135,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
         setup = self.setup
         if not await self._take_lease():
             return
-        # A port may be held, and files be read, for longer than the lease lasts.
+        # Binding the port and reading the files may take longer than the lease lasts, so it is renewed meanwhile.
         self._spawn(self._renew(min(RENEW_SECONDS, setup.lease_seconds / 3), self._renewal, lambda _: None))
         await asyncio.to_thread(self._begin)
         door = Door(setup.host, setup.port, setup.tls_certificate, setup.tls_key, setup.tls_ca)
@@ -143,7 +153,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
             await self._farewell(listener, STOP_SECONDS, self._end)
 
     def _begin(self) -> None:
-        """Where the topic stands: what is committed, and what of it is kept."""
+        """Load the committed and retained batches of the topic."""
         newest = self._files.committed()
         oldest = self._topic_log.kept_from()
         if newest is not None:
@@ -170,13 +180,13 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
             self.stop("the partition is served by another publisher")
 
     async def _watch(self) -> None:
-        """Follow the commit log."""
+        """Follow the commit log until the publisher stops."""
         while True:
             await self._look()
-            await self._news()
+            await self._wait_for_change()
 
-    async def _news(self) -> None:
-        """Until there may be something to see."""
+    async def _wait_for_change(self) -> None:
+        """Wait until the commit log has changed, or ``POLL_SECONDS`` have passed."""
         until = time.monotonic() + POLL_SECONDS
         while time.monotonic() < until:
             if self._glance.changed():
@@ -185,14 +195,14 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
             await asyncio.sleep(GLANCE_SECONDS if self._glance.cheap() else POLL_SECONDS)
 
     async def _look(self) -> None:
-        """Say what is committed since the last look."""
+        """Report the batches that were committed since the last call."""
         newest = await asyncio.to_thread(self._files.committed)
         known = self.machine.newest
         if newest is None or newest == known:
             return
         if known is not None and newest < known:
             raise PubSubError(
-                f"{self._name}: batch {known} was committed, and the newest is {newest} now; a checkpoint that is made "
+                f"{self._name}: batch {known} was committed, and now the newest is {newest}; a checkpoint that is made "
                 "anew needs a topic that is started anew",
                 topic=self.setup.topic,
             )
@@ -207,7 +217,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
             peer.wake.set()
 
     async def _end(self) -> None:
-        """Have everybody sent what is committed, and why it ends."""
+        """Have all committed batches and the final close sent to every subscriber."""
         if self._why is Why.ENDED:
             with contextlib.suppress(WallarooError):
                 await self._look()
@@ -215,7 +225,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
             self._wake(session)
 
     async def _serve_peer(self, stream: ByteStream) -> None:
-        """One subscriber, from its hello to its end."""
+        """Serve one subscriber from its hello to the end of its connection."""
         hello = await self._hello(stream)
         if hello is None:
             return
@@ -237,7 +247,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
                 raise end
 
     async def _hello(self, stream: ByteStream) -> SubscriberHello | None:
-        """What the peer says first; None, and it is told, when that is no hello."""
+        """Receive the first message of a peer. Returns None, after an answer, when it is no acceptable hello."""
         decoder = Decoder(control_only=True)
         try:
             async with asyncio.timeout(self.setup.handshake_timeout):
@@ -255,13 +265,13 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
         else:
             if isinstance(message, SubscriberHello) and not decoder.waiting:
                 return message
-            problem = f"a {type(message).__name__} message came where a hello, and nothing behind it, was expected"
+            problem = f"expected a hello and no bytes behind it, and received a {type(message).__name__} message"
         log.info("%s: %s is refused: %s", self._name, stream.peer, problem)
         stream.write(encode(Closed(Why.REFUSED, problem)))
         return None
 
     async def _feed(self, session: int, peer: _SubscriberPeer) -> None:
-        """Send a subscriber one thing after the other, until it is closed."""
+        """Send a subscriber its messages in order, until it is closed."""
         while True:
             peer.wake.clear()
             outgoing = self.machine.take(session)
@@ -278,7 +288,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
                 await self._drained(session, peer)
 
     async def _send_part(self, session: int, peer: _SubscriberPeer, part: BatchPart) -> bool:
-        """Send the messages of a part, for as long as the subscriber is served; False when they cannot be had."""
+        """Send the messages of a part while the subscriber is served. Returns False when the part cannot be read."""
         try:
             async for message in self._messages(part):
                 for piece in encode_parts(message):
@@ -298,7 +308,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
         return False
 
     def _messages(self, part: BatchPart) -> AsyncIterator[Data]:
-        """The messages of a part, read once for all who are sent them at about the same time."""
+        """The messages of a part. Subscribers that need them at about the same time share one reading of the file."""
         batch, file = cast("tuple[int, StagedFile]", part.source)
         return self._readings.messages((batch, file.name), lambda: self._read(batch, file))
 
@@ -307,7 +317,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
             yield Data(moment, pack_rows(rows))
 
     async def _drained(self, session: int, peer: _SubscriberPeer) -> None:
-        """Wait until the peer has taken most of what was written, or it is to be closed all the same."""
+        """Wait until the peer has taken most of the written bytes, or its connection is to be closed."""
         if peer.stream.queued < HIGH_WATER:
             await asyncio.sleep(0)
             return
@@ -329,12 +339,12 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
 
 
 async def _until_it_ends(stream: ByteStream) -> None:
-    """Until the peer closes, or sends what it has no business to: behind its hello a subscriber is silent."""
+    """Wait until the peer closes or sends any byte, because a subscriber sends nothing after its hello."""
     await stream.read()
 
 
 def run_publisher(setup: PublisherSetup, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    """Serve the partition in ``mapInPandas``, yielding empty frames as heartbeats; ends when the publisher does."""
+    """Serve the partition within ``mapInPandas``. Yields empty frames as heartbeats, and ends with the publisher."""
     holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
     registry = leases_of(setup.registry, setup.topic, setup.lease_seconds)
     with registry, TopicCatalog(setup.registry, lease_seconds=setup.lease_seconds) as topics:

@@ -31,15 +31,15 @@ class TopicSettings:
     registry: str = setting(
         "embedded",
         Kind.TEXT,
-        "Redis URL, also `env:NAME` or `file:PATH`; or `embedded`, to start one for this machine alone. That of a "
-        "receiver is its `registry_url`.",
+        "Redis URL, also `env:NAME` or `file:PATH`; or `embedded`, to start one for this machine alone. A "
+        "receiver's URL is its `registry_url`.",
         secret=True,
     )
     partitions: int = setting(
         1, Kind.COUNT, "Number of publishers; each takes one task slot for as long as the topic runs.", minimum=1
     )
     pairs: bool = setting(
-        False, Kind.FLAG, "Whether times are pairs, (batch, value of a column), and not batches alone."
+        False, Kind.FLAG, "Whether times are pairs (batch, value of a column) instead of batches alone."
     )
     cookie: str = setting(
         "", Kind.TEXT, "Cookie that subscribers must present; also `env:NAME` or `file:PATH`.", secret=True
@@ -53,11 +53,11 @@ class TopicSettings:
     advertise: str = setting(
         "",
         Kind.TEXT,
-        "Host name or address that subscribers are told, also with a port; {slot} and {port} stand for p and its port. "
-        "Empty: found out by the publisher.",
+        "Host name or address for subscribers, also with a port; {slot} and {port} stand for p and its port. "
+        "Empty: detected by the publisher.",
     )
     retain: int = setting(
-        RETAIN, Kind.COUNT, "Number of newest batches kept for subscribers that were cut off.", minimum=1
+        RETAIN, Kind.COUNT, "Number of newest batches retained for subscribers that reconnect.", minimum=1
     )
     max_subscriber_bytes: int = setting(
         MAX_SUBSCRIBER_BYTES,

@@ -1,7 +1,7 @@
-"""Files read once for all subscribers that are sent them at about the same time.
+"""Files that are read once for all subscribers that need them at about the same time.
 
-A commit wakes every subscriber at once, and each wants the messages of the same files. They share one reading of a file
-that keeps the newest of its messages; a subscriber that falls behind those goes on with a reading of its own.
+A commit wakes every subscriber at once, and all of them need the messages of the same files. They share one reading of
+a file, which keeps the newest of its messages. A subscriber that falls behind these opens a reading of its own.
 """
 
 from __future__ import annotations
@@ -13,13 +13,20 @@ from itertools import islice
 from wallaroo_spark.pubsub.messages import Data
 
 SHARED_BYTES = 8 << 20
-"""Bytes of messages that one shared reading keeps; its newest message is kept whatever its size."""
+"""Bytes of messages that one shared reading keeps. Its newest message is kept whatever its size.
+
+A choice: two messages of ``MESSAGE_BYTES`` (4 MiB), so that subscribers may be one message apart. With
+``SHARED_READINGS`` it bounds the memory of a publisher's readings to 32 MiB, however many subscribers it has.
+"""
 SHARED_READINGS = 4
-"""Shared readings at a time, so that memory has a bound; a subscriber that needs one more reads alone."""
+"""Number of shared readings at a time; a subscriber that needs another file reads it alone.
+
+A choice that bounds memory; see ``SHARED_BYTES``.
+"""
 
 
 class Reading:
-    """One pass over the messages of a file. ``users`` counts the subscribers that are in it."""
+    """One pass over the messages of a file. ``users`` is the number of subscribers that use it."""
 
     def __init__(self, messages: Iterator[Data]) -> None:
         self.users = 0
@@ -33,17 +40,17 @@ class Reading:
 
     @property
     def whole(self) -> bool:
-        """Whether a newcomer misses nothing: every message that was read is kept, and reading did not fail."""
+        """Whether a new user misses no message: every message that was read is kept, and no read failed."""
         return self._first == 0 and self._error is None
 
     def has_dropped(self, index: int) -> bool:
-        """Whether the message at ``index`` was kept once and is not any more."""
+        """Whether the message at ``index`` was read and is no longer kept."""
         return index < self._first
 
     async def at(self, index: int) -> Data | None:
-        """The message at ``index``, which was not dropped; None behind the last one.
+        """Return the message at ``index``, which must not have been dropped; None behind the last message.
 
-        Raises what reading the file raised, to everyone who is in it.
+        An error of reading the file is raised to every user of this reading.
         """
         while index >= self._first + len(self._kept):
             if self._error is not None:
@@ -52,7 +59,7 @@ class Reading:
                 return None
             if self._under_way is None:
                 self._under_way = asyncio.ensure_future(self._read_one())
-            # If one subscriber stops waiting, others still wait for the same message.
+            # The shield keeps the read alive when one subscriber stops waiting: others wait for the same message.
             await asyncio.shield(self._under_way)
         return self._kept[index - self._first]
 
@@ -78,13 +85,13 @@ class Reading:
 
 
 class Readings:
-    """The readings that the subscribers of a publisher share; on one event loop."""
+    """The readings that the subscribers of one publisher share. It belongs to one event loop."""
 
     def __init__(self) -> None:
         self._shared: dict[Hashable, Reading] = {}
 
     async def messages(self, key: Hashable, read: Callable[[], Iterator[Data]]) -> AsyncIterator[Data]:
-        """The messages of the file that ``key`` names and ``read`` opens; raises what reading it raises."""
+        """Iterate over the messages of the file ``key``, which ``read`` opens. Raises the errors of reading it."""
         reading, index = self._join(key, read), 0
         try:
             while not reading.has_dropped(index):
@@ -108,7 +115,7 @@ class Readings:
         return reading
 
     def _share(self, key: Hashable, reading: Reading) -> None:
-        """Offer a reading to others, where there is room for it or one that nobody is in makes room."""
+        """Offer a reading to other subscribers if there is room, or if removing an unused reading makes room."""
         for other in [other for other, known in self._shared.items() if not known.users]:
             if other == key or len(self._shared) >= SHARED_READINGS:
                 del self._shared[other]

@@ -1,4 +1,4 @@
-"""One Spark job writes the rows of a batch to the topic's files; no subscriber sees them yet."""
+"""One Spark job writes the rows of a batch to the topic's files. No subscriber sees them before the commit."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from wallaroo_spark.slots.job_errors import in_short
 from wallaroo_spark.storage.locations import Location, for_tasks
 
 EpochArgument = None | int | str | tuple[int, str]
-"""The argument ``epoch`` of ``Topic.publish``."""
+"""Type of the argument ``epoch`` of :meth:`Topic.publish`."""
 
 BATCH_PROPERTY = "streaming.sql.batchId"
-"""The local property under which Spark says which batch is being run."""
+"""Spark's local property with the id of the running batch."""
 QUERY_PROPERTY = "sql.streaming.queryId"
-"""Within a batch this is the id of the query, as its checkpoint has it."""
+"""Spark's local property with the id of the query, as in the checkpoint's metadata."""
 RUN_PROPERTY = "spark.jobGroup.id"
-"""Within a batch this is the id of the query's run."""
+"""Spark's local property with the id of the query's run."""
 
 
 class Named(Protocol):
-    """The properties of a topic that are used here."""
+    """The properties of a topic that this module uses."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the topic."""
 
     @property
     def pairs(self) -> bool:
@@ -41,15 +41,18 @@ class Named(Protocol):
 
 @dataclass(frozen=True)
 class Staged:
-    """The files written by the tasks of a batch, to be sealed. ``schema`` is None when there are no rows."""
+    """The files that the tasks of a batch have written, before their manifest is sealed."""
 
     manifest: Manifest
+    """Manifest of the files."""
     schema: Any
+    """``pyarrow`` schema of the rows; None when there are no rows."""
     run: str
+    """Id of the query's run; empty where Spark does not report it."""
 
 
 def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, topic_log: TopicLog, topic: Named) -> Staged:
-    """Have the tasks of ``df`` write its rows for a batch that is not committed. Raises :class:`PubSubError`."""
+    """Write the rows of ``df`` with its tasks, for a batch that is not committed yet. Raises :class:`PubSubError`."""
     number, column = _epoch_parts(epoch, topic)
     batch, run, query = _batch(df, number, topic)
     _check_column(df, column, topic)
@@ -67,7 +70,7 @@ def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, topic_log
         write = _writer(checkpoint, topic_log.topic, batch, column)
         rows = df.mapInArrow(write, "file string, columns binary").collect()
     except Exception as error:
-        # A task's own words are worth more than the many lines that Spark puts around them.
+        # The task's own message is clearer than the stack traces that Spark puts around it.
         said = in_short(error)
         if "PubSubError: " in said:
             raise PubSubError(said.partition("PubSubError: ")[2], topic=topic.name, batch=batch) from None
@@ -108,12 +111,12 @@ def _epoch_parts(epoch: EpochArgument, topic: Named) -> tuple[int | None, str | 
         number, column = None, number
     if not (number is None or type(number) is int) or not (column is None or isinstance(column, str)):
         raise PubSubError(
-            f"epoch {epoch!r} names no time; give a batch id, a column, (batch id, column), or nothing for the batch "
+            f"epoch {epoch!r} is not a time; give a batch id, a column, (batch id, column), or nothing for the batch "
             "that runs",
             topic=topic.name,
         )
     if number is not None and number < 0:
-        raise PubSubError(f"epoch {number} is no batch id; Spark counts batches from 0", topic=topic.name)
+        raise PubSubError(f"epoch {number} is not a batch id; Spark counts batches from 0", topic=topic.name)
     if topic.pairs != (column is not None):
         has = "pairs of a batch and a column" if topic.pairs else "batches"
         way_out = "name the column with epoch=" if topic.pairs else "leave out the column, or start it with pairs=True"
@@ -122,7 +125,7 @@ def _epoch_parts(epoch: EpochArgument, topic: Named) -> tuple[int | None, str | 
 
 
 def _check_query(files: CheckpointFiles, query: str | None, batch: int, topic: Named) -> None:
-    """Refuse a query that writes to another checkpoint: what is published would be sent by the commits of the other."""
+    """Refuse a query of another checkpoint, because the commits of this one would publish its rows."""
     found = files.query_id()
     if query is not None and found != query:
         there = f"of the query {found}" if found else "of no query"
@@ -136,7 +139,7 @@ def _check_query(files: CheckpointFiles, query: str | None, batch: int, topic: N
 
 
 def _batch(df: DataFrame, number: int | None, topic: Named) -> tuple[int, str, str | None]:
-    """The batch, the run of the query it is in, empty where Spark does not say, and the query's id if it says so."""
+    """Return the batch, the run of its query (empty where Spark does not report it) and the query's id, if known."""
     try:
         context = df.sparkSession.sparkContext
         running, run = context.getLocalProperty(BATCH_PROPERTY), context.getLocalProperty(RUN_PROPERTY)
@@ -146,8 +149,8 @@ def _batch(df: DataFrame, number: int | None, topic: Named) -> tuple[int, str, s
         running = run = query = None
     if number is None and running is None:
         raise PubSubError(
-            f"Spark does not say which batch this is, for topic {topic.name!r}; call publish inside foreachBatch, or "
-            "pass the batch id on: publish(df, topic, epoch=batch_id)",
+            f"Spark does not report the running batch, for topic {topic.name!r}; call publish inside foreachBatch, or "
+            "pass the batch id: publish(df, topic, epoch=batch_id)",
             topic=topic.name,
         )
     return (int(running or 0) if number is None else number), (run or ""), query

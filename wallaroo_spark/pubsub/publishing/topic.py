@@ -1,4 +1,4 @@
-"""The driver's handle of a topic: it runs the publishers, and publishes the DataFrames of a query's batches.
+"""The driver's handle of a topic: it runs the publishers and publishes the DataFrames of a query's batches.
 
 Source: ``docs/pubsub.md``.
 """
@@ -44,16 +44,23 @@ from wallaroo_spark.transport import open_access_warning
 log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
 PUBLISHERS_SECONDS = 120.0
-"""How long the publishers may take to come up: a cluster may first have to start their executors."""
+"""Limit of the wait for the publishers at the start, in seconds.
+
+A choice: a cluster may first have to start executors.
+"""
 STOP_SECONDS = 20.0
+"""Limit of the wait for the publishers at the end, in seconds.
+
+A choice: longer than a publisher's own limit (8 seconds) plus the time until it sees that its lease is gone.
+"""
 _LOCK = "topic"
 
 
 class Topic:
-    """A topic, and the publishers that serve it from within Spark, one for each partition.
+    """A topic and its publishers, which run inside Spark, one for each partition.
 
-    As a context manager it starts on entry and stops on exit, for good unless an exception ends the block. Raises
-    :class:`ConfigurationError` for what cannot work, before anything starts.
+    As a context manager it starts on entry and stops on exit; it stops ``for_good`` unless an exception ends the block.
+    Raises :class:`ConfigurationError` for settings that cannot work, before anything starts.
     """
 
     @takes_settings(TopicSettings)
@@ -92,14 +99,14 @@ class Topic:
 
     @property
     def registry_url(self) -> str:
-        """The registry's URL, for subscribers on the same machine when it is embedded. It may hold a password."""
+        """The registry's URL. That of an embedded registry works only on this machine. It may contain a password."""
         return self._embedded.url if self._embedded else resolve_secret(self._settings.registry)
 
     def start(self) -> None:
-        """Start the publishers, and wait for them; nothing happens when they run.
+        """Start the publishers and wait until all of them serve. Does nothing when the topic runs already.
 
-        Raises :class:`ConfigurationError` when the name is another driver's, task slots are too few or the publishers
-        do not come up, :class:`RegistryError` or :class:`CheckpointError`.
+        Raises :class:`ConfigurationError` when another driver runs a topic of this name, there are too few task slots,
+        or the publishers do not start in time; :class:`RegistryError`; :class:`CheckpointError`.
         """
         with self._lifecycle:
             if self._jobs is not None:
@@ -113,10 +120,10 @@ class Topic:
             _running[self.name] = self
 
     def stop(self, *, for_good: bool = True) -> None:
-        """End the publishers; may be called again. Stop the query first: its next :meth:`publish` would fail.
+        """Stop the publishers; may be called again. Stop the query first, because its next :meth:`publish` fails.
 
-        Subscribers get all that is committed. Then they are told that the topic has ended, or, when it is not
-        ``for_good``, wait for a driver that starts it again on the same checkpoint.
+        Subscribers receive all committed batches. With ``for_good`` they are then notified that the topic has ended.
+        Otherwise they wait for a driver that starts the topic again on the same checkpoint.
         """
         self._patience.stopping.set()
         with self._lifecycle:
@@ -125,23 +132,24 @@ class Topic:
             self._shut_down(for_good)
 
     def publish(self, df: DataFrame, epoch: EpochArgument = None) -> None:
-        """Publish the rows of a batch, to be sent once the batch is committed; call it inside ``foreachBatch``.
+        """Publish the rows of a batch, to be sent after the batch's commit. Call it inside ``foreachBatch``.
 
-        ``epoch`` says what the rows' times are. None and an integer: the batch, found out or as given. A column's name,
-        or an integer and a column's name: pairs of the batch and that column, integers from 0, for a topic with
-        ``pairs``. The DataFrame is computed once more for it, unless it is persisted; partition i of it belongs to
-        publisher i % partitions. A batch that is run again replaces what it published; nobody has seen that.
+        ``epoch`` determines the times of the rows. None: the running batch. An integer: this batch. A column's name, or
+        an (integer, column's name): pairs of the batch and the column's value, an integer from 0, on a topic with
+        ``pairs``. The DataFrame is computed once more for it unless it is persisted. Partition i of the DataFrame
+        belongs to publisher i % partitions. A batch that runs again replaces its earlier rows, which no subscriber has
+        received.
 
-        Raises :class:`PubSubError` when the batch is not known, is committed already or was published before, when
-        the columns are not those of the batches before, or the epoch column has what is no integer from 0.
+        Raises :class:`PubSubError` when the batch is unknown, already committed or already published, when the columns
+        differ from those of earlier batches, or when the epoch column has a value that is not an integer from 0.
         """
         if self._jobs is None:
             raise PubSubError(f"topic {self.name!r} does not run; start it, or use it in a with statement")
         staged = stage(df, epoch, self._files, self._topic_log, self)
         if self._published.get(staged.manifest.batch) == staged.run:
             raise PubSubError(
-                f"batch {staged.manifest.batch} has been published on topic {self.name!r}; publish once a batch, the "
-                "union of what there is",
+                f"batch {staged.manifest.batch} was published on topic {self.name!r} already; publish it once, as the "
+                "union of its DataFrames",
                 topic=self.name,
                 batch=staged.manifest.batch,
             )
@@ -151,7 +159,7 @@ class Topic:
         self._topic_log.keep_from(staged.manifest.batch - self._settings.retain)
 
     def status(self) -> dict[str, Any]:
-        """The state of the topic and its publishers, as JSON-ready values."""
+        """The state of the topic and its publishers, as JSON-serializable values."""
         jobs, topics = self._jobs, self._topics
         served: dict[int, ServedPartition] = {}
         if topics is not None:
@@ -254,25 +262,25 @@ class Topic:
 
     def _keep_going(self) -> None:
         while not self._patience.stopping.wait(min(1.0, self._settings.lease_seconds / 3)):
-            said = ""
+            failure = ""
             try:
                 self._round()
             except WallarooError as error:
-                said = error.message
-                if said != self._error:
-                    log.warning("topic %s goes on, and this is tried again: %s", self.name, said)
-            self._error = said
+                failure = error.message
+                if failure != self._error:
+                    log.warning("topic %s: an update of the registry failed and is retried: %s", self.name, failure)
+            self._error = failure
 
     def _round(self) -> None:
-        """Write the driver's entries in the registry again: Redis may have been emptied."""
+        """Write the driver's entries to the registry again, because Redis may have been emptied."""
         leases, topics = self._leases, self._topics
         assert leases is not None
         assert topics is not None
         if self._embedded is not None and not self._embedded.running:
             self._embedded.start()
         if not leases.lock(_LOCK, self.owner, self._settings.lease_seconds):
-            # Two drivers that take the partitions from each other would serve nobody; the one that was away too long
-            # ends.
+            # Two drivers that keep taking the partitions from each other would serve no subscriber, so the driver
+            # that has lost the lock ends.
             if self._jobs is not None:
                 self._jobs.expect_end()
             raise self._name_in_use()
@@ -297,7 +305,7 @@ class Topic:
             )
 
     def _shut_down(self, for_good: bool) -> None:
-        """Free every resource, whatever fails on the way."""
+        """Release every resource, even when a step fails."""
         self._patience.stopping.set()
         if self._rounds is not None:
             self._rounds.join(10.0)
@@ -319,7 +327,7 @@ class Topic:
                     leases.unlock(_LOCK, self.owner)
 
     def _dismiss(self, leases: Registry, for_good: bool) -> None:
-        """Have the publishers lose their leases, and know whether that is the end of the topic."""
+        """Revoke the publishers' leases and record whether the topic ends with them."""
         with contextlib.suppress(RegistryError):
             if leases.locked_by(_LOCK) in (self.owner, None):
                 leases.publish_fleet({ENDED: "yes" if for_good else ""})
@@ -341,9 +349,9 @@ _running: dict[str, Topic] = {}
 
 
 def publish(df: DataFrame, topic: Topic | str, *, epoch: EpochArgument = None) -> None:
-    """Publish the rows of a batch on a topic of this driver, given as its handle or by name; see :meth:`Topic.publish`.
+    """Publish the rows of a batch on a topic of this driver, given as a handle or by name; see :meth:`Topic.publish`.
 
-    Raises :class:`PubSubError` as that does, and for a name of which no topic runs here.
+    Raises :class:`PubSubError` as that method does, and when no topic of this name runs in this driver.
     """
     handle = _running.get(topic) if isinstance(topic, str) else topic
     if handle is None:

@@ -1,13 +1,13 @@
-"""The batches of a topic, published or about to be, as files beside the checkpoint.
+"""The batches of a topic, committed or staged, as files beside the checkpoint.
 
-    <checkpoint>/_wallaroo/topics/<topic>/topic.json                        what the topic is; its identity
+    <checkpoint>/_wallaroo/topics/<topic>/topic.json                        the topic's identity and shape
                                           <batch>/<partition>-<try>.arrow   rows, an Arrow IPC stream
-                                          <batch>.json                      the manifest: which files are the batch's
-                                          kept.json                         the oldest batch that is surely kept
+                                          <batch>.json                      the manifest: the files of the batch
+                                          kept.json                         the oldest retained batch
 
-The tasks of a batch write the files, the driver then the manifest, both before the batch is committed; publishers read
-them once it is. A batch that is run again replaces the manifest, so files of an earlier try are of no batch any more.
-A batch without a manifest published nothing. Source: ``docs/pubsub.md#on-the-wire``.
+The tasks of a batch write the row files, then the driver writes the manifest, both before the batch's commit.
+Publishers read them after the commit. A batch that runs again replaces its manifest, so that files of an earlier try
+belong to no batch. A batch without a manifest published nothing. Source: ``docs/pubsub.md#on-the-wire``.
 """
 
 from __future__ import annotations
@@ -34,10 +34,17 @@ T = TypeVar("T")
 
 FOLDER = "topics"
 RETAIN = 64
-"""Batches that are kept for subscribers who were cut off, unless told otherwise."""
+"""Default number of batches that are retained for subscribers that reconnect.
+
+A choice: about a minute of batches of one second. It bounds disk space.
+"""
 MESSAGE_BYTES = 4 << 20
-"""Arrow batches are cut into pieces of about so many bytes, each a message."""
+"""Approximate size of a message in bytes; larger Arrow batches are cut into several messages.
+
+A choice. It bounds the memory of one message in a publisher and in a subscriber.
+"""
 VERSION = 1
+"""Version of the files' format."""
 
 
 @dataclass(frozen=True)
@@ -47,21 +54,21 @@ class StagedFile:
     partition: int
     """Partition of the DataFrame."""
     name: str
-    """Name of the file in the batch's folder."""
+    """Name of the file in the folder of its batch."""
     rows: int
     """Number of rows."""
     bytes: int
-    """Size of the file."""
+    """Size of the file in bytes."""
     parts: tuple[tuple[Time, int], ...]
-    """Time and number of rows of each Arrow batch in the file."""
+    """Time and number of rows of each Arrow batch in the file, in order."""
 
     def to_json(self) -> str:
-        """The file as text, for a task to hand to the driver and for the manifest."""
+        """Encode as text: a task returns it to the driver, and the manifest contains it."""
         return json.dumps(self._values())
 
     @classmethod
     def from_json(cls, text: str) -> StagedFile:
-        """Read what :meth:`to_json` wrote."""
+        """Decode the text of :meth:`to_json`."""
         return cls._read(json.loads(text))
 
     def _values(self) -> dict[str, Any]:
@@ -78,24 +85,26 @@ class Manifest:
     """The files that a batch published."""
 
     batch: int
+    """Id of the batch."""
     files: tuple[StagedFile, ...]
+    """Its files, in the order in which they are sent."""
 
     def of(self, partition: int, partitions: int) -> tuple[StagedFile, ...]:
-        """The files that belong to one of so many publishers."""
+        """The files of publisher ``partition`` of ``partitions`` publishers."""
         return tuple(file for file in self.files if file.partition % partitions == partition)
 
     def times(self) -> set[Time]:
-        """The times that the batch has rows of."""
+        """All times of the batch's rows."""
         return {time for file in self.files for time, _ in file.parts}
 
     def to_json(self) -> bytes:
-        """The manifest as its file has it."""
+        """Encode as the manifest file."""
         values = {"version": VERSION, "batch": self.batch, "files": [file._values() for file in self.files]}
         return json.dumps(values).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Manifest:
-        """Read a manifest. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for what is none."""
+        """Decode a manifest file. Raises ``ValueError``, ``KeyError`` or ``TypeError`` when it is malformed."""
         values = json.loads(data)
         if values["version"] != VERSION:
             raise ValueError(f"version {values['version']!r} is not known")
@@ -104,15 +113,19 @@ class Manifest:
 
 @dataclass(frozen=True)
 class TopicIdentity:
-    """The identity of a topic; it lasts as long as its checkpoint and its partitions."""
+    """The identity of a topic. It is constant for as long as its checkpoint and its number of partitions are."""
 
     identity: str
+    """Random name of the topic's history."""
     partitions: int
+    """Number of partitions."""
     product: bool
+    """Whether times are pairs."""
 
 
 class TopicLog:
-    """The folder of one topic beside a checkpoint, which is a path or a URI as the session ``spark`` takes it.
+    """The folder of one topic beside a checkpoint. ``checkpoint`` is a path or a URI, as the session ``spark`` opens
+    it.
 
     Methods raise :class:`CheckpointError` when files cannot be read or written.
     """
@@ -126,7 +139,7 @@ class TopicLog:
         return f"TopicLog({self._folder.identity!r})"
 
     def identity(self, partitions: int, product: bool) -> str:
-        """The name of the topic's history: a new one when there is none, or it was published in another shape."""
+        """Return the identity of the topic's history. It is new when there is none, or when the shape has changed."""
         found = self.known()
         if found is not None and (found.partitions, found.product) == (partitions, product):
             return found.identity
@@ -135,17 +148,17 @@ class TopicLog:
         return made.identity
 
     def known(self) -> TopicIdentity | None:
-        """The identity of the topic when it was last started; None before that."""
+        """The identity from the last start of the topic; None before the first."""
         data = self._folder.read("topic.json")
         return None if data is None else self._parsed("topic.json", lambda: TopicIdentity(**json.loads(data)))
 
     def stage(
         self, batch: int, partition: int, attempt: int, rows: Iterable[pa.RecordBatch], column: str | None
     ) -> StagedFile | None:
-        """Write the rows of a partition of a batch; None, and no file, when there are none.
+        """Write the rows of one partition of a batch. Returns None, and writes no file, when there are no rows.
 
-        A ``column`` makes the times pairs of the batch and its values; raises :class:`PubSubError` for values that are
-        not integers from 0. No two calls write the same file.
+        With ``column`` the times are pairs of the batch and the column's values. Raises :class:`PubSubError` for values
+        that are not integers from 0. No two calls write the same file.
         """
         pieces = _pieces(batch, rows, column)
         first = next(pieces, None)
@@ -173,24 +186,24 @@ class TopicLog:
         return StagedFile(partition, name, count, size, tuple(parts))
 
     def seal(self, manifest: Manifest) -> None:
-        """Write the manifest of a batch, in place of an earlier one."""
+        """Write the manifest of a batch; it replaces an earlier one."""
         self._folder.write(f"{manifest.batch}.json", manifest.to_json())
 
     def manifest(self, batch: int) -> Manifest | None:
-        """The manifest of a batch; None if it published nothing.
+        """Return the manifest of a batch; None if it published nothing.
 
-        Raises :class:`PubSubError` if it is no longer kept.
+        Raises :class:`PubSubError` when the batch is no longer retained.
         """
         data = self._folder.read(f"{batch}.json")
-        # Read in this order: the oldest batch that is kept is written before anything is removed.
+        # The order of these reads matters: ``kept.json`` is written before any file is deleted.
         if batch < self.kept_from():
             raise self._not_kept(batch)
         return None if data is None else self._parsed(f"{batch}.json", lambda: Manifest.from_json(data))
 
     def messages(self, batch: int, file: StagedFile) -> Iterator[tuple[Time, pa.RecordBatch]]:
-        """The rows of a file as they go into messages, each batch with its time.
+        """Iterate over the rows of a file as they become messages: (time, record batch).
 
-        Raises :class:`PubSubError` when the file is not kept.
+        Raises :class:`PubSubError` when the file is no longer retained.
         """
         path = f"{self._folder.path}/{batch}/{file.name}"
         try:
@@ -207,7 +220,7 @@ class TopicLog:
             ) from error
 
     def kept_from(self) -> int:
-        """The oldest batch that is surely kept."""
+        """The oldest retained batch."""
         data = self._folder.read("kept.json")
         return 0 if data is None else self._parsed("kept.json", lambda: int(json.loads(data)["batch"]))
 
@@ -228,20 +241,20 @@ class TopicLog:
             return read()
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
-                f"{self._folder.identity}/{name} is damaged: {error!r}; remove the folder, and the topic begins anew",
+                f"{self._folder.identity}/{name} is damaged: {error!r}; delete the folder, then the topic begins anew",
                 file=name,
             ) from error
 
     def _not_kept(self, batch: int) -> PubSubError:
         return PubSubError(
-            f"what batch {batch} published on topic {self.topic} is no longer kept; have the topic retain more batches",
+            f"the rows of batch {batch} on topic {self.topic} are no longer kept; let the topic retain more batches",
             topic=self.topic,
             batch=batch,
         )
 
 
 def _pieces(batch: int, rows: Iterable[pa.RecordBatch], column: str | None) -> Iterator[tuple[Time, pa.RecordBatch]]:
-    """The rows by time, in pieces that are fit for a message each."""
+    """Split the rows by time, and each time's rows into pieces of about ``MESSAGE_BYTES``."""
     for found in rows:
         by_time = [(batch, found)] if column is None else _by_column(batch, found, column)
         for time, same in by_time:
@@ -260,7 +273,7 @@ def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _carried(batch: int, piece: pa.RecordBatch) -> pa.RecordBatch:
-    """A piece that fits into a message, its time and the schema included."""
+    """Return the piece. Raises :class:`PubSubError` when it does not fit into a message with time and schema."""
     if piece.nbytes > MAX_MESSAGE_BYTES * 3 // 4:
         raise PubSubError(
             f"a row of batch {batch} takes {piece.nbytes} bytes, and a message carries at most {MAX_MESSAGE_BYTES}; "

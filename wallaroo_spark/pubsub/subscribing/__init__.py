@@ -1,1 +1,1 @@
-"""The subscribers' side of a topic; Spark is not needed."""
+"""The subscribers' side of a topic; it does not need Spark."""

@@ -1,6 +1,6 @@
-"""How the messages of a topic's partitions become one sequence of whole epochs: pure state, without sockets or clocks.
+"""Merges the messages of all partitions into one sequence of complete epochs. Pure: without sockets or clocks.
 
-Source: ``docs/pubsub.md#where-it-comes-from``. It adds going on where a connection broke.
+Source: ``docs/pubsub.md#where-it-comes-from``. Resuming after a lost connection is an addition.
 """
 
 from __future__ import annotations
@@ -15,26 +15,36 @@ from wallaroo_spark.pubsub.messages import Data, Snapshot, Update
 from wallaroo_spark.pubsub.times import Time, key, least
 
 MAX_HELD_BYTES = 256 << 20
+"""Default limit in bytes of the data of incomplete epochs.
+
+A choice. It bounds a subscriber's memory to 64 messages of about 4 MiB, before it stops reading from publishers that
+are ahead of the others.
+"""
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """Rows for the application. ``payload`` is MessagePack that nobody has decoded yet."""
+    """Rows for the application."""
 
     time: Time
+    """Time of the rows."""
     partition: int
+    """Partition that sent them."""
     payload: bytes | memoryview = field(repr=False)
+    """The rows, still encoded; see :mod:`wallaroo_spark.pubsub.row_payloads`."""
 
 
 @dataclass(frozen=True)
 class FrontierMoved:
-    """The lower frontier of the whole topic has moved; the first one says where it begins.
+    """The lower frontier of the whole topic has moved. The first one is the frontier at the beginning.
 
-    Everything that ``frontier`` has passed was delivered before.
+    Everything before ``frontier`` was delivered earlier.
     """
 
     frontier: tuple[Time, ...]
+    """The new frontier."""
     changes: tuple[tuple[Time, int], ...]
+    """Times that left (-1) and entered (+1) the frontier."""
 
 
 MergedItem = Delivered | FrontierMoved
@@ -42,23 +52,20 @@ MergedItem = Delivered | FrontierMoved
 
 @dataclass
 class _Partition:
-    """``own`` is the partition's lower frontier, None before its first snapshot.
-
-    ``seen`` are the data messages that came since that moved, ``repeated`` those that come once more after a break.
-    """
+    """The merger's state of one partition."""
 
     own: MinimalAntichain | None = None
-    """Its lower frontier; None before its first snapshot."""
+    """The partition's lower frontier; None before its first snapshot."""
     connected: bool = False
-    """Whether a connection has sent its snapshot."""
+    """Whether the current connection has sent its snapshot."""
     ended: bool = False
-    """Whether its publisher said that the topic ended."""
+    """Whether its publisher has sent the end of the topic."""
     held: list[Data] = field(default_factory=list)
-    """Data of epochs that are not whole."""
+    """Data of incomplete epochs."""
     seen: int = 0
-    """Data messages since the frontier moved."""
+    """Data messages received since the frontier last moved."""
     repeated: int = 0
-    """Data messages that come again after a broken connection."""
+    """Data messages that the publisher sends a second time after a lost connection."""
 
     @property
     def held_bytes(self) -> int:
@@ -66,13 +73,15 @@ class _Partition:
 
 
 class Merger:
-    """Makes one sequence of items of what the publishers of all partitions send.
+    """Merges the messages of the publishers of all partitions into one sequence of items.
 
-    With ``atomic``, only epochs that no publisher has begun at the time of its snapshot are let through, and each is
-    held back until the whole topic has passed it. Without, everything is let through as it comes. Rows at or before
-    ``beyond`` are dropped in either case. ``resume`` begins at a frontier of an earlier subscription, rather than with
-    what comes next. More than ``max_held_bytes`` are taken in only from partitions that the others wait for, see
-    :meth:`may_read`.
+    With ``atomic``, epochs that some publisher had begun before its snapshot are dropped, and each other epoch is held
+    back until the frontier of the whole topic has passed it. Without, all rows are delivered on arrival. Rows at or
+    before ``beyond`` are dropped in both cases. ``resume`` begins at a frontier of an earlier subscription instead of
+    the next batch. Above ``max_held_bytes``, only partitions that block the others are read; see :meth:`may_read`.
+
+    Raises :class:`ConfigurationError` when ``partitions`` is below 1, or ``beyond`` and ``resume`` have different
+    shapes.
     """
 
     def __init__(
@@ -85,7 +94,7 @@ class Merger:
         max_held_bytes: int = MAX_HELD_BYTES,
     ) -> None:
         if partitions < 1:
-            raise ConfigurationError(f"a topic has 1 partition or more, and not {partitions}")
+            raise ConfigurationError(f"a topic has at least 1 partition, and not {partitions}")
         self._partitions = [_Partition() for _ in range(partitions)]
         self._atomic = atomic
         self._beyond = MaximalAntichain(beyond)
@@ -96,7 +105,7 @@ class Merger:
         self._filter = MaximalAntichain()
         self._began = False
         self.upper: tuple[Time, ...] = ()
-        """The merged upper frontier of the snapshots, for good: of what is at or before it, parts may be missing."""
+        """Merged upper frontier of the snapshots; constant. Rows at or before it may be incomplete and are dropped."""
         self._shape = tuple({least(time) for time in (*beyond, *resume)})
         if len(self._shape) > 1:
             raise ConfigurationError(
@@ -110,42 +119,43 @@ class Merger:
 
     @property
     def filter(self) -> tuple[Time, ...]:
-        """Rows at or before one of these times are dropped."""
+        """The upper frontier of the dropped rows: rows at or before one of these times are dropped."""
         return (*self._filter.elements, *self._beyond.elements)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the data that wait for their epoch to be whole."""
+        """Bytes of the data that waits for the completion of its epoch."""
         return self._held
 
     @property
     def finished(self) -> bool:
-        """Whether every publisher has said that the topic has ended."""
+        """Whether every publisher has sent the end of the topic."""
         return all(one.ended for one in self._partitions)
 
     def resume(self, partition: int) -> tuple[Time, ...]:
-        """Where a publisher shall go on, for the hello: a tuple of one time, or empty to begin with what comes next.
+        """The time for a hello to resume from, as a tuple of one element; empty to begin with the next batch.
 
-        Raises :class:`PubSubError` when there is no such time, which no publisher of this package lets happen.
+        Raises :class:`PubSubError` when the partition's frontier is not one time. Publishers of this package always
+        have one.
         """
         one = self._partitions[partition]
         if one.own is None:
             return self._resume
         if len(one.own) != 1:
-            raise PubSubError(f"partition {partition} stood at {one.own.elements!r} and cannot go on from one time")
+            raise PubSubError(f"partition {partition} has the frontier {one.own.elements!r}, and a hello has one time")
         return one.own.elements
 
     def may_read(self, partition: int) -> bool:
-        """Whether to read more from a partition now: those that hold the others up are always read."""
+        """Whether to read from a partition now. A partition that holds back the topic's frontier is always read."""
         own = self._partitions[partition].own
         if self._held <= self._most_held or own is None:
             return True
         return all(one.own is not None for one in self._partitions) and any(time in self._lower for time in own)
 
     def received(self, partition: int, message: Snapshot | Update | Data) -> list[MergedItem]:
-        """Take a publisher's message; returns the items for the application, in order.
+        """Process a publisher's message. Returns the items for the application, in order.
 
-        Raises :class:`RemoteProtocolError` for what the protocol does not allow.
+        Raises :class:`RemoteProtocolError` when the message violates the protocol.
         """
         one = self._partitions[partition]
         match message:
@@ -157,22 +167,22 @@ class Merger:
                 return self._update(partition, one, message)
 
     def lost(self, partition: int) -> None:
-        """A connection is lost: rows of its unfinished epoch are dropped, because the publisher sends them again."""
+        """A connection was lost. Rows of incomplete epochs are dropped, because the publisher sends them again."""
         one = self._partitions[partition]
         if one.connected and one.own is not None:
             own = one.own
             self._hold(one, [data for data in one.held if not own.may_see(data.time)])
-            # Rows that were let through already are recognised by their number.
+            # Rows that were already delivered (without ``atomic``) are recognised by counting data messages.
             one.repeated, one.seen = (0 if self._atomic else max(one.seen, one.repeated)), 0
         one.connected = False
 
     def ended(self, partition: int) -> None:
-        """A publisher has said that the topic has ended."""
+        """A publisher has sent the end of the topic."""
         self.lost(partition)
         self._partitions[partition].ended = True
 
     def validate(self) -> None:
-        """Raise AssertionError when something that must always hold does not; for tests."""
+        """Raise AssertionError when an invariant is violated; for tests."""
         assert self._held == sum(one.held_bytes for one in self._partitions)
         owns = [one.own for one in self._partitions if one.own is not None]
         assert self._lower.elements == MinimalAntichain([time for own in owns for time in own]).elements
@@ -200,7 +210,7 @@ class Merger:
         return self._begin() if all(other.own is not None for other in self._partitions) else []
 
     def _begin(self) -> list[MergedItem]:
-        """Every snapshot is there: what has come meanwhile is judged by all of them."""
+        """All snapshots have arrived: apply the merged filter to the data received before."""
         self._began = True
         self.upper = self._filter.elements
         for one in self._partitions:
@@ -219,7 +229,7 @@ class Merger:
         if not self._atomic:
             dropped = self._beyond.covers(message.time)
             return [] if dropped else [Delivered(message.time, partition, message.payload)]
-        # Before all snapshots are there, nobody knows what is to be dropped.
+        # The filter is complete only when all snapshots have arrived; until then all data is held.
         if not self._began or not self._dropped(message.time):
             one.held.append(message)
             self._held += len(message.payload)
@@ -240,7 +250,7 @@ class Merger:
         return self._moved(visible) if self._began and visible else []
 
     def _moved(self, changes: list[tuple[Time, int]]) -> list[MergedItem]:
-        """The rows of epochs that the frontier has passed, then the change of the frontier."""
+        """Return the rows of the epochs that the frontier has passed, then the change of the frontier."""
         self._filter.drop_passed(self._lower)
         passed: list[tuple[int, Data]] = []
         for partition, one in enumerate(self._partitions):
@@ -271,6 +281,6 @@ class Merger:
             if least(time) != self._shape[0]:
                 raise broken(
                     Fault.WRONG_STATE,
-                    f"{who} speaks of the time {time!r}, and what came before of times like {self._shape[0]!r}; "
+                    f"{who} sends the time {time!r}, and earlier times are like {self._shape[0]!r}; "
                     "one topic has times of one shape",
                 )

@@ -1,4 +1,4 @@
-"""A subscriber's connection to the publisher of one partition: looked up, made, read, made again, given up."""
+"""A subscriber's connection to the publisher of one partition: lookup, connect, read, reconnect, give up."""
 
 from __future__ import annotations
 
@@ -29,14 +29,23 @@ log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 T = TypeVar("T")
 
 CONNECT_SECONDS = 5.0
+"""Limit of one attempt to connect, and of the wait for the first answer, in seconds. A choice."""
 PAUSE_SECONDS = 0.2
+"""First pause between two attempts, in seconds; the pauses grow exponentially. A choice."""
 LONGEST_PAUSE_SECONDS = 2.0
+"""Longest pause between two attempts, in seconds.
+
+A choice: far below the default ``lost_after`` of 60 seconds, so that a new publisher is found soon.
+"""
 SETTLED_SECONDS = 5.0
-"""A connection that has lasted so long was not in vain, though nothing came over it."""
+"""A connection that lasted this many seconds ends an outage, even when it carried no frontier update.
+
+A choice: equal to ``CONNECT_SECONDS``, so that a publisher that fails right after each handshake does not count.
+"""
 
 
 class LinkLost(Exception):
-    """The connection is gone, or could not be made, and is worth making again."""
+    """The connection was lost or could not be made, and a retry may succeed."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -46,8 +55,8 @@ class LinkLost(Exception):
 class PartitionLink:
     """The connection to the publisher of one partition.
 
-    Trouble begins with the first failure, and is over when the frontier moves, or a connection has lasted for some
-    seconds. When it lasts for ``lost_after`` seconds, whatever is done next raises :class:`PubSubError`.
+    An outage begins with the first failure. It ends when the frontier moves or a connection has lasted for
+    ``SETTLED_SECONDS``. When an outage lasts for ``lost_after`` seconds, the next failure raises :class:`PubSubError`.
     """
 
     def __init__(
@@ -68,11 +77,11 @@ class PartitionLink:
 
     @property
     def in_trouble(self) -> bool:
-        """Whether it was lost and nothing has come since."""
+        """Whether an outage lasts."""
         return self._since is not None
 
     async def connect(self, hello: SubscriberHello) -> None:
-        """Find the publisher, connect and say hello, again and again until trouble has lasted too long."""
+        """Look up the publisher, connect and send the hello. Retries until the outage has lasted too long."""
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(LinkLost),
             stop=stop_never,
@@ -85,40 +94,40 @@ class PartitionLink:
                 await self._connect(hello)
 
     async def messages(self) -> list[Message]:
-        """The next messages, one or more. Raises :class:`LinkLost` when the connection is lost."""
+        """Return the next messages, one or more. Raises :class:`LinkLost` when the connection is lost."""
         while not (found := self.judged(self._whole)):
             await self._receive()
         return found
 
     def judged(self, step: Callable[[], T]) -> T:
-        """The result of a step that reads a message; a peer that breaks the protocol counts as lost."""
+        """Run a step that decodes a message. A protocol violation of the peer counts as a lost connection."""
         try:
             return step()
         except RemoteProtocolError as error:
             raise LinkLost(f"the publisher at {self.address} broke the protocol: {error.message}") from error
 
     def progressed(self) -> None:
-        """The publisher does what it is there for."""
+        """The publisher has sent a frontier update, which ends an outage."""
         if self._since is not None and self._reason:
             log.info("%s is followed at %s", self._name, self.address)
         self._since, self._reason = None, ""
 
     def trouble(self, reason: str) -> None:
-        """The connection is gone. Raises :class:`PubSubError` when that has lasted for too long."""
+        """A connection or an attempt has failed. Raises :class:`PubSubError` when the outage has lasted too long."""
         now = self._clock()
         if self._since is None or (self._connected and now - self._connected > SETTLED_SECONDS):
             self._since = now
         self._connected = 0.0
         seconds, limit = now - self._since, self._settings.lost_after
         if reason != self._reason:
-            log.warning("%s is lost, and sought again for %g seconds: %s", self._name, limit, reason)
+            log.warning("%s is lost; retrying for %g seconds: %s", self._name, limit, reason)
         self._reason = reason
         if self._settings.on_lost is not None:
             self._settings.on_lost(Lost(self.partition, self.address, reason, seconds))
         if seconds >= limit:
             at = f"last at {self.address}" if self.address else "which was never reached"
             raise PubSubError(
-                f"{self._name}, {at}, is lost: nothing came of it for {seconds:.0f} seconds, and {limit:g} is the "
+                f"{self._name}, {at}, is lost: it made no progress for {seconds:.0f} seconds, and {limit:g} is the "
                 f"limit (lost_after); {reason}",
                 topic=self._settings.topic,
                 partition=self.partition,
@@ -127,20 +136,22 @@ class PartitionLink:
             )
 
     async def pause(self) -> None:
-        """Between a connection that was lost and the next one."""
+        """Pause between a lost connection and the next attempt."""
         await asyncio.sleep(PAUSE_SECONDS if self.in_trouble else 0)
 
     def seen_at(self, address: str) -> None:
-        """Where the registry has the partition now, empty for nowhere; a publisher it no longer knows is left."""
+        """The registry has the partition at ``address`` now (empty: nowhere). A connection to another address is
+        closed.
+        """
         now = self._clock()
         self._unserved = None if address else self._unserved or now
         lost = self._unserved is not None and now - self._unserved >= self._settings.lost_after
         if self._stream is not None and (lost or (address and address != self.address)):
-            log.warning("%s is left: the registry has it at %s", self._name, address or "no address")
+            log.warning("%s: connection closed, because the registry has it at %s", self._name, address or "no address")
             self._stream.abort()
 
     async def hang_up(self) -> None:
-        """End the connection, if there is one."""
+        """Close the connection, if there is one."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.abort()
@@ -154,7 +165,7 @@ class PartitionLink:
             served = await asyncio.to_thread(self._catalog.served, self._settings.topic)
             place = served.get(self.partition)
             if place is None:
-                raise LinkLost("nobody serves it at the moment")
+                raise LinkLost("no publisher serves it at the moment")
             self.address = place.address
             host, port = parse_address(place.address)
             left = self._settings.lost_after - (self._clock() - self._since if self._since is not None else 0.0)

@@ -1,4 +1,4 @@
-"""The settings of a subscription and of a topic as a source, as tables; and what both ask of the catalog of topics."""
+"""The settings of a subscription and of a topic as a source, as tables, and the protocol of the catalog they use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wallaroo_spark.settings import Kind, check_all, row, setting
 from wallaroo_spark.transport import client_context
 
 VALUES = ("json", "arrow")
-"""The forms of a message of a topic as a source."""
+"""The encodings of a message of :class:`TopicSource`."""
 
 
 class TopicDescription(Protocol):
@@ -27,11 +27,11 @@ class TopicDescription(Protocol):
 
     @property
     def partitions(self) -> int:
-        """The number of its publishers."""
+        """Number of publishers."""
 
     @property
     def identity(self) -> str:
-        """The name of its history."""
+        """Identity of the topic's history."""
 
     @property
     def product(self) -> bool:
@@ -39,21 +39,21 @@ class TopicDescription(Protocol):
 
 
 class PartitionAddress(Protocol):
-    """Where a partition is served."""
+    """The publisher of a partition."""
 
     @property
     def address(self) -> str:
-        """``host:port``."""
+        """Its ``host:port``."""
 
 
 class Catalog(Protocol):
-    """Where topics are looked up; every call blocks, and may raise :class:`RegistryError`."""
+    """The lookup of topics. Every call blocks and may raise :class:`RegistryError`."""
 
     def find(self, name: str) -> TopicDescription | None:
-        """The description of a topic; None if there is no topic of that name."""
+        """The description of a topic; None if no topic of that name runs."""
 
     def served(self, name: str) -> Mapping[int, PartitionAddress]:
-        """Where the partitions of a topic are served now."""
+        """The publishers of the topic's partitions, by partition."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +73,13 @@ class FollowingSettings:
     lost_after: float = setting(
         60.0,
         Kind.SECONDS,
-        "How long to look for a partition that is lost, before an error is raised.",
+        "How long to retry a lost partition before an error is raised.",
         minimum=0,
     )
     max_held_bytes: int = setting(
         MAX_HELD_BYTES,
         Kind.BYTES,
-        "About how much to hold for epochs that are not whole; above it only the partitions that the others wait for "
+        "Approximate limit of data held for incomplete epochs; above it only the partitions that the others wait for "
         "are read.",
         minimum=0,
     )
@@ -105,7 +105,7 @@ class FollowingSettings:
         check_all(self, "option ")
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """The TLS context; None without TLS. Raises :class:`ConfigurationError` for files that cannot be used."""
+        """The TLS context; None without TLS. Raises :class:`ConfigurationError` for unusable files."""
         if not (self.tls or self.tls_ca or self.tls_certificate or self.tls_key):
             return None
         return client_context(self.tls_ca, self.tls_certificate, self.tls_key)
@@ -116,13 +116,11 @@ class SubscriptionSettings(FollowingSettings):
     """The settings of ``subscribe``."""
 
     atomic: bool = setting(
-        True, Kind.FLAG, "Whether epochs are given whole; False gives rows as they come, without any filter."
+        True, Kind.FLAG, "Whether epochs are delivered whole; False delivers rows on arrival, without a filter."
     )
-    beyond: Time | tuple[()] = setting(
-        (), Kind.OBJECT, "Drop rows at or before this time. Empty: drop none for that reason."
-    )
+    beyond: Time | tuple[()] = setting((), Kind.OBJECT, "Drop rows at or before this time. Empty: no limit.")
     resume: Position | None = setting(
-        None, Kind.OBJECT, "Go on from the `position` of an earlier subscription. None: from the next whole epoch."
+        None, Kind.OBJECT, "Continue from the `position` of an earlier subscription. None: from the next whole epoch."
     )
     reopen: bool = setting(
         False, Kind.FLAG, "Whether to wait for a topic that has ended as for one whose partitions are lost."
@@ -134,7 +132,7 @@ class SubscriptionSettings(FollowingSettings):
             check(self.beyond)
 
     def resolved(self) -> Self:
-        """The same settings with the cookie itself in place of ``env:`` or ``file:``, and with a name."""
+        """A copy with the cookie resolved from ``env:`` or ``file:``, and with a default name."""
         name = self.name or f"{socket.gethostname()}/{os.getpid()}"
         return dataclasses.replace(self, cookie=resolve_secret(self.cookie), name=name)
 
@@ -146,7 +144,7 @@ class TopicSourceSettings(FollowingSettings):
     value: str = setting(
         "json",
         Kind.TEXT,
-        "What a message holds: a row as a JSON object, or some rows of an epoch as an Arrow IPC stream.",
+        "Content of a message: a row as a JSON object, or some rows of an epoch as an Arrow IPC stream.",
         choices=VALUES,
     )
     reopen: bool = setting(

@@ -1,4 +1,4 @@
-"""A subscriber's connections, one a partition, on asyncio: found in the registry, made again when they break.
+"""A subscriber's connections on asyncio, one for each partition, which are re-established when they are lost.
 
 Source: ``docs/pubsub.md#where-it-comes-from``.
 """
@@ -25,19 +25,29 @@ from wallaroo_spark.pubsub.times import Time, same_shape, start_of
 log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
 FIND_SECONDS = 0.2
-"""How often to look for a topic that is waited for."""
+"""Seconds between two lookups of a topic that does not run yet. A choice: five Redis calls a second."""
 LOOK_SECONDS = 2.0
-"""How often to see whether a partition is served elsewhere by now."""
+"""Seconds between two checks whether a partition has moved to another publisher.
+
+A choice: it bounds the time that a subscriber stays with a publisher which hangs and was replaced.
+"""
 MAX_WAITING_BYTES = 16 << 20
-"""Bytes of items that the application has not taken; above it nothing more is read."""
+"""Limit in bytes of the items that the application has not taken; above it the subscriber stops reading.
+
+A choice: four messages of about 4 MiB, so that the next ones arrive while the application works.
+"""
 ITEM_BYTES = 256
-"""Bytes that an item counts besides its rows."""
+"""Bytes that an item counts in addition to its rows.
+
+A choice, about the memory of the Python objects of a frontier, so that frontiers alone reach the limit too.
+"""
 
 
 class Subscriber:
-    """Follows all partitions of a topic; of one event loop.
+    """Follows all partitions of a topic. It belongs to one event loop.
 
-    :meth:`open` finds the topic, :meth:`next` gives one item after the other, :meth:`close` ends it.
+    :meth:`open` looks up the topic, :meth:`next` returns one item after the other, :meth:`close` closes the
+    connections.
     """
 
     def __init__(
@@ -66,19 +76,19 @@ class Subscriber:
 
     @property
     def frontier(self) -> tuple[Time, ...] | None:
-        """The lower frontier of what has been received; None before all snapshots are there."""
+        """The lower frontier of the received data; None before all snapshots have arrived."""
         return self._merger.frontier
 
     @property
     def upper(self) -> tuple[Time, ...]:
-        """The upper frontier of the topic when the subscription began: nothing of that was let through."""
+        """The upper frontier of the topic when the subscription began. Rows at or before it are not delivered."""
         return self._merger.upper
 
     async def open(self) -> None:
-        """Find the topic, and begin to connect to its publishers; once.
+        """Look up the topic and begin to connect to its publishers. Call it once.
 
-        Raises :class:`PubSubError` when there is no such topic after ``wait`` seconds, :class:`RegistryError`, and
-        :class:`ConfigurationError` for a time that is not of the topic's shape.
+        Raises :class:`PubSubError` when the topic does not run within ``wait`` seconds, :class:`RegistryError`, and
+        :class:`ConfigurationError` when ``beyond`` or ``resume`` does not have the shape of the topic's times.
         """
         settings = self.settings
         record = self._record = await self._find()
@@ -98,10 +108,10 @@ class Subscriber:
         self._spawn(self._look())
 
     async def next(self) -> Item | None:
-        """The next item, waiting for it; None when the topic has ended, or the subscriber was closed.
+        """Wait for the next item and return it; None when the topic has ended or the subscriber was closed.
 
-        Raises :class:`PubSubError` when a partition is lost for good or refuses to serve, behind every item that came
-        before that, and :class:`RemoteProtocolError` for rows that cannot be read.
+        Raises :class:`PubSubError` when a partition is lost for longer than ``lost_after`` or refuses the subscriber;
+        all earlier items are returned first. Raises :class:`RemoteProtocolError` for rows that cannot be decoded.
         """
         async with self._changed:
             await self._changed.wait_for(lambda: self._items or self._failure or self._over)
@@ -117,7 +127,7 @@ class Subscriber:
         return Epoch(item.time, item.partition, unpack_rows(item.payload))
 
     async def close(self) -> None:
-        """End all connections; a caller that waits in :meth:`next` gets None. May be called again."""
+        """Close all connections; may be called again. A caller that waits in :meth:`next` gets None."""
         self._over = True
         self._items.clear()
         tasks = list(self._tasks)
@@ -162,13 +172,13 @@ class Subscriber:
                 )
         if settings.resume is not None and settings.resume.identity != record.identity:
             raise PubSubError(
-                f"topic {settings.topic!r} was begun anew since the position that is to be resumed was taken; "
+                f"topic {settings.topic!r} was started anew since the position to resume was taken; "
                 "subscribe without it",
                 topic=settings.topic,
             )
 
     async def _follow(self, link: PartitionLink) -> None:
-        """Keep one partition connected until it has ended."""
+        """Keep the connection to one partition until the partition has ended."""
         while True:
             try:
                 await link.connect(self._hello(link.partition))
@@ -198,7 +208,7 @@ class Subscriber:
         )
 
     async def _read(self, link: PartitionLink) -> Closed | None:
-        """Take in what a publisher sends, until it closes."""
+        """Process the messages of a publisher until it closes the connection."""
         while True:
             async with self._changed:
                 await self._changed.wait_for(lambda: self._room(link.partition))
@@ -206,7 +216,7 @@ class Subscriber:
                 if isinstance(message, Closed):
                     return message
                 if not isinstance(message, Snapshot | Update | Data):
-                    raise LinkLost("the publisher says hello, which is for subscribers to say")
+                    raise LinkLost("the publisher sent a hello, which only subscribers send")
                 before = self._merger.held_bytes
                 items = link.judged(partial(self._merger.received, link.partition, message))
                 if isinstance(message, Update):
@@ -224,7 +234,7 @@ class Subscriber:
             self._changed.notify_all()
 
     def _closed(self, link: PartitionLink, closed: Closed) -> bool:
-        """Whether a publisher's close is the end of the partition. Raises for one that coming back does not mend."""
+        """Whether a close ends the partition. Raises :class:`PubSubError` when a retry cannot succeed."""
         if closed.why is Why.ENDED and not self.settings.reopen:
             self._merger.ended(link.partition)
             log.info("topic %s, partition %d has ended: %s", self.settings.topic, link.partition, closed.reason)
@@ -241,7 +251,9 @@ class Subscriber:
         )
 
     async def _look(self) -> None:
-        """Leave publishers that another has taken the place of: one that hangs does not say so."""
+        """Close connections to publishers that were replaced, because a publisher that hangs does not close them
+        itself.
+        """
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
@@ -267,7 +279,7 @@ class Subscriber:
             self._over = True
             for other in self._tasks:
                 other.cancel()
-            # A reference is kept, or it might be collected before it has run.
+            # asyncio keeps only weak references to tasks, so this one prevents collection before the task has run.
             self._waking = asyncio.ensure_future(self._wake())
 
     async def _wake(self) -> None:
@@ -278,16 +290,16 @@ class Subscriber:
 def _weight(item: Delivered | FrontierMoved) -> int:
     """The bytes that an item counts.
 
-    Frontiers count too, so that an application that takes nothing cannot collect them without limit.
+    Frontiers count too, so that they cannot accumulate without limit while the application takes no items.
     """
     return ITEM_BYTES + (len(item.payload) if isinstance(item, Delivered) else 0)
 
 
 def no_topic(topic: str, wait: float) -> PubSubError:
-    """The error for a topic that is not there, and did not come within ``wait`` seconds."""
+    """The error for a topic that does not run, and did not start within ``wait`` seconds."""
     waited = f", after {wait:g} seconds" if wait else ""
     return PubSubError(
-        f"topic {topic!r} is not published by anybody in this registry{waited}; check the name and the registry, or "
+        f"topic {topic!r} has no publisher in this registry{waited}; check the name and the registry, or "
         "wait for it longer",
         topic=topic,
     )

@@ -28,16 +28,17 @@ from wallaroo_spark.settings import function_takes_settings
 T = TypeVar("T")
 
 CLOSE_SECONDS = 10.0
+"""Limit of the wait for the subscriber's thread in :meth:`Subscription.close`, in seconds. A choice."""
 ATTEMPTS = 2
-"""How often the registry is tried at a time: a subscriber has its own limits of how long it tries again."""
+"""Attempts of one registry call. Few, because the subscriber itself retries for ``wait`` or ``lost_after`` seconds."""
 
 
 class Subscription:
-    """Whole epochs of a topic, and how its frontier moves; made by :func:`subscribe`.
+    """The whole epochs of a topic and the moves of its frontier; made by :func:`subscribe`.
 
-    It is an iterator, plain or asynchronous, and a context manager of both kinds; it connects when it is entered or
-    first asked for an item. An iteration ends when the topic has, or the subscription is closed. Only one thread, or
-    one task, iterates at a time; :meth:`close` may be called from any.
+    It is an iterator and a context manager, both synchronous and asynchronous. It connects on entry or on the first
+    iteration. The iteration ends when the topic ends or the subscription is closed. Only one thread or task may iterate
+    at a time; any thread may call :meth:`close`.
     """
 
     def __init__(
@@ -60,12 +61,12 @@ class Subscription:
 
     @property
     def position(self) -> Position | None:
-        """The position after the last frontier that was given, for ``resume``; None before the first."""
+        """The position after the last delivered frontier, for ``resume``; None before the first."""
         return self._settings.resume if self._subscriber is None else self._subscriber.position
 
     @property
     def upper(self) -> tuple[Time, ...]:
-        """The upper frontier of the topic when this began: nothing at or before it is given. Empty at first."""
+        """Upper frontier of the topic when the subscription began. Rows at or before it are dropped. Empty at first."""
         return () if self._subscriber is None else self._subscriber.upper
 
     def __enter__(self) -> Self:
@@ -124,12 +125,12 @@ class Subscription:
         return item
 
     def epochs(self) -> Iterator[tuple[Time, pa.Table]]:
-        """Each epoch as a whole, its time and a ``pyarrow.Table``; epochs without rows are passed over.
+        """Iterate over whole epochs as (time, ``pyarrow.Table``). Epochs without rows are skipped.
 
         Raises :class:`ConfigurationError` when the subscription was made with ``atomic=False``.
         """
         if not self._settings.atomic:
-            raise ConfigurationError("epochs() gives whole epochs, and atomic=False asks for parts; leave one of them")
+            raise ConfigurationError("epochs() gives whole epochs, and atomic=False asks for parts; use one of them")
         parts: list[Epoch] = []
         for item in self:
             if parts and not (isinstance(item, Epoch) and item.epoch == parts[0].epoch):
@@ -139,7 +140,7 @@ class Subscription:
                 parts.append(item)
 
     def close(self) -> None:
-        """End it; may be called again, and from any thread. An iteration that waits ends."""
+        """Close the subscription; may be called again, from any thread. A waiting iteration ends."""
         with self._lock:
             self._closed = True
             thread, abandon, self._abandon = self._thread, self._abandon, None
@@ -147,16 +148,16 @@ class Subscription:
             _end(self._loop, self._subscriber)
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLOSE_SECONDS)
-        self._let_go()
+        self._release_catalog()
 
     async def aclose(self) -> None:
-        """The same for a subscription that is iterated with ``async for``."""
+        """Close a subscription that is iterated with ``async for``."""
         self._closed = True
         if self._subscriber is not None:
             await self._subscriber.close()
-        self._let_go()
+        self._release_catalog()
 
-    def _let_go(self) -> None:
+    def _release_catalog(self) -> None:
         close, self._close_catalog = self._close_catalog, None
         if close is not None:
             close()
@@ -169,7 +170,9 @@ class Subscription:
                 return self._subscriber
             self._loop = asyncio.new_event_loop()
             subscriber = self._subscriber = Subscriber(self._catalog, self._settings, self._tls)
-            self._thread = threading.Thread(target=_turn, args=(self._loop,), name="wallaroo-subscriber", daemon=True)
+            self._thread = threading.Thread(
+                target=_run_loop, args=(self._loop,), name="wallaroo-subscriber", daemon=True
+            )
             self._thread.start()
             # A caller that breaks out of a loop and drops the subscription leaves no connection behind.
             self._abandon = weakref.finalize(self, _end, self._loop, subscriber)
@@ -182,7 +185,7 @@ class Subscription:
 
     async def _started_here(self) -> Subscriber:
         if self._thread is not None:
-            raise ConfigurationError("this subscription is iterated with for; go on so, or subscribe anew")
+            raise ConfigurationError("this subscription is iterated with for; continue with for, or subscribe anew")
         if self._subscriber is None:
             self._subscriber = Subscriber(self._catalog, self._settings, self._tls)
             try:
@@ -197,7 +200,7 @@ class Subscription:
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:
-            # The loop is closed, by another thread.
+            # Another thread has closed the loop.
             work.close()
             raise concurrent.futures.CancelledError from None
         try:
@@ -207,8 +210,8 @@ class Subscription:
             raise
 
 
-def _turn(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a subscriber's loop until it is stopped; callers that wait in it get a cancellation."""
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a subscriber's event loop until it is stopped; then cancel the tasks that still wait."""
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
@@ -222,7 +225,7 @@ def _turn(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _end(loop: asyncio.AbstractEventLoop, subscriber: Subscriber | None) -> None:
-    """Have a loop end, in good order, without waiting for it; from any thread."""
+    """Close the subscriber and stop its loop, without waiting for it. May be called from any thread."""
 
     async def end() -> None:
         if subscriber is not None:
@@ -237,8 +240,9 @@ def _end(loop: asyncio.AbstractEventLoop, subscriber: Subscriber | None) -> None
 def subscribe(settings: SubscriptionSettings) -> Subscription:
     """Follow a topic from the next whole epoch on.
 
-    Iterating raises :class:`PubSubError` when there is no such topic, a publisher refuses or cuts off this subscriber,
-    or a partition is lost for good, and :class:`RegistryError` when Redis cannot be reached at first.
+    Iterating raises :class:`PubSubError` when the topic does not run, a publisher refuses or cuts off this subscriber,
+    or a partition is lost for longer than ``lost_after``, and :class:`RegistryError` when Redis cannot be reached at
+    first.
     """
     resolved = settings.resolved()
     tls = settings.tls_context()
@@ -247,9 +251,9 @@ def subscribe(settings: SubscriptionSettings) -> Subscription:
 
 
 def look_up(topic: str, registry: str | Catalog, wait: float = 0.0) -> TopicDescription:
-    """The description of a topic; waits for it up to ``wait`` seconds.
+    """Return the description of a topic; waits up to ``wait`` seconds until it runs.
 
-    Raises :class:`PubSubError` when it is not there then, and :class:`RegistryError`.
+    Raises :class:`PubSubError` when it does not run by then, and :class:`RegistryError`.
     """
     catalog, close = _catalog(registry)
     until = time.monotonic() + wait

@@ -1,6 +1,6 @@
-"""A topic as what a connector is fed from, so that one Spark application feeds another.
+"""A topic as a source of a connector, so that one Spark application can feed another.
 
-It has what the connector SDK asks of a source, and imports nothing of it. Source:
+It implements the source protocol of the connector SDK without importing it. Source:
 ``docs/protocol.md#points-of-reference``; ``docs/pubsub.md``.
 """
 
@@ -25,35 +25,38 @@ from wallaroo_spark.settings import rows, takes_settings
 from wallaroo_spark.sidecar.arrow_ipc import as_arrow_stream
 
 INDEX_BITS = 32
-"""A reference is the batch, and so many bits for the place within it."""
+"""Bits of a reference for the index of a message within its batch; the batch's id is above them."""
 MOST_BATCHES = 1 << 31
+"""Limit of batch ids in references, so that a reference is below 2^63."""
 MOST_PLACES = 1 << INDEX_BITS
+"""Limit of messages in one batch."""
 
 log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
 
 @dataclass(frozen=True, slots=True)
 class FeedRow:
-    """A record to be sent; ``event_time`` and ``key`` are never given."""
+    """A record to send; ``event_time`` and ``key`` are always None."""
 
     id: int
     """Reference of the message."""
     payload: bytes
-    """Bytes of the message."""
+    """Payload of the message."""
     event_time: None = None
-    """Never given."""
+    """Always None."""
     key: None = None
-    """Never given."""
+    """Always None."""
 
 
 class TopicSource:
-    """The rows of a topic, in an order that is the same each time: by epoch, then by partition.
+    """The rows of a topic in a reproducible order: by epoch, then by partition.
 
-    It begins with the next epoch. After a restart it goes on after the last acknowledged row, as long as the topic
-    keeps that batch (``retain``). A sender that ends before anything was acknowledged may miss what was published while
-    it was away. The stream is named after the topic and its history: a topic that is begun anew is a new stream.
+    It begins with the next epoch. After a restart it continues after the last acknowledged row, as long as the topic
+    retains that batch (``retain``). A sender that ends before any acknowledgement may miss the rows that were published
+    until its restart. The stream is named after the topic and its identity, so that a topic that is started anew is a
+    new stream.
 
-    Raises :class:`PubSubError` when there is no such topic after ``wait`` seconds, and :class:`RegistryError`.
+    Raises :class:`PubSubError` when the topic does not run within ``wait`` seconds, and :class:`RegistryError`.
     """
 
     replayable = True
@@ -69,14 +72,15 @@ class TopicSource:
 
     @property
     def name(self) -> str:
-        """The name of the stream: the topic, and the beginning of its history's."""
+        """Name of the stream: the topic and the first characters of its identity."""
         return f"topic:{self.topic}:{self._record.identity[:12]}"
 
     def read(self, after: int | None) -> AsyncIterator[Any]:
-        """The records behind reference ``after``; the first reading without one begins with the next epoch.
+        """Iterate over the records behind reference ``after``; None begins with the next epoch.
 
-        The iterator raises :class:`ReplayError` when the topic no longer keeps what is needed, and what iterating over
-        a subscription does. A source that is read too slowly is no error: it goes on from what the topic keeps.
+        The iterator raises :class:`ReplayError` when the topic no longer retains the needed batch, and the errors of
+        iterating over a subscription. When the publisher cuts off this source as too slow, it continues from the
+        retained batches.
         """
         return self._read(after)
 
@@ -99,7 +103,7 @@ class TopicSource:
                     ) from error
                 if why != Why.SLOW:
                     raise
-                log.info("source topic:%s goes on from what is kept: %s", self.topic, error)
+                log.info("source topic:%s continues from the retained batches: %s", self.topic, error)
 
     async def _behind(self, after: int | None) -> AsyncGenerator[FeedRow, None]:
         start = self._start if after is None else after >> INDEX_BITS
@@ -110,7 +114,7 @@ class TopicSource:
         async with subscribe(resume=position, **self._settings) as subscription:
             async for item in subscription:
                 if start is None:
-                    # A batch of which some times were dropped would be another one when it is read again.
+                    # Dropping only some times of a batch would give its messages other references on a second read.
                     begun = [batch_of(time) + 1 for time in subscription.upper]
                     first = [item.epoch] if isinstance(item, Epoch) else item.frontier
                     start = self._start = max([*begun, *map(batch_of, first)], default=0)
@@ -128,26 +132,29 @@ class TopicSource:
 
 
 class ReferenceCounter:
-    """References in their order: the batch, and how many came before in it."""
+    """Assigns references in order: the batch, and the index of the message within it."""
 
     def __init__(self) -> None:
         self._batch = -1
         self._index = 0
 
     def next(self, batch: int) -> int:
-        """The reference of what comes next, in this batch. Raises :class:`PubSubError` beyond what 64 bits hold."""
+        """The reference of the next message of ``batch``. Raises :class:`PubSubError` when 64 bits cannot hold it."""
         self._index = self._index + 1 if batch == self._batch else 0
         self._batch = batch
         if batch >= MOST_BATCHES or self._index >= MOST_PLACES:
             raise PubSubError(
                 f"message {self._index} of batch {batch} has no reference; {MOST_BATCHES} batches of {MOST_PLACES} "
-                "messages have, so send rows as Arrow (value='arrow'), or begin a new checkpoint"
+                "messages is the limit, so send rows as Arrow (value='arrow'), or begin a new checkpoint"
             )
         return batch << INDEX_BITS | self._index
 
 
 def row_as_json(row: dict[str, Any]) -> bytes:
-    """A row as a JSON object on one line, in UTF-8: times in ISO 8601, decimals as text, bytes as hexadecimal text."""
+    """Encode a row as a JSON object on one line, in UTF-8.
+
+    Times are in ISO 8601, decimals are text, bytes are hexadecimal text.
+    """
     return json.dumps(row, default=_plain, ensure_ascii=False, separators=(",", ":")).encode()
 
 
