@@ -174,7 +174,7 @@ def test_a_plan_that_is_not_whole_yet_is_read_again(checkpoint: Checkpoint) -> N
 
 def test_a_plan_that_stays_damaged_is_an_error(checkpoint: Checkpoint) -> None:
     (checkpoint.folder / "offsets/0").write_text("v1\n{}")
-    with pytest.raises(CheckpointError, match="offsets/0 is cut short"):
+    with pytest.raises(CheckpointError, match="offsets/0 is truncated"):
         CheckpointFiles(str(checkpoint.folder)).progress("orders")
 
 

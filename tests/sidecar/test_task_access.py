@@ -60,7 +60,7 @@ def test_a_file_system_that_only_spark_s_hadoop_has_is_refused(vault: Vault, tmp
     told = str(caught.value)
     assert told.startswith(f"sink bills needs {checkpoint}/_wallaroo in its tasks, which do not reach it: ")
     assert "no file system is known for it" in told
-    assert told.endswith("see that the executors may use that file system")
+    assert told.endswith("check that the executors may use that file system")
     assert (tmp_path / "checkpoint" / "_wallaroo" / FOLDER).is_dir()
     assert probes(tmp_path / "checkpoint") == []
 
@@ -79,7 +79,9 @@ def test_disks_that_machines_do_not_share_are_refused(
     monkeypatch.setattr(task_access, "for_tasks", lambda location, session: str(tmp_path / "another disk"))
     with pytest.raises(ConfigurationError) as caught:
         require_reach(spark, str(tmp_path / "checkpoint"), "sink bills")
-    assert "has nothing there that the driver has written; give a place that all machines share" in str(caught.value)
+    assert "does not have the file that the driver has written; give a location that all machines share" in str(
+        caught.value
+    )
     assert probes(tmp_path / "checkpoint") == []
 
 

@@ -1,7 +1,7 @@
-"""Spark's checkpoint as values: the plan of each batch, what is committed, and a watcher that says when.
+"""Reads Spark's checkpoint: the plan of each batch, the committed batches, and a watcher that reports new commits.
 
-A connector is acknowledged because a commit file exists (``docs/decisions/acks-from-the-commit-log.md``); this is the
-only room that reads one. Files of this package lie beside Spark's own, in a folder that Spark ignores.
+A message is acknowledged when a commit file of its batch exists (``docs/decisions/acks-from-the-commit-log.md``). Only
+this room reads commit files. Files of this package are beside Spark's own, in a folder that Spark ignores.
 """
 
 from __future__ import annotations

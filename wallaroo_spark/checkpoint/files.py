@@ -1,4 +1,7 @@
-"""A checkpoint's files, on every file system that ``pyarrow.fs`` can read; Spark's own are read only when new."""
+"""Reads the files of a checkpoint, on every file system that ``pyarrow.fs`` or Spark's Hadoop can read.
+
+Source: ``docs/decisions/acks-from-the-commit-log.md`` and ``docs/decisions/checkpoint-through-hadoop.md``.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +30,22 @@ from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.storage.locations import Location, open_location
 
-# Object stores that look like directories.
+# Object stores that are mounted as directories.
 _MOUNTS = ("/dbfs/", "/Volumes/")
 _TRIES = 5
+"""Attempts to read files that Spark may be writing. A choice: with the pause, they take a tenth of a second."""
 _RETRY_SECONDS = 0.02
+"""Pause between two attempts. A choice: longer than Spark needs between creating a file and renaming it."""
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """A file of a log as its listing shows it; equal entries have equal content."""
+    """A file of a log as its listing shows it; files with equal entries have equal content."""
 
     size: int
+    """Bytes."""
     modified: int | None
+    """When it was last written, in ns since 1970; None when the file system does not report it."""
 
 
 _Log = Mapping[int, _Entry]
@@ -46,12 +53,13 @@ _Result = TypeVar("_Result")
 
 
 class CheckpointFiles:
-    """The checkpoint of one query, at a path or a URI as Spark takes it.
+    """The files in the checkpoint of one query. ``location`` is a path or a URI as for ``checkpointLocation``.
 
-    With ``spark``, a session that has a JVM gateway, it is the place that this session means, read through its Hadoop
-    where it is not the local disk; else a plain path is local. As in Hadoop, and unlike in other URIs, ``%20`` is three
-    characters and not a space. Raises :class:`ConfigurationError` when no file system can be opened for ``location``.
-    Its methods may be called from several threads, and raise :class:`CheckpointError` when the files cannot be read.
+    With ``spark``, a session that has a JVM gateway, the location is resolved as that session resolves it, and read
+    through its Hadoop when it is not on the local disk. Without it, a path without a scheme is local. As in Hadoop, and
+    unlike in other URIs, ``%20`` is three characters and not a space. The constructor raises
+    :class:`ConfigurationError` when no file system can be opened for the location. The methods may be called from
+    several threads, and raise :class:`CheckpointError` when the files cannot be read.
     """
 
     def __init__(self, location: Location, spark: Any = None) -> None:
@@ -65,17 +73,18 @@ class CheckpointFiles:
         return f"CheckpointFiles({self.identity!r})"
 
     def progress(self, receiver: str) -> QueryProgress:
-        """How far the query is with the streams of ``receiver``.
+        """Return the newest committed and the newest planned batch, with the references of ``receiver``.
 
-        It makes two listings; files are read only when they are new. Spark may add and remove files meanwhile: a file
-        that vanished or is incomplete is read again, a few times within a tenth of a second.
+        Lists two folders, and reads only new files. Spark may add and remove files at the same time: after a missing
+        or incomplete file the reading is repeated, a few times within a tenth of a second.
         """
         return self._retrying(lambda: self._progress(receiver))
 
     def stamp(self) -> int | None:
-        """When the commit log last changed, in ns since 1970 UTC by the file system's clock, 0 before there is one.
+        """Return when the commit log last changed, in ns since 1970 UTC by the file system's clock.
 
-        None where looking is not cheap, or does not tell: on a file system that is not this machine's own.
+        0 while there is no commit log; None on a file system that is not this machine's own, where the question is not
+        cheap or the answer not reliable.
         """
         if self._remote:
             return None
@@ -86,28 +95,27 @@ class CheckpointFiles:
 
     @property
     def local_folder(self) -> str | None:
-        """The checkpoint's folder on a disk of this machine; None on another file system, mounted ones included."""
+        """The checkpoint's path on a disk of this machine; None on other file systems and mounted object stores."""
         return None if self._remote else self._root
 
     def exists(self) -> bool:
-        """Whether a query has planned or committed a batch here."""
+        """Whether a query has planned or committed a batch in this checkpoint."""
         return self._retrying(lambda: bool(self._list("offsets") or self._list("commits")))
 
     def committed(self) -> int | None:
-        """The newest committed batch; None before the first."""
+        """Return the newest committed batch; None before the first commit."""
         return self._retrying(lambda: max(self._whole_commits(self._list("commits")), default=None))
 
     def holes(self) -> tuple[int, ...]:
-        """Batches that asynchronous progress has left out; see :func:`wallaroo_spark.checkpoint.model.holes`."""
+        """Return the batches that the logs lack; see :func:`wallaroo_spark.checkpoint.model.holes`."""
         return self._retrying(lambda: holes(self._list("offsets"), self._list("commits")))
 
     @cached_property
     def key(self) -> str:
-        """An identity that distinguishes this checkpoint from every other, also from one at the same path of another
-        machine.
+        """The name of this checkpoint's lock; no other checkpoint has it, not even at the same path on another machine.
 
-        On a local disk it is a file beside the checkpoint, which is created now if there is none. Raises
-        :class:`CheckpointError` when it cannot be created.
+        On a local disk it contains a random text from a file beside the checkpoint, which is created if there is none.
+        Raises :class:`CheckpointError` when that file cannot be created.
         """
         return (
             self.identity
@@ -116,7 +124,7 @@ class CheckpointFiles:
         )
 
     def receivers(self) -> tuple[str, ...]:
-        """The names of the receivers with a source in the newest planned batch; none before the first."""
+        """Return the names of the receivers with a source in the newest planned batch; empty before the first."""
 
         def read() -> tuple[str, ...]:
             newest = max(self._list("offsets"), default=None)
@@ -125,9 +133,9 @@ class CheckpointFiles:
         return self._retrying(read)
 
     def query_id(self) -> str | None:
-        """The id of the query that the checkpoint belongs to, or None before Spark has written it.
+        """Return the id of the query to which the checkpoint belongs; None before Spark has written it.
 
-        It stays when a query is restarted, and changes when the checkpoint was removed and made again.
+        The id stays the same when the query is restarted, and differs when the checkpoint was deleted and created anew.
         """
 
         def read() -> str | None:
@@ -140,18 +148,18 @@ class CheckpointFiles:
         return self._retrying(read)
 
     def _progress(self, receiver: str) -> QueryProgress:
-        # Commits first: a plan that is listed after them can only be newer, never missing.
+        # Commits are listed first, so that the plan of every listed commit is in the second listing.
         commits = self._whole_commits(self._list("commits"))
         offsets = self._list("offsets")
         committed, planned = newest_committed(offsets, commits), newest_planned(offsets, commits)
         wanted = {(receiver, batch, offsets[batch]) for batch in (committed, planned) if batch is not None}
-        # Where a file does not say when it was written, it is read each time.
+        # A file without a modification time is read each time.
         known = {key: plan for key, plan in self._plans.items() if key[2].modified is not None}
         plans = {key: known[key] if key in known else self._plan(key) for key in wanted}
         self._plans = plans
-        found = {key[1]: plan for key, plan in plans.items()}
+        by_batch = {key[1]: plan for key, plan in plans.items()}
         return QueryProgress(
-            found[committed] if committed is not None else None, found[planned] if planned is not None else None
+            by_batch[committed] if committed is not None else None, by_batch[planned] if planned is not None else None
         )
 
     def _plan(self, key: tuple[str, int, _Entry]) -> PlannedBatch | None:
@@ -159,7 +167,7 @@ class CheckpointFiles:
         return parse_offsets(batch, self._read(f"offsets/{batch}"), receiver)
 
     def _whole_commits(self, commits: _Log) -> list[int]:
-        """The batches of ``commits``, less a newest one that is still being written."""
+        """Return the batches of ``commits``, sorted, without the newest ones whose file is still being written."""
         batches = sorted(commits)
         while batches:
             newest = (batches[-1], commits[batches[-1]])
@@ -170,7 +178,7 @@ class CheckpointFiles:
         return batches
 
     def _list(self, log: str) -> _Log:
-        """The files of a log by batch: no sub-directories, checksums, temporary or empty files."""
+        """Return the files of a log, by batch. Folders, checksums, temporary files and empty files are left out."""
         selector = fs.FileSelector(self._path(log), allow_not_found=True)
         return {
             int(info.base_name): _Entry(info.size, info.mtime_ns)

@@ -1,4 +1,7 @@
-"""A cheap look at the commit log: whether it may have changed since the last one."""
+"""A cheap check whether the commit log may have changed since the last check.
+
+Source: ``docs/decisions/acks-from-the-commit-log.md``.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +9,35 @@ import time
 from typing import Protocol
 
 GLANCE_SECONDS = 0.02
-"""Pause between two glances. A glance costs a ``stat``; the pause is the most that it adds to the time to an ACK."""
+"""Pause between two checks. A choice: a check costs one ``stat``, and the pause delays an ACK by at most this."""
 COARSE_NS = 50_000_000
-"""File systems stamp changes by a coarse clock (the kernel's tick, 1 to 10 ms): two changes can have one stamp. A stamp
-is trusted once it is older than this, several ticks."""
+"""The age from which the modification time of a folder is trusted.
+
+File systems take the time from a coarse clock (the kernel's tick, 1 to 10 ms), so two changes may have the same time.
+The age is five of the longest ticks.
+"""
 
 
 class Stamped(Protocol):
-    """The object that is glanced at: :class:`~wallaroo_spark.checkpoint.files.CheckpointFiles`."""
+    """An object whose changes can be checked: :class:`~wallaroo_spark.checkpoint.files.CheckpointFiles`."""
 
     def stamp(self) -> int | None:
-        """When the commit log last changed; None where a look is not cheap."""
+        """When the commit log last changed, in ns since 1970; None when the check is not cheap."""
 
 
 class Glance:
-    """Remembers the stamp of the commit log from one glance to the next; not for several threads at once."""
+    """Compares the modification time of the commit log with that of the last check. Not for several threads at once."""
 
     def __init__(self, files: Stamped) -> None:
         self._files = files
         self._known = 0
 
     def cheap(self) -> bool:
-        """Whether glances tell anything here: on this machine's own file system."""
+        """Whether the check works here: only on this machine's own file system."""
         return self._files.stamp() is not None
 
     def changed(self) -> bool:
-        """Whether the commit log may have changed since the last call; False where glances tell nothing."""
+        """Whether the commit log may have changed since the last call; False where the check does not work."""
         stamp = self._files.stamp()
         if stamp is None or (stamp == self._known and time.time_ns() - stamp >= COARSE_NS):
             return False

@@ -1,4 +1,4 @@
-"""The contents of a checkpoint as values, without files: offset logs, commit logs, and conclusions from both.
+"""The contents of a checkpoint as values, without file access: the offset log, the commit log, and conclusions of both.
 
 The formats are those of PySpark 4.3. A file of ``offsets/`` has a line with its version, a line of JSON with the
 batch's metadata, and then, in version 1, a line per source in the plan's order, ``-`` for a source without an offset;
@@ -19,65 +19,76 @@ from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.references import Reference, References
 
 OFFSET_LOG_VERSIONS = ("v1", "v2")
+"""The versions of Spark's offset log that this module reads."""
 SOURCE_OFFSET_VERSION = 1
+"""The version of this package's own offsets, in their field ``wallaroo``."""
 _NO_OFFSET = "-"
 _GREATEST_ID = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """The end references of one batch, in the streams of one receiver.
-
-    A query may have several sources of one receiver, which may be at different references: then ``references`` has the
-    first one of each stream, because the messages behind it are still needed. ``undecided`` names the streams, by scope
-    and stream id, for which the first one is unknown, because their references have no order.
-    """
+    """The end references of one batch, for the streams of one receiver."""
 
     batch: int
+    """Spark's batch id."""
     references: References
+    """The end reference of each stream.
+
+    Several sources of a query may read one receiver and have different references. Then this is the earliest one,
+    because the messages after it are still needed.
+    """
     undecided: tuple[tuple[str, str], ...] = ()
+    """Streams, as (scope, stream id), whose earliest reference is not known, because the references have no order."""
 
 
 @dataclass(frozen=True)
 class QueryProgress:
-    """How far a query is. ``planned`` is the newest batch in the offset log while no commit has caught up with it."""
+    """The newest committed batch and the batch that runs, for the streams of one receiver."""
 
     committed: PlannedBatch | None
+    """The plan of the newest committed batch; None before the first commit."""
     planned: PlannedBatch | None
+    """The plan of the newest batch in the offset log when that batch is not committed, otherwise None."""
 
 
 def parse_offsets(batch: int, text: str, receiver: str) -> PlannedBatch | None:
-    """The part of ``offsets/<batch>`` that belongs to ``receiver``, or None when it has none there.
+    """Parse ``offsets/<batch>``: return the references of ``receiver``, or None when the batch has no source of it.
 
-    Raises :class:`CheckpointError` for a format that is not known, and a file that is cut short or damaged.
+    ``text`` is the content of the file. Raises :class:`CheckpointError` for an unknown format and for a file that is
+    truncated or damaged.
     """
     where = f"offsets/{batch}"
     lines = _source_lines(batch, text)
-    ours = [offset for line in lines if (offset := _source_offset(where, line, receiver)) is not None]
-    if not ours:
+    offsets = [offset for line in lines if (offset := _source_offset(where, line, receiver)) is not None]
+    if not offsets:
         return None
-    ordered = all(offset.get("ids") != "opaque" for offset in ours)
-    references, undecided = _first([_references(where, offset) for offset in ours], ordered)
+    ordered = all(offset.get("ids") != "opaque" for offset in offsets)
+    references, undecided = _earliest_of_sources([_references(where, offset) for offset in offsets], ordered)
     return PlannedBatch(batch, references, undecided)
 
 
 def receivers_in(batch: int, text: str) -> tuple[str, ...]:
-    """The receivers that have a source in ``offsets/<batch>``, sorted. Raises as :func:`parse_offsets` does."""
+    """Return the names of the receivers with a source in ``offsets/<batch>``, sorted.
+
+    Raises :class:`CheckpointError` as :func:`parse_offsets` does.
+    """
     values = [_json(line) for line in _source_lines(batch, text)]
     return tuple(sorted({str(value["receiver"]) for value in values if _is_ours(value) and "receiver" in value}))
 
 
 def is_commit(text: str) -> bool:
-    """Whether ``text`` is the whole of a commit file: its version, then a JSON object."""
+    """Whether ``text`` is a complete commit file: a line with its version, then a JSON object."""
     version, _, body = text.partition("\n")
     return re.fullmatch(r"v\d+", version.strip()) is not None and isinstance(_json(body), dict)
 
 
 def newest_committed(offset_batches: Collection[int], commit_batches: Collection[int]) -> int | None:
-    """The newest batch that has its plan in ``offsets/`` and for which a commit of it, or of a later one, exists.
+    """Return the newest batch in ``offsets/`` that is committed: it, or a later batch, has a commit file.
 
-    Batches commit in order, so a commit speaks for those before it; it need not have a plan of its own, which Spark's
-    log clean-up may have taken, or asynchronous progress tracking never written.
+    Batches commit in order, so a commit file also commits all earlier batches. The batch of the newest commit file may
+    have no file in ``offsets/``: Spark's log clean-up may have removed it, or asynchronous progress tracking may never
+    have written it.
     """
     if not commit_batches:
         return None
@@ -86,17 +97,17 @@ def newest_committed(offset_batches: Collection[int], commit_batches: Collection
 
 
 def newest_planned(offset_batches: Collection[int], commit_batches: Collection[int]) -> int | None:
-    """The newest batch in ``offsets/`` when it is beyond every commit, else None."""
+    """Return the newest batch in ``offsets/`` if it is newer than every commit, otherwise None."""
     newest = max(offset_batches, default=None)
     return newest if newest is not None and newest > max(commit_batches, default=-1) else None
 
 
 def holes(offset_batches: Collection[int], commit_batches: Collection[int]) -> tuple[int, ...]:
-    """The batches that neither log has, behind one that both have: only asynchronous progress leaves such gaps.
+    """Return the batches that are in neither log although an earlier batch is in both.
 
-    Under asynchronous progress a planned range may change. A clean-up that was cut short leaves other gaps: it removes
-    the oldest files of the offset log, in any order, and then those of the commit log. So for the batches it was
-    removing, either the commit log still has all of them, or the offset log has nothing older.
+    Only asynchronous progress tracking leaves such gaps; with it a planned range may change. An interrupted clean-up
+    leaves other gaps: Spark removes the oldest files of the offset log, in any order, and then those of the commit log.
+    So either the commit log still has all of these batches, or the offset log has no earlier batch.
     """
     oldest = min({*offset_batches} & {*commit_batches}, default=None)
     if oldest is None:
@@ -106,7 +117,7 @@ def holes(offset_batches: Collection[int], commit_batches: Collection[int]) -> t
 
 
 def _source_lines(batch: int, text: str) -> list[str]:
-    """The offsets of all sources of a batch, one a source."""
+    """Return the text of the offsets of a batch, one for each source."""
     where = f"offsets/{batch}"
     version, _, rest = text.partition("\n")
     if version.strip() not in OFFSET_LOG_VERSIONS:
@@ -117,39 +128,41 @@ def _source_lines(batch: int, text: str) -> list[str]:
         )
     metadata, _, body = rest.partition("\n")
     lines = [line for line in body.split("\n") if line.strip()]
-    # Spark 2 left the metadata line empty; JSON that does not end says that the file does not either.
+    # Spark 2 left the metadata line empty. Metadata that are not whole JSON show that the file is truncated.
     if (not lines and version.strip() == "v1") or (metadata.strip() and not isinstance(_json(metadata), dict)):
-        raise _damaged(where, "is cut short")
+        raise _damaged(where, "is truncated")
     return [line.partition(":")[2] for line in lines] if version.strip() == "v2" else lines
 
 
-def _first(sources: Sequence[References], ordered: bool) -> tuple[References, tuple[tuple[str, str], ...]]:
-    """Of each stream the reference that no source has yet to reach, and the streams of which that cannot be told.
+def _earliest_of_sources(
+    sources: Sequence[References], ordered: bool
+) -> tuple[References, tuple[tuple[str, str], ...]]:
+    """Return the earliest reference of each stream in all sources, and the streams whose earliest one is not known.
 
-    A stream that one source has nothing of is left out: for that source it begins at its first message. ``ordered``
-    is whether the ids of the instances' streams increase. Ephemeral references of several buffers have no order either,
-    and are left out: nothing of them can be asked for again.
+    ``ordered`` says whether the message ids of the streams increase. A stream that some source has no reference of is
+    left out, because that source reads the stream from its first message. Ephemeral references to several buffers have
+    no order either; their streams are left out, because their messages cannot be requested again.
     """
-    first: dict[str, dict[str, Reference]] = {}
+    earliest: dict[str, dict[str, Reference]] = {}
     undecided = []
     for scope, streams in sources[0].items():
-        first[scope] = {}
+        earliest[scope] = {}
         for stream in streams:
-            found = [source.get(scope, {}).get(stream) for source in sources]
-            known = [reference for reference in found if reference is not None]
+            references = [source.get(scope, {}).get(stream) for source in sources]
+            known = [reference for reference in references if reference is not None]
             if len(known) < len(sources):
                 continue
-            # Ids of the whole source, which v3 has, always increase.
-            earliest = _earliest(known, ordered or not scope)
-            if earliest is not None:
-                first[scope][stream] = earliest
+            # In v3 (an empty scope) message ids always increase.
+            reference = _earliest(known, ordered or not scope)
+            if reference is not None:
+                earliest[scope][stream] = reference
             elif all(isinstance(reference, int) for reference in known):
                 undecided.append((scope, stream))
-    return first, tuple(undecided)
+    return earliest, tuple(undecided)
 
 
 def _earliest(references: Sequence[Reference], ordered: bool) -> Reference | None:
-    """The reference that comes first; None when they differ and have no order."""
+    """Return the earliest reference; None when they differ and have no order."""
     if len(set(references)) == 1:
         return references[0]
     numbers = [reference for reference in references if isinstance(reference, int)]
@@ -157,7 +170,7 @@ def _earliest(references: Sequence[Reference], ordered: bool) -> Reference | Non
         return min(numbers) if ordered else None
     buffers = {str(reference).rpartition(":")[0] for reference in references}
     positions = [str(reference).rpartition(":")[2] for reference in references]
-    # Positions within one worker's buffer have an order; those of different buffers have none.
+    # Positions in one worker's buffer have an order; positions in different buffers have none.
     if numbers or len(buffers) > 1 or not all(position.isdecimal() for position in positions):
         return None
     return min(references, key=lambda reference: int(str(reference).rpartition(":")[2]))
@@ -168,12 +181,15 @@ def _is_ours(value: Any) -> bool:
 
 
 def _source_offset(where: str, line: str, receiver: str) -> dict[str, Any] | None:
-    """The offset in ``line`` when it is one of ``receiver``; lines of other kinds of sources may hold anything."""
+    """Parse a source's offset; None for the offset of another receiver, or of another kind of source.
+
+    Raises :class:`CheckpointError` for a damaged offset and for one of another version.
+    """
     if line.strip() == _NO_OFFSET:
         return None
     value = _json(line)
     if value is None and '"wallaroo"' in line:
-        raise _damaged(where, "has an offset of ours that is not JSON")
+        raise _damaged(where, "has an offset of this package that is not JSON")
     if not _is_ours(value) or value.get("receiver") != receiver:
         return None
     if value["wallaroo"] != SOURCE_OFFSET_VERSION:
@@ -182,8 +198,8 @@ def _source_offset(where: str, line: str, receiver: str) -> dict[str, Any] | Non
             f"{SOURCE_OFFSET_VERSION}; use the release that wrote it, or a new checkpoint",
             receiver=receiver,
         )
-    found: dict[str, Any] = value
-    return found
+    offset: dict[str, Any] = value
+    return offset
 
 
 def _references(where: str, offset: Mapping[str, Any]) -> References:
@@ -214,5 +230,5 @@ def _json(text: str) -> Any:
 
 def _damaged(where: str, problem: str) -> CheckpointError:
     return CheckpointError(
-        f"{where} {problem}; if it stays so, restore the checkpoint or start with a new one", file=where
+        f"{where} {problem}; if this error persists, restore the checkpoint or start with a new one", file=where
     )

@@ -1,4 +1,4 @@
-"""A thread that looks at a checkpoint and says when it has moved on.
+"""A thread that watches a checkpoint and reports each new plan and commit.
 
 Source: ``docs/decisions/acks-from-the-commit-log.md``.
 """
@@ -19,17 +19,19 @@ from wallaroo_spark.steps import Step, passed
 _log = one_line(logging.getLogger(__name__))
 
 POLL_SECONDS = 1.0
+"""The longest pause between two reads. A choice: it bounds the delay of an ACK when every other signal is missed."""
 STOP_SECONDS = 5.0
+"""How long :meth:`CheckpointWatcher.stop` waits for the last read. A choice, for slow file systems."""
 
 
 class CheckpointWatcher:
-    """Calls ``on_progress`` with each :class:`QueryProgress` whose committed or planned batch is newer than before.
+    """Calls ``on_progress`` with each :class:`QueryProgress` whose committed or planned batch is newer than the last.
 
-    It looks when the commit log has changed, where that is cheap to see, when it is woken, which the owner can do on
-    every progress report of the query, and every ``poll_seconds``, because both can be missed. What it reports never
-    goes back, except when the checkpoint has been removed and made anew, or :meth:`start` is called again. Nothing that
-    goes wrong ends it: errors are logged once per kind, kept in :attr:`error`, and the look is taken again. A call of
-    ``on_progress`` that raises is repeated.
+    It reads the checkpoint when the commit log has changed (where that can be checked cheaply), when :meth:`wake` is
+    called (the owner may do that at every progress report of the query), and every ``poll_seconds``, because both
+    signals can be missed. The batches in its reports never decrease, except when the checkpoint was deleted and created
+    anew, or after another :meth:`start`. Errors do not end the watcher: each kind is logged once, the last one is kept
+    in :attr:`error`, and the read is repeated. A call of ``on_progress`` that raises is repeated, too.
     """
 
     def __init__(
@@ -53,10 +55,10 @@ class CheckpointWatcher:
         self.last: QueryProgress | None = None
         """The last report; None before the first."""
         self.error: str | None = None
-        """The error of the last look; None when it succeeded."""
+        """The error of the last read or report; None when both succeeded."""
 
     def start(self) -> None:
-        """Begin to look, and to report from nothing. Does nothing while it runs."""
+        """Start the thread; the first report is the checkpoint's present state. Does nothing while the thread runs."""
         if self._thread and self._thread.is_alive():
             return
         self.last, self.error, self._query_id = None, None, None
@@ -67,11 +69,11 @@ class CheckpointWatcher:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look now. May be called from any thread, at any rate; it returns at once."""
+        """Make the thread read now; returns at once. May be called from any thread, as often as wanted."""
         self._woken.set()
 
     def stop(self, wait_seconds: float = STOP_SECONDS) -> None:
-        """Take a last look, so that everything committed by now is reported, and end; waits up to ``wait_seconds``."""
+        """Read once more, so that every commit until now is reported, and end; wait for at most ``wait_seconds``."""
         self._stopping.set()
         self._woken.set()
         if self._thread and self._thread is not threading.current_thread():
@@ -82,7 +84,7 @@ class CheckpointWatcher:
         while not stopping:
             self._wait()
             self._woken.clear()
-            # Read before the look: a stop that arrives during it still gets one of its own.
+            # Before the read, because a stop that arrives during a read needs one more read.
             stopping = self._stopping.is_set()
             try:
                 self._look()
@@ -93,7 +95,7 @@ class CheckpointWatcher:
                 self._logged.clear()
 
     def _wait(self) -> None:
-        """Until there may be something to see."""
+        """Wait until the checkpoint may have changed."""
         until = time.monotonic() + self._poll_seconds
         while (left := until - time.monotonic()) > 0:
             pause = min(GLANCE_SECONDS, left) if self._glance.cheap() else left
@@ -103,10 +105,10 @@ class CheckpointWatcher:
     def _look(self) -> None:
         progress = self._files.progress(self._receiver)
         if _newest(progress) < _newest(self.last) or _committed(progress) < _committed(self.last):
-            # A listing may be stale; another query's id is proof that the checkpoint was made anew.
+            # A listing may be stale. Only another query id proves that the checkpoint was created anew.
             if self._files.query_id() == self._query_id:
                 return
-            _log.warning("%s was made anew; its progress is followed from the start", self._files)
+            _log.warning("%s was created anew; its progress is followed from the start", self._files)
             self.last = self._query_id = None
         if _newest(progress) > _newest(self.last) or _committed(progress) > _committed(self.last):
             if _committed(progress) > _committed(self.last):
@@ -119,7 +121,7 @@ class CheckpointWatcher:
         self.error = str(error) or type(error).__name__
         if type(error) not in self._logged:
             self._logged.add(type(error))
-            _log.warning("watching %s failed, and is tried again: %s", self._files, self.error, exc_info=error)
+            _log.warning("reading %s failed, and is tried again: %s", self._files, self.error, exc_info=error)
 
 
 def _committed(progress: QueryProgress | None) -> int:

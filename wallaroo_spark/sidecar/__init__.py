@@ -1,1 +1,1 @@
-"""Files that this package keeps beside a checkpoint, under ``_wallaroo``, and the one durable writer for them."""
+"""The files that this package keeps beside a checkpoint, under ``_wallaroo``, and the durable writer for them."""

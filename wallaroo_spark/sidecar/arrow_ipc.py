@@ -1,4 +1,4 @@
-"""The one writer of Arrow IPC: record batches of one schema to a binary stream."""
+"""Writes record batches of one schema to a binary stream, in Arrow's IPC formats."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def write_arrow(
     compression: str | None = None,
     random_access: bool = False,
 ) -> int:
-    """Write batches in Arrow's streaming format, or with ``random_access`` in its file format; the number of rows.
+    """Write batches in Arrow's streaming format, or with ``random_access`` in its file format; return the row count.
 
-    The schema is that of the first batch unless it is given. Without both, nothing is written. ``compression`` is
-    ``lz4``, ``zstd`` or None. Raises what the stream and ``batches`` raise.
+    ``schema`` is by default that of the first batch; with neither a schema nor a batch, no byte is written.
+    ``compression`` is ``lz4``, ``zstd`` or None. Errors of the stream and of ``batches`` are passed on.
     """
     new = pa.ipc.new_file if random_access else pa.ipc.new_stream
     options = pa.ipc.IpcWriteOptions(compression=compression)
@@ -36,7 +36,7 @@ def write_arrow(
 
 
 def as_arrow_stream(batch: pa.RecordBatch) -> bytes:
-    """One batch as an Arrow IPC stream with its schema."""
+    """Return one batch as the bytes of an Arrow IPC stream, its schema included."""
     sink = pa.BufferOutputStream()
     write_arrow(sink, [batch])
     data: bytes = sink.getvalue().to_pybytes()

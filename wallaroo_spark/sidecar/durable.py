@@ -1,8 +1,8 @@
-"""The one writer of files that must survive a crash of the machine: synced files, synced folders, exclusive names.
+"""Writes files that must survive a crash of the machine: synced files, synced folders, exclusive names.
 
 The functions take a file system of ``pyarrow.fs`` and a path on it. On this machine's own file system they return when
-the disk has the data and the names. Other file systems make a file durable when it is closed. A mounted object store
-looks like the machine's own file system and has nothing to sync and no hard links; both are tolerated. The functions
+the data and the names are on the disk. Other file systems make a file durable when it is closed. A mounted object store
+looks like the machine's own file system but supports neither sync nor hard links; the functions tolerate both. They
 raise OSError as file systems do.
 """
 
@@ -25,13 +25,13 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 def sync_names(filesystem: Any, folder: str) -> None:
-    """Return when the disk has the names in a folder."""
+    """Return when the names in a folder are on the disk."""
     if is_local(filesystem):
         sync(folder)
 
 
 def make_folder(filesystem: Any, path: str) -> None:
-    """Make a folder and the folders above it; nothing happens if it exists."""
+    """Create a folder and the folders above it; does nothing if it exists."""
     if not is_local(filesystem):
         filesystem.create_dir(path, recursive=True)
         return
@@ -46,9 +46,9 @@ def make_folder(filesystem: Any, path: str) -> None:
 
 @contextlib.contextmanager
 def new_file(filesystem: Any, path: str, *, sync_name: bool = True) -> Iterator[Any]:
-    """A binary stream to a new file; when the block ends without an error, the file is durable.
+    """Open a binary stream to a new file; the file is durable when the block ends without an error.
 
-    ``sync_name=False`` leaves the folder unsynced: for a file that is renamed before anybody relies on it.
+    ``sync_name=False`` leaves the folder unsynced, for a file that is renamed before its name matters.
     """
     with filesystem.open_output_stream(path) as stream:
         yield stream
@@ -59,13 +59,13 @@ def new_file(filesystem: Any, path: str, *, sync_name: bool = True) -> Iterator[
 
 
 def write_file(filesystem: Any, path: str, data: bytes, *, sync_name: bool = True) -> None:
-    """:func:`new_file` with all its data."""
+    """Write ``data`` to a :func:`new_file`."""
     with new_file(filesystem, path, sync_name=sync_name) as stream:
         stream.write(data)
 
 
 def replace(filesystem: Any, temporary: str, target: str) -> None:
-    """Rename a file to a name that another file may have; a local file system replaces it atomically."""
+    """Rename a file, replacing the file that has the name ``target``. Atomic on a local file system."""
     handler = getattr(filesystem, "handler", None)
     if is_local(filesystem):
         os.replace(temporary, target)
@@ -79,10 +79,10 @@ def replace(filesystem: Any, temporary: str, target: str) -> None:
 
 
 def rename_to_new(filesystem: Any, temporary: str, target: str) -> None:
-    """Give a file a name that no file has. Raises an OSError if one has it, where the file system can tell.
+    """Rename a file to a new name. Raises OSError if a file of that name exists and the file system can check that.
 
-    On a local file system ``temporary`` may be left behind. :func:`sync_names` makes the name durable; that is a step
-    of its own, because an error of it does not mean that the name was taken.
+    On a local file system ``temporary`` may remain as a second name. :func:`sync_names` makes the name durable; it is a
+    separate step, because an error in it does not mean that the name existed.
     """
     if not is_local(filesystem):
         filesystem.move(temporary, target)
@@ -96,7 +96,7 @@ def rename_to_new(filesystem: Any, temporary: str, target: str) -> None:
 
 
 def delete_file(filesystem: Any, path: str) -> None:
-    """Delete a file; nothing happens if there is none."""
+    """Delete a file; does nothing if it does not exist."""
     try:
         filesystem.delete_file(path)
     except OSError:

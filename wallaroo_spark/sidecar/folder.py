@@ -1,4 +1,4 @@
-"""One folder of this package's own files beside Spark's: ``<checkpoint>/_wallaroo/…``, which Spark ignores."""
+"""A folder of this package's own files beside Spark's: ``<checkpoint>/_wallaroo/…``, which Spark ignores."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ _TEMPORARY = ".tmp"
 
 
 class SidecarFolder:
-    """One folder, ``<location>/_wallaroo/<names…>``, on any file system that a checkpoint may be on.
+    """The folder ``<location>/_wallaroo/<names…>``, on any file system that a checkpoint may be on.
 
-    ``spark`` is a session of the process, if it has one: its settings say where the location is.
-    ``filesystem`` (of ``pyarrow.fs``) and ``path`` are for streams of one's own; ``local`` says that it is this
-    machine's disk. A file is there whole or not at all,
-    and on a local file system it outlives the machine's crash once it is written. Names are single parts of a path,
-    and begin with no dot. Raises :class:`ConfigurationError` as :class:`CheckpointFiles` does, and for such names; its
-    methods raise :class:`CheckpointError` when a file cannot be read or written.
+    ``spark`` is a Spark session of this process, if it has one; the location is resolved with its settings. A file is
+    written completely or not at all, and on a local file system a written file survives a crash of the machine. Each
+    name is a single part of a path and does not begin with a dot. The constructor raises :class:`ConfigurationError`
+    for other names and when no file system can be opened. The methods raise :class:`CheckpointError` when a file cannot
+    be read or written.
+
+    Callers that open streams themselves use ``filesystem`` (of ``pyarrow.fs``) and ``path``, the folder's path on it.
+    ``local`` says whether it is this machine's disk, ``identity`` names the folder in messages, without secrets.
     """
 
     def __init__(self, location: Location, *names: str, spark: Any = None) -> None:
@@ -41,7 +43,7 @@ class SidecarFolder:
         return f"SidecarFolder({self.identity!r})"
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, in place of the file of that name if there is one."""
+        """Write a file, replacing the file of that name if there is one."""
         with self._explained("written", name):
             target = self._file(_checked(name))
             if self._objects:
@@ -50,11 +52,10 @@ class SidecarFolder:
                 durable.replace(self.filesystem, self._temporary(name, data), target)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create a file unless there is one of that name; whether this call created it.
+        """Create a file unless a file of that name exists; return whether this call created it.
 
-        On a local file system and on HDFS one of several that try at once succeeds. Object stores, also those that are
-        mounted as directories, have no such operation: there the method looks first, and two callers at the same moment
-        may both succeed.
+        On a local file system and on HDFS, exactly one of several concurrent calls succeeds. Object stores, mounted
+        ones too, have no such operation: there the method checks first, and two concurrent calls may both succeed.
         """
         with self._explained("created", name):
             target = self._file(_checked(name))
@@ -76,7 +77,7 @@ class SidecarFolder:
             return True
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file, or None if there is no file of that name."""
+        """Return the content of a file, or None if there is no file of that name."""
         with self._explained("read", name):
             try:
                 with self.filesystem.open_input_stream(self._file(_checked(name))) as stream:
@@ -86,24 +87,24 @@ class SidecarFolder:
             return content
 
     def mark(self, name: str = "identity") -> str:
-        """An identity that no other folder has: made once, and deleted with the checkpoint."""
-        while (known := self.read(name)) is None:
+        """Return a random text that identifies this folder. It is created once, and deleted with the checkpoint."""
+        while (identity := self.read(name)) is None:
             self.create(name, uuid.uuid4().hex.encode())
-        return known.decode()
+        return identity.decode()
 
     def names(self) -> list[str]:
-        """The names of the files and folders there, sorted; empty when there is no such folder."""
+        """Return the names of the files and folders in the folder, sorted; empty when the folder does not exist."""
         with self._explained("listed", ""):
-            found = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
-            return sorted(info.base_name for info in found if not info.base_name.startswith("."))
+            entries = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+            return sorted(entry.base_name for entry in entries if not entry.base_name.startswith("."))
 
     def delete(self, name: str) -> None:
-        """Delete a file; nothing happens if there is none."""
+        """Delete a file; does nothing if it does not exist."""
         with self._explained("deleted", name):
             durable.delete_file(self.filesystem, self._file(_checked(name)))
 
     def delete_folder(self, name: str) -> None:
-        """Delete a folder with everything in it; nothing happens if there is none."""
+        """Delete a folder and its content; does nothing if it does not exist."""
         with self._explained("deleted", name):
             target = self._file(_checked(name))
             if self.filesystem.get_file_info(target).type == fs.FileType.Directory:
@@ -111,24 +112,24 @@ class SidecarFolder:
                     self.filesystem.delete_dir(target)
 
     def folder(self) -> str:
-        """Make the folder if need be, durably; its path on :attr:`filesystem`."""
+        """Create the folder durably unless it exists; return its path on :attr:`filesystem`."""
         with self._explained("made", ""):
             self._make()
         return self.path
 
     @contextlib.contextmanager
     def new_file(self, name: str) -> Iterator[Any]:
-        """A binary stream to a new file; when the block ends without an error, the file is durable. Raises OSError."""
+        """Open a binary stream to a new file, durable when the block ends without an error. Raises OSError."""
         self._make()
         with durable.new_file(self.filesystem, self._file(_checked(name))) as stream:
             yield stream
 
     def file(self, name: str) -> str:
-        """The path of a file on :attr:`filesystem`."""
+        """Return the path of a file on :attr:`filesystem`."""
         return self._file(_checked(name))
 
     def _temporary(self, name: str, data: bytes) -> str:
-        """A new file of another name with that content, on the disk."""
+        """Write the content durably to a new file with a temporary name; return its path."""
         self._make()
         temporary = self._file(f".{name}.{uuid.uuid4().hex}{_TEMPORARY}")
         try:
@@ -147,13 +148,14 @@ class SidecarFolder:
 
     @contextlib.contextmanager
     def _explained(self, what: str, name: str) -> Iterator[Any]:
+        """Raise an OSError in the block as a CheckpointError: ``name`` cannot be ``what``."""
         try:
             yield
         except OSError as error:
             where = f"{self.identity}/{name}" if name else self.identity
             raise CheckpointError(
                 f"{where} cannot be {what}: {error}; check that this process may use the checkpoint's file system and "
-                "that there is room",
+                "that the file system has free space",
                 location=where,
             ) from error
 
@@ -161,7 +163,8 @@ class SidecarFolder:
 def _checked(name: str) -> str:
     if not name or name.startswith(".") or "/" in name or "\\" in name or "\0" in name:
         raise ConfigurationError(
-            f"{name!r} cannot be a file's name beside a checkpoint; give one part of a path that begins with no dot",
+            f"{name!r} cannot be the name of a file beside a checkpoint; give a single part of a path that does not "
+            "begin with a dot",
             name=name,
         )
     return name

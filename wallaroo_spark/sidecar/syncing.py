@@ -1,4 +1,4 @@
-"""Local files and folders that outlive a crash of the machine; for programs that have no Arrow, too."""
+"""Sync of local files and folders, so that they survive a crash of the machine. Needs no Arrow."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import os
 
 
 def sync_open_file(descriptor: int) -> None:
-    """Return when the disk has the data of an open file, or the names of an open folder."""
+    """Return when the data of an open file, or the names in an open folder, are on the disk. Raises OSError."""
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # A mounted object store has nothing to sync.
+        # A mounted object store does not support sync.
         if error.errno != errno.EINVAL:
             raise
 
 
 def sync(path: str | os.PathLike[str]) -> None:
-    """Return when the disk has the data of a local file, or the names of a local folder."""
+    """Return when the data of a local file, or the names in a local folder, are on the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         sync_open_file(descriptor)

@@ -1,4 +1,4 @@
-"""A check, before it is needed, that tasks can use the driver's files beside a checkpoint."""
+"""Checks in advance that Spark's tasks can read and write the files beside a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,45 +20,47 @@ FOLDER = "probes"
 _WAYS_OUT = {
     "hdfs": "install hdfs-native for the executors' Python: pip install 'wallaroo-spark[hdfs]'",
     "s3": "give the executors' machines credentials, or set spark.hadoop.fs.s3a.access.key and .secret.key",
-    "file": "give a place that all machines share, for driver and executors see disks of their own there",
+    "file": "give a location that all machines share, because the driver and each executor have a disk of their own",
 }
 
 
 def require_reach(spark: Any, location: Location, who: str) -> None:
-    """Check that a task reads a file that the driver writes to ``location``, and the driver one that the task writes.
+    """Check that a task can read a file that the driver writes to ``location``, and the driver one that a task writes.
 
-    A local disk needs no check when Spark runs on one machine. Raises :class:`ConfigurationError`, which names ``who``
-    needs the location, and the way out.
+    A local disk needs no check when Spark runs on one machine. Raises :class:`ConfigurationError`, which names the user
+    of the location (``who``) and the remedy.
     """
-    ours = SidecarFolder(location, FOLDER, spark=spark)
+    folder = SidecarFolder(location, FOLDER, spark=spark)
     context = classic_context(spark)
-    if ours.local and context is not None and on_one_machine(context.master):
+    if folder.local and context is not None and on_one_machine(context.master):
         return
-    place, token = for_tasks(location, spark), uuid.uuid4().hex
-    asked, answered = f"{token}.driver", f"{token}.task"
-    ours.write(asked, b"driver")
+    task_location, token = for_tasks(location, spark), uuid.uuid4().hex
+    by_driver, by_task = f"{token}.driver", f"{token}.task"
+    folder.write(by_driver, b"driver")
     try:
-        probe = spark.range(1).coalesce(1).mapInArrow(_probe(place, asked, answered), "problem string")
+        probe = spark.range(1).coalesce(1).mapInArrow(_probe(task_location, by_driver, by_task), "problem string")
         try:
             problem = "".join(row.problem for row in probe.collect())
         except Exception as error:
             problem = in_short(error)
-        if not problem and ours.read(answered) is None:
-            problem = "what a task has written there cannot be seen by the driver"
+        if not problem and folder.read(by_task) is None:
+            problem = "the driver cannot read a file that a task has written there"
     finally:
-        for name in (asked, answered):
+        for name in (by_driver, by_task):
             with contextlib.suppress(CheckpointError):
-                ours.delete(name)
+                folder.delete(name)
     if problem:
-        scheme = ours.identity.partition(":")[0]
+        scheme = folder.identity.partition(":")[0]
         raise ConfigurationError(
-            f"{who} needs {ours.identity.removesuffix(f'/{FOLDER}')} in its tasks, which do not reach it: {problem}; "
-            + _WAYS_OUT.get(scheme, "see that the executors may use that file system"),
-            location=ours.identity,
+            f"{who} needs {folder.identity.removesuffix(f'/{FOLDER}')} in its tasks, which do not reach it: {problem}; "
+            + _WAYS_OUT.get(scheme, "check that the executors may use that file system"),
+            location=folder.identity,
         )
 
 
-def _probe(place: Location, asked: str, answered: str) -> Any:
+def _probe(location: Location, by_driver: str, by_task: str) -> Any:
+    """Return the function that reads the driver's file and writes the task's file, within mapInArrow."""
+
     def probe(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
@@ -66,11 +68,11 @@ def _probe(place: Location, asked: str, answered: str) -> Any:
             pass
         problem = ""
         try:
-            theirs = SidecarFolder(place, FOLDER)
-            if theirs.read(asked) is None:
-                problem = f"{theirs.identity} has nothing there that the driver has written"
+            folder = SidecarFolder(location, FOLDER)
+            if folder.read(by_driver) is None:
+                problem = f"{folder.identity} does not have the file that the driver has written"
             else:
-                theirs.write(answered, b"task")
+                folder.write(by_task, b"task")
         except WallarooError as error:
             problem = error.message
         yield pa.RecordBatch.from_pydict({"problem": [problem]})
