@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.settings import (
     Kind,
     Row,
+    check,
     check_all,
     function_takes_settings,
     row,
@@ -168,3 +169,16 @@ def test_every_setting_is_explained() -> None:
         return not row.help.endswith(".") or (not row.annotation and row.default is not MISSING)
 
     assert [row.name for _, table in TABLES for row in rows(table) if unexplained(row)] == []
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(1 << 20, "1048576"), (1e16, "10000000000000000"), (0.25, "0.25"), (1e-7, "0.0000001"), (-3.0, "-3")],
+)
+def test_a_limit_is_printed_without_an_exponent(number: float, text: str) -> None:
+    limited = next(
+        rows(make_dataclass("Limited", [("size", float, setting(0, Kind.BYTES, "A size.", maximum=number))]))
+    )
+
+    with pytest.raises(ConfigurationError, match=f"is above {text}$"):
+        check(limited, number + max(1, abs(number)), "setting size")

@@ -13,6 +13,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import Enum
 from numbers import Integral, Real
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -130,9 +131,14 @@ def check(row: Row, value: Any, label: str) -> None:
         shown = f"a value of type {type(value).__name__}" if row.secret else repr(value)
         raise ConfigurationError(f"{label}: {shown} is not {described}", option=row.name)
     if row.minimum is not None and not value >= row.minimum:
-        raise ConfigurationError(f"{label}: {value} is not {row.minimum:g} or more", option=row.name)
+        raise ConfigurationError(f"{label}: {value} is not {plain(row.minimum)} or more", option=row.name)
     if row.maximum is not None and value > row.maximum:
-        raise ConfigurationError(f"{label}: {value} is above {row.maximum:g}", option=row.name)
+        raise ConfigurationError(f"{label}: {value} is above {plain(row.maximum)}", option=row.name)
+
+
+def plain(number: float) -> str:
+    """Write a number without an exponent: ``1048576``, not ``1.04858e+06``."""
+    return str(int(number)) if number == number // 1 else format(Decimal(repr(number)), "f")
 
 
 def check_all(values: Any, prefix: str = "setting ") -> None:

@@ -61,6 +61,8 @@ class RedisConnection:
         self.endpoint: str = given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}"
         self._password: str = given.get("password") or ""
         self._attempts = attempts
+        self._away = False
+        """Whether the last attempt failed; an outage is logged once, however many calls fail in it."""
         self._retrying = Retrying(
             stop=stop_after_attempt(attempts),
             # A choice: a lost connection is tried again almost at once, and the random part keeps the workers that
@@ -102,10 +104,14 @@ class RedisConnection:
         the login or the command.
         """
         try:
-            return self._retrying(command)
+            found: T = self._retrying(command)
         except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
             # The cause is not chained: a server without AUTH repeats the password in its error message.
             raise RegistryError(self._explain(what, error), endpoint=self.endpoint, attempted=what) from None
+        if self._away:
+            self._away = False
+            logger.info("Redis at %s answers again", self.endpoint)
+        return found
 
     def close(self) -> None:
         """Close the idle connections; a later call opens new ones."""
@@ -143,8 +149,10 @@ class RedisConnection:
 
     def _log(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        logger.warning(
-            "Redis at %s: attempt %d of %d failed: %s",
+        level, self._away = logging.DEBUG if self._away else logging.WARNING, True
+        logger.log(
+            level,
+            "Redis at %s: attempt %d of %d failed, and later ones are not logged until it answers: %s",
             self.endpoint,
             state.attempt_number,
             self._attempts,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from contextlib import aclosing
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -16,6 +17,8 @@ from tests.pubsub.subscribing.scripted import COOKIE, Catalog, Publisher, Record
 from wallaroo_spark.errors import ConfigurationError, PubSubError, ReplayError
 from wallaroo_spark.pubsub.subscribing import partition_link
 from wallaroo_spark.pubsub.subscribing.topic_source import INDEX_BITS, ReferenceCounter, TopicSource, row_as_json
+from wallaroo_spark.pubsub.topic_catalog import TopicCatalog, TopicRecord
+from wallaroo_spark.registry import EmbeddedRedis
 
 
 @pytest.fixture
@@ -157,6 +160,29 @@ async def test_a_topic_that_ends_may_end_the_source(catalog: Catalog) -> None:
         for publisher in publishers:
             publisher.end()
         assert [record async for record in records] == []
+
+
+async def test_a_redis_that_is_gone_is_logged_once_with_how_long_is_tried(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with EmbeddedRedis() as redis:
+        topics = TopicCatalog(redis.url)
+        topics.announce(TopicRecord("totals", 1, "history", False, b"", "a query"))
+        endless = TopicSource("totals", registry=topics, cookie=COOKIE, lost_after=2.0, reopen=False)
+        records = endless.read(None)
+        reading = asyncio.ensure_future(anext(records))
+        await until(lambda: "no publisher serves it" in caplog.text)
+        redis.stop()
+        async with asyncio.timeout(60):
+            with pytest.raises(PubSubError, match=r"Redis at .* cannot be reached .* in 5 attempts"):
+                await reading
+
+    failed = [record for record in caplog.records if record.name == "wallaroo_spark.registry.connection"]
+    lost = [
+        record.getMessage() for record in caplog.records if "Redis at" in record.getMessage() and "lost" in record.msg
+    ]
+    assert [record.levelname for record in failed] == ["WARNING"]
+    assert len(lost) == 1
+    assert "is lost; retrying for 2 seconds: Redis at" in lost[0]
 
 
 def test_what_cannot_be_meant_is_refused_at_once(catalog: Catalog) -> None:

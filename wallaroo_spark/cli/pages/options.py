@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from wallaroo_spark.options import table
-from wallaroo_spark.settings import Kind, Row
+from wallaroo_spark.settings import Kind, Row, plain
 
 HEAD = """\
 # Options
@@ -62,8 +62,8 @@ def _number(row: Row, value: Any) -> str:
     if row.kind is Kind.BYTES and value >= 1 << 10 and value % (1 << 10) == 0:
         return f"{int(value) >> 10}k"
     if row.kind is Kind.SECONDS:
-        return f"{value:g}s"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return f"{plain(value)}s"
+    return plain(value) if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import sys
 
 from wallaroo_spark.connector import Backoff
 from wallaroo_spark.connector.settings import ConnectorSettings
-from wallaroo_spark.settings import Kind, Row, rows
+from wallaroo_spark.settings import Kind, Row, plain, rows
 
 HEAD = """\
 # Settings
@@ -49,8 +49,8 @@ def _line(row: Row) -> str:
 def _type(row: Row) -> str:
     if row.choices:
         return " or ".join(f'`"{choice}"`' for choice in row.choices)
-    limits = [f"at least {row.minimum:g}"] if row.minimum is not None else []
-    limits += [f"at most {row.maximum:g}"] if row.maximum is not None else []
+    limits = [f"at least {plain(row.minimum)}"] if row.minimum is not None else []
+    limits += [f"at most {plain(row.maximum)}"] if row.maximum is not None else []
     unit = {Kind.BYTES: " (bytes)", Kind.SECONDS: " (seconds)"}.get(row.kind, "")
     annotation = row.annotation.replace("|", "\\|")
     return f"`{annotation}`{unit}" + (f", {', '.join(limits)}" if limits else "")

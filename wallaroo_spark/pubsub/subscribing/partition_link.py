@@ -73,7 +73,8 @@ class PartitionLink:
         self._since: float | None = self._clock()
         self._unserved: float | None = None
         self._connected = 0.0
-        self._reason = "it was not reached yet"
+        self._logged: set[str] = set()
+        """Reasons of this outage that were logged; each is logged once."""
 
     @property
     def in_trouble(self) -> bool:
@@ -108,9 +109,10 @@ class PartitionLink:
 
     def progressed(self) -> None:
         """The publisher has sent a frontier update, which ends an outage."""
-        if self._since is not None and self._reason:
+        if self._since is not None:
             log.info("%s is followed at %s", self._name, self.address)
-        self._since, self._reason = None, ""
+        self._since = None
+        self._logged.clear()
 
     def trouble(self, reason: str) -> None:
         """A connection or an attempt has failed. Raises :class:`PubSubError` when the outage has lasted too long."""
@@ -119,9 +121,9 @@ class PartitionLink:
             self._since = now
         self._connected = 0.0
         seconds, limit = now - self._since, self._settings.lost_after
-        if reason != self._reason:
+        if reason not in self._logged:
             log.warning("%s is lost; retrying for %g seconds: %s", self._name, limit, reason)
-        self._reason = reason
+        self._logged.add(reason)
         if self._settings.on_lost is not None:
             self._settings.on_lost(Lost(self.partition, self.address, reason, seconds))
         if seconds >= limit:
