@@ -16,11 +16,13 @@ class Step(Enum):
 
     FRAME_RECEIVED = "a worker has read bytes from a connector and has not decoded them"
     BUFFERED = "a worker has buffered messages and has not reported them to anybody"
+    PLAN_WRITTEN = "a source has written a plan beside the checkpoint, and Spark does not know its name"
     OFFSETS_WRITTEN = "Spark has written offsets/N, and the batch is about to be read"
     RANGE_HALF_SENT = "a worker has sent a part of a planned range to a reading task"
     RANGE_HALF_READ = "a reading task has passed a part of its ranges to Spark"
     SINK_WRITTEN = "a sink has written a batch"
     COMMITS_WRITTEN = "the driver has seen commits/N and has not notified any worker"
+    PLANS_HALF_PURGED = "the driver has deleted a part of the plans that no offset leads to"
     REFERENCES_SENT = "the driver has sent the committed references to one worker"
     REFERENCES_RECEIVED = "a worker has received the committed references and has not sent an ACK"
     ACK_SENT = "a worker has acknowledged the committed messages"

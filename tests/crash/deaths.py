@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+from wallaroo_spark.sidecar import plan_names
 from wallaroo_spark.steps import AnyStep, Step, at_each
 
 DIRECTORY = "WALLAROO_TEST_DEATHS"
@@ -16,7 +17,14 @@ PATH = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).parent / "s
 ROWS_A_BATCH = 7
 """So that a range of a few messages is handed out in parts."""
 
-OF_THE_DRIVER = {Step.OFFSETS_WRITTEN, Step.SINK_WRITTEN, Step.COMMITS_WRITTEN, Step.REFERENCES_SENT}
+OF_THE_DRIVER = {
+    Step.PLAN_WRITTEN,
+    Step.OFFSETS_WRITTEN,
+    Step.SINK_WRITTEN,
+    Step.COMMITS_WRITTEN,
+    Step.PLANS_HALF_PURGED,
+    Step.REFERENCES_SENT,
+}
 """Steps at which the driver dies, with Spark's own process in it; at the others the process alone that comes by."""
 
 
@@ -47,6 +55,8 @@ class Deaths:
         # A worker has received something before anybody reads from it.
         if server := sys.modules.get("wallaroo_spark.worker.buffer.delivery"):
             server.__dict__["ROWS_A_BATCH"] = ROWS_A_BATCH
+        if watcher := sys.modules.get("wallaroo_spark.checkpoint.watcher"):
+            watcher.__dict__["PURGE_BATCHES"] = 1
         try:
             os.rename(self._armed / step.name, self._done / step.name)
         except FileNotFoundError:
@@ -60,5 +70,7 @@ def be_mortal() -> None:
     """Have this process obey the orders, if there may be any, and all Python processes that it starts."""
     if DIRECTORY not in os.environ:
         return
+    # Every plan is named, though there are few streams.
+    plan_names.INLINE_BYTES = 0
     os.environ["PYTHONPATH"] = os.pathsep.join(PATH)
     at_each(Deaths(Path(os.environ[DIRECTORY])).passed)

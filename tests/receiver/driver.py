@@ -28,6 +28,8 @@ def main(directory: Path, port: int) -> None:
     builder = SparkSession.builder.master("local[4,4]").appName("a driver to be killed")
     for name, value in LOCAL_SPARK.items():
         builder = builder.config(name, value)
+    # Few batches are kept, so that there are plans to purge.
+    builder = builder.config("spark.sql.streaming.minBatchesToRetain", "2")
     spark = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     # Starting Java takes longest, and may be done before a driver is needed.

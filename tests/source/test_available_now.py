@@ -109,4 +109,4 @@ def test_streams_at_the_target_and_streams_that_began_after_it_stay_where_they_a
 
     ends = run.within_target(start, {"a": {"1": 30, "2": "e:0:1:9", "3": 1}, "b": {"7": 2}})
 
-    assert ends == {"a": {"1": 20, "2": "e:0:1:4"}}
+    assert ends == {"a": {"2": "e:0:1:4"}}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,11 +24,18 @@ from wallaroo_spark.checkpoint.model import (
     is_commit,
     newest_committed,
     newest_planned,
+    oldest_base,
     parse_offsets,
     receivers_in,
 )
 from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.references import References
 from wallaroo_spark.sidecar.folder import SidecarFolder
+from wallaroo_spark.sidecar.plan_files import PlanFiles, PlanStore
+from wallaroo_spark.sidecar.plan_names import NamedPlan, not_needed
+from wallaroo_spark.sidecar.plan_place import place_record
+from wallaroo_spark.sidecar.plan_reader import PlanReader
+from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.storage.locations import Location, open_location
 
 # Object stores that are mounted as directories.
@@ -52,6 +60,33 @@ _Log = Mapping[int, _Entry]
 _Result = TypeVar("_Result")
 
 
+class NamedPlans:
+    """What is remembered of the plans that offsets of one checkpoint name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readers: dict[str, tuple[PlanStore, PlanReader]] = {}
+        self.bases: dict[tuple[str, int], tuple[int | None]] = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether an offset named a plan."""
+        return bool(self._readers)
+
+    def read(self, receiver: str, named: NamedPlan, store: Callable[[str], PlanStore]) -> References:
+        """The references of a plan of a receiver."""
+        with self._lock:
+            if receiver not in self._readers:
+                self._readers[receiver] = store(receiver), PlanReader()
+            place, reader = self._readers[receiver]
+            return reader.read(named, place)[0]
+
+    def forget_bases(self, receiver: str, offsets: Mapping[int, Any]) -> None:
+        """Forget the batches that are not in the offset log any more."""
+        for key in [key for key in self.bases if key[0] == receiver and key[1] not in offsets]:
+            del self.bases[key]
+
+
 class CheckpointFiles:
     """The files in the checkpoint of one query. ``location`` is a path or a URI as for ``checkpointLocation``.
 
@@ -68,6 +103,7 @@ class CheckpointFiles:
         self._remote = not isinstance(self.filesystem, fs.LocalFileSystem) or self._root.startswith(_MOUNTS)
         self._plans: dict[tuple[str, int, _Entry], PlannedBatch | None] = {}
         self._commits: tuple[int, _Entry] | None = None
+        self._named = NamedPlans()
 
     def __repr__(self) -> str:
         return f"CheckpointFiles({self.identity!r})"
@@ -111,6 +147,41 @@ class CheckpointFiles:
         return self._retrying(lambda: holes(self._list("offsets"), self._list("commits")))
 
     @cached_property
+    def place(self) -> str:
+        """The record by which sources find this checkpoint; see :mod:`wallaroo_spark.sidecar.plan_place`."""
+        return place_record(self._location, self._spark)
+
+    def purge_plans(self, receiver: str) -> int:
+        """Delete the plans of ``receiver`` that no offset leads to any more; the number of deleted files.
+
+        Spark's own purge of the offset log decides that. Does nothing where no plan was named yet.
+        """
+        return self._retrying(lambda: self._purge_plans(receiver)) if self._named.any else 0
+
+    def _purge_plans(self, receiver: str) -> int:
+        offsets = self._list("offsets")
+        base = next((found for batch in sorted(offsets) if (found := self._base(receiver, batch)) is not None), None)
+        store = self._plan_store(receiver)
+        files = store.files()
+        needless = set(not_needed((number for number, _ in files), base))
+        deleted = [name for number, name in sorted(files) if number in needless]
+        for name in deleted:
+            store.delete(name)
+            passed(Step.PLANS_HALF_PURGED)
+        self._named.forget_bases(receiver, offsets)
+        return len(deleted)
+
+    def _base(self, receiver: str, batch: int) -> int | None:
+        """The number of the base of a batch's plan; an offset file never changes, so it is read once."""
+        known = self._named.bases.get((receiver, batch))
+        if known is None:
+            known = self._named.bases[receiver, batch] = (oldest_base(batch, self._read(f"offsets/{batch}"), receiver),)
+        return known[0]
+
+    def _plan_store(self, receiver: str) -> PlanStore:
+        return PlanFiles(self._location, receiver, self._spark)
+
+    @cached_property
     def key(self) -> str:
         """The name of this checkpoint's lock; no other checkpoint has it, not even at the same path on another machine.
 
@@ -152,7 +223,8 @@ class CheckpointFiles:
         commits = self._whole_commits(self._list("commits"))
         offsets = self._list("offsets")
         committed, planned = newest_committed(offsets, commits), newest_planned(offsets, commits)
-        wanted = {(receiver, batch, offsets[batch]) for batch in (committed, planned) if batch is not None}
+        # The older one first: the plan of the other is mostly its child.
+        wanted = [(receiver, batch, offsets[batch]) for batch in (committed, planned) if batch is not None]
         # A file without a modification time is read each time.
         known = {key: plan for key, plan in self._plans.items() if key[2].modified is not None}
         plans = {key: known[key] if key in known else self._plan(key) for key in wanted}
@@ -164,7 +236,8 @@ class CheckpointFiles:
 
     def _plan(self, key: tuple[str, int, _Entry]) -> PlannedBatch | None:
         receiver, batch, _ = key
-        return parse_offsets(batch, self._read(f"offsets/{batch}"), receiver)
+        text = self._read(f"offsets/{batch}")
+        return parse_offsets(batch, text, receiver, lambda named: self._named.read(receiver, named, self._plan_store))
 
     def _whole_commits(self, commits: _Log) -> list[int]:
         """Return the batches of ``commits``, sorted, without the newest ones whose file is still being written."""

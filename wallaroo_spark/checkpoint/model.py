@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.references import Reference, References
+from wallaroo_spark.sidecar.plan_names import NAMED_VERSION, NamedPlan
 
 OFFSET_LOG_VERSIONS = ("v1", "v2")
 """The versions of Spark's offset log that this module reads."""
@@ -52,20 +53,36 @@ class QueryProgress:
     """The plan of the newest batch in the offset log when that batch is not committed, otherwise None."""
 
 
-def parse_offsets(batch: int, text: str, receiver: str) -> PlannedBatch | None:
+def parse_offsets(
+    batch: int, text: str, receiver: str, plans: Callable[[NamedPlan], References] | None = None
+) -> PlannedBatch | None:
     """Parse ``offsets/<batch>``: return the references of ``receiver``, or None when the batch has no source of it.
 
-    ``text`` is the content of the file. Raises :class:`CheckpointError` for an unknown format and for a file that is
-    truncated or damaged.
+    ``text`` is the content of the file. ``plans`` finds the references of a plan that lies beside the checkpoint.
+    Raises :class:`CheckpointError` for an unknown format, for a file that is truncated or damaged, and for a plan that
+    cannot be found.
     """
     where = f"offsets/{batch}"
-    lines = _source_lines(batch, text)
-    offsets = [offset for line in lines if (offset := _source_offset(where, line, receiver)) is not None]
+    offsets = _offsets_of(batch, text, receiver)
     if not offsets:
         return None
+    # Sources of one receiver mostly read the same.
+    distinct = [offset for index, offset in enumerate(offsets) if offset not in offsets[:index]]
+    found = [_references(where, offset, plans) for offset in distinct]
+    if len(found) == 1:
+        return PlannedBatch(batch, found[0])
     ordered = all(offset.get("ids") != "opaque" for offset in offsets)
-    references, undecided = _earliest_of_sources([_references(where, offset) for offset in offsets], ordered)
+    references, undecided = _earliest_of_sources(found, ordered)
     return PlannedBatch(batch, references, undecided)
+
+
+def oldest_base(batch: int, text: str, receiver: str) -> int | None:
+    """The least number of a snapshot that ``offsets/<batch>`` leads to for ``receiver``; None when it names no plan.
+
+    Raises as :func:`parse_offsets` does.
+    """
+    named = [_named(f"offsets/{batch}", offset) for offset in _offsets_of(batch, text, receiver)]
+    return min((plan.base.number for plan in named if plan is not None), default=None)
 
 
 def receivers_in(batch: int, text: str) -> tuple[str, ...]:
@@ -114,6 +131,12 @@ def holes(offset_batches: Collection[int], commit_batches: Collection[int]) -> t
         return ()
     present = sorted(batch for batch in {*offset_batches, *commit_batches} if batch >= oldest)
     return tuple(missing for before, after in pairwise(present) for missing in range(before + 1, after))
+
+
+def _offsets_of(batch: int, text: str, receiver: str) -> list[dict[str, Any]]:
+    where = f"offsets/{batch}"
+    lines = _source_lines(batch, text)
+    return [offset for line in lines if (offset := _source_offset(where, line, receiver)) is not None]
 
 
 def _source_lines(batch: int, text: str) -> list[str]:
@@ -192,17 +215,29 @@ def _source_offset(where: str, line: str, receiver: str) -> dict[str, Any] | Non
         raise _damaged(where, "has an offset of this package that is not JSON")
     if not _is_ours(value) or value.get("receiver") != receiver:
         return None
-    if value["wallaroo"] != SOURCE_OFFSET_VERSION:
+    if value["wallaroo"] not in (SOURCE_OFFSET_VERSION, NAMED_VERSION):
         raise CheckpointError(
-            f"{where} has an offset of version {value['wallaroo']!r}, and this release reads version "
-            f"{SOURCE_OFFSET_VERSION}; use the release that wrote it, or a new checkpoint",
+            f"{where} has an offset of version {value['wallaroo']!r}, and this release reads versions "
+            f"{SOURCE_OFFSET_VERSION} and {NAMED_VERSION}; use the release that wrote it, or a new checkpoint",
             receiver=receiver,
         )
     offset: dict[str, Any] = value
     return offset
 
 
-def _references(where: str, offset: Mapping[str, Any]) -> References:
+def _named(where: str, offset: Mapping[str, Any]) -> NamedPlan | None:
+    try:
+        return NamedPlan.of(offset)
+    except ValueError as error:
+        raise _damaged(where, f"does not name a plan: {error}") from None
+
+
+def _references(where: str, offset: Mapping[str, Any], plans: Callable[[NamedPlan], References] | None) -> References:
+    named = _named(where, offset)
+    if named is not None:
+        if plans is None:
+            raise CheckpointError(f"{where} names the plan {named.plan}, which lies beside the checkpoint", file=where)
+        return plans(named)
     scopes = offset.get("streams")
     if not isinstance(scopes, dict):
         raise _damaged(where, "has an offset without streams")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from wallaroo_spark.checkpoint.files import CheckpointFiles
 from wallaroo_spark.checkpoint.glance import GLANCE_SECONDS, Glance
 from wallaroo_spark.checkpoint.model import QueryProgress
-from wallaroo_spark.errors import one_line
+from wallaroo_spark.errors import CheckpointError, one_line
 from wallaroo_spark.steps import Step, passed
 
 _log = one_line(logging.getLogger(__name__))
@@ -22,6 +22,8 @@ POLL_SECONDS = 1.0
 """The longest pause between two reads. A choice: it bounds the delay of an ACK when every other signal is missed."""
 STOP_SECONDS = 5.0
 """How long :meth:`CheckpointWatcher.stop` waits for the last read. A choice, for slow file systems."""
+PURGE_BATCHES = 10
+"""Batches between two purges of plans beside the checkpoint; Spark keeps 100 batches unless told otherwise."""
 
 
 class CheckpointWatcher:
@@ -52,6 +54,7 @@ class CheckpointWatcher:
         self._logged: set[type[Exception]] = set()
         self._query_id: str | None = None
         self._glance = Glance(files)
+        self._purged = -PURGE_BATCHES
         self.last: QueryProgress | None = None
         """The last report; None before the first."""
         self.error: str | None = None
@@ -116,6 +119,17 @@ class CheckpointWatcher:
             self._query_id = self._query_id or self._files.query_id()
             self._on_progress(progress)
             self.last = progress
+            self._purge(_committed(progress))
+
+    def _purge(self, batch: int) -> None:
+        """Delete plans that no offset leads to; an error of that must not keep anybody from an acknowledgement."""
+        if 0 <= batch - self._purged < PURGE_BATCHES:
+            return
+        self._purged = batch
+        try:
+            self._files.purge_plans(self._receiver)
+        except CheckpointError as error:
+            _log.warning("%s: old plans stay until the next purge: %s", self._files, error)
 
     def _note(self, error: Exception) -> None:
         self.error = str(error) or type(error).__name__

@@ -351,7 +351,10 @@ class Receiver:
         with self._publishing:
             if registry is not None:
                 workers, token = str(self.options.workers), status_token(self._token)
-                registry.publish_fleet({"status_token": token, "workers": workers, "query": self._feeds()})
+                files = self._files
+                place = files.place if files is not None else ""
+                fleet = {"status_token": token, "workers": workers, "query": self._feeds(), "checkpoint": place}
+                registry.publish_fleet(fleet)
 
     def _feeds(self) -> str:
         """The field ``query`` of the fleet's record: the id of the running query, QUERY_STARTS or NO_QUERY."""

@@ -4,7 +4,7 @@ A stream that is joined with itself, or loaded twice, has a source for each plac
 driver. Did each plan by itself, they would stand at different messages of a batch, of which nobody could tell which
 comes first where ids have no order; and in an AvailableNow run one would wait for acknowledgements that need the
 other's batch. Spark asks the sources of a query one after another, always in the same order, so a file that they share
-is enough: the source that holds its lock leads, and writes the end of each batch that it plans into the file.
+is enough: the source that holds its lock leads, and writes start and end of each batch that it plans into the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from wallaroo_spark.errors import one_line
-from wallaroo_spark.references import Reference, References
+from wallaroo_spark.references import Reference, References, changed
 
 try:
     import fcntl
@@ -62,25 +62,25 @@ class Agreement:
                 time.sleep(_PAUSE_SECONDS)
         return self._leads or self._take()
 
-    def say(self, end: dict[str, Any]) -> None:
-        """The leader has planned up to ``end``."""
+    def say(self, start: dict[str, Any], end: dict[str, Any]) -> None:
+        """The leader has planned from ``start`` up to ``end``."""
         if end == self._said or self._descriptor is None:
             return
         self._said = end
-        text = json.dumps(end).encode()
+        text = json.dumps({"start": start, "end": end}).encode()
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, text, 0)
 
-    def heard(self) -> dict[str, Any] | None:
-        """The end of the batch that the leader planned last; None before its first."""
+    def heard(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The start and the end of the batch that the leader planned last; None before its first."""
         if self._descriptor is None:
             return None
         try:
-            found: dict[str, Any] = json.loads(os.pread(self._descriptor, _GREATEST_BYTES, 0))
-        except (OSError, ValueError):
+            found = json.loads(os.pread(self._descriptor, _GREATEST_BYTES, 0))
+            return found["start"], found["end"]
+        except (OSError, ValueError, KeyError):
             return None
-        return found
 
     def close(self) -> None:
         """Take part no more."""
@@ -98,15 +98,19 @@ class Agreement:
 
 
 def followed(start: References, end: References, *, increasing: bool) -> dict[str, dict[str, Reference]]:
-    """The end of a follower's batch from ``start`` on, when its leader's is ``end``: no increasing id goes back."""
-    found = {scope: dict(streams) for scope, streams in start.items()}
-    for scope, streams in end.items():
-        known = found.setdefault(scope, {})
-        for stream, reference in streams.items():
-            before = known.get(stream)
-            behind = increasing and isinstance(before, int) and isinstance(reference, int) and reference < before
-            known[stream] = before if behind and before is not None else reference
-    return found
+    """The changes of a follower's batch from ``start`` on, when its leader's ends at ``end``: no increasing id goes
+    back.
+    """
+    found = {}
+    for scope, streams in changed(start, end).items():
+        known = start.get(scope, {})
+        kept = {stream: reference for stream, reference in streams.items() if not _behind(reference, known.get(stream))}
+        found[scope] = kept if increasing else dict(streams)
+    return {scope: streams for scope, streams in found.items() if streams}
+
+
+def _behind(reference: Reference, known: Reference | None) -> bool:
+    return isinstance(known, int) and isinstance(reference, int) and reference < known
 
 
 def _folder() -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from wallaroo_spark.references import Reference, References, merge
+from wallaroo_spark.references import Reference, References
 
 
 class AvailableNow:
@@ -74,27 +74,26 @@ class AvailableNow:
         self._idle_since = None
 
     def set_target(self, ends: References) -> None:
-        """The run ends at these references."""
+        """The run ends at these references, of the streams that it still reads."""
         self._target = ends
 
-    def within_target(self, start: References, ends: References) -> dict[str, dict[str, Reference]]:
-        """Where a batch ends that goes from ``start`` to ``ends``, and no further than the target.
+    def within_target(self, start: References, ends: References) -> References:
+        """Where the streams end of a batch that goes from ``start`` to ``ends``, and no further than the target.
 
-        Streams that have reached the target, or that the target does not have, stay where they are.
+        Streams that have reached the target, or that the target does not have, are left out.
         """
         if self._target is None:
-            return merge(start, ends)
+            return ends
         target = self._target
-        nearer = {
-            scope: {
-                stream_id: self._nearer(end, target[scope][stream_id])
+        nearer = {}
+        for scope, streams in ends.items():
+            known, last = start.get(scope, {}), target.get(scope, {})
+            nearer[scope] = {
+                stream_id: self._nearer(end, last[stream_id])
                 for stream_id, end in streams.items()
-                if stream_id in target.get(scope, {})
-                and start.get(scope, {}).get(stream_id) != target[scope][stream_id]
+                if stream_id in last and known.get(stream_id) != last[stream_id]
             }
-            for scope, streams in ends.items()
-        }
-        return merge(start, {scope: streams for scope, streams in nearer.items() if streams})
+        return {scope: streams for scope, streams in nearer.items() if streams}
 
     def _nearer(self, end: Reference, target: Reference) -> Reference:
         """The reference that comes first. Their order is known only where ids increase."""

@@ -65,6 +65,7 @@ class FleetView:
         self._discovery = FleetDiscovery(self._leases, "the source", self._found)
         self.workers = 0
         self.query = ""
+        self.checkpoint = ""
         self._looked = threading.Event()
         self.seen: dict[str, dict[str, Any]] = {}
 
@@ -127,6 +128,7 @@ class FleetView:
         fleet, leases = self._registry.fleet(), self._registry.leases()
         self.workers = int(fleet.get("workers", self.workers))
         self.query = fleet.get("query", self.query)
+        self.checkpoint = fleet.get("checkpoint") or self.checkpoint
         self._looked.set()
         return leases
 

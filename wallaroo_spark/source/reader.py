@@ -26,12 +26,22 @@ from pyspark.sql.streaming.datasource import (
 from wallaroo_spark.errors import ConfigurationError, TransportError, one_line
 from wallaroo_spark.inner.client import Trust
 from wallaroo_spark.options import Options, resolve_secret
-from wallaroo_spark.references import PlannedRange, Reference, References, StreamKey, merge, ranges, slot_of_ephemeral
+from wallaroo_spark.references import (
+    PlannedRange,
+    Reference,
+    References,
+    StreamKey,
+    plain,
+    ranges,
+    slot_of_ephemeral,
+)
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
+from wallaroo_spark.sidecar.plan_files import PlanStore
+from wallaroo_spark.sidecar.plan_place import plans_at
 from wallaroo_spark.source.agreement import Agreement, followed
 from wallaroo_spark.source.available_now import AvailableNow
 from wallaroo_spark.source.fleet_view import FleetView
-from wallaroo_spark.source.offsets import offset, references_of
+from wallaroo_spark.source.plan_book import PlanBook
 from wallaroo_spark.source.planner import Limits, Plan, combine, shares, slot_of
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
 from wallaroo_spark.steps import Step, passed
@@ -54,6 +64,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._holders: dict[StreamKey, int] = {}
         self._run: AvailableNow | None = None
         self._last: dict[str, Any] = {}
+        self._place: tuple[str, PlanStore | None] = ("", None)
+        self._said_no_place = False
         self._looked = False
         self._checked = False
 
@@ -81,12 +93,20 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _agreement(self) -> Agreement:
         return Agreement(self.options.receiver, self.options.token)
 
+    @cached_property
+    def _book(self) -> PlanBook:
+        return PlanBook(self.options.receiver, self.options.message_ids, self._plans)
+
+    def _plans(self) -> PlanStore | None:
+        """The place of large plans; None while the registry has not told it, or where it is out of reach."""
+        record = self._fleet.checkpoint
+        if record and record != self._place[0]:
+            self._place = record, plans_at(record, self.options.receiver)
+        return self._place[1]
+
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts: ``startingOffsets``, or at nothing. May be called again."""
-        return self._offset(self.options.starting_offsets or {})
-
-    def _offset(self, references: References) -> dict[str, Any]:
-        return offset(self.options.receiver, references, self.options.message_ids)
+        return self._book.begin(self.options.starting_offsets or {})
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The limit that the options set; Spark hands it back to :meth:`latestOffset`."""
@@ -102,19 +122,34 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch: ``start`` itself when there is nothing to read. Raises nothing that may pass."""
         self._refuse_without_query()
+        if not self._knows(start):
+            return start
         if not self._agreement.leads():
             return self._follow(start)
         end = self._next(start, limit)
-        self._agreement.say(end)
+        self._agreement.say(start, end)
         return end
+
+    def _knows(self, start: dict[str, Any]) -> bool:
+        """Whether the plan of an offset can be found; it cannot while nobody has told where the checkpoint is."""
+        known = self._book.knows(start)
+        if not known and not self._said_no_place:
+            log.warning("planning waits for the registry, which knows where the plans of earlier batches are")
+        self._said_no_place = not known
+        return known
 
     def _follow(self, start: dict[str, Any]) -> dict[str, Any]:
         """The end of the batch that the leading source of this receiver has planned."""
         said = self._agreement.heard()
-        if said is None:
+        if said is None or said[1] == start or not self._knows(said[1]):
             return start
+        if said[0] == start:
+            self._last = said[1]
+            return self._last
         increasing = self.options.message_ids == "increasing"
-        self._last = self._offset(followed(references_of(start), references_of(said), increasing=increasing))
+        references, end = self._book.references(start), self._book.references(said[1])
+        changes = followed(references, end, increasing=increasing)
+        self._last = self._book.after(start, changes) if changes else start
         return self._last
 
     def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -170,7 +205,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self, start: dict[str, Any], limits: Limits) -> Plan | None:
         """The rows after ``start`` that the workers hold, as a plan; None when a worker did not answer."""
-        references = references_of(start)
+        references = plain(self._book.references(start))
         slots = self._fleet.slots()
         try:
             answers = {slot: view.plan(references) for slot, view in slots.items()}
@@ -186,7 +221,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self, start: dict[str, Any], plan: Plan) -> dict[str, Any]:
         self._planned = None
-        self._last = self._offset(merge(references_of(start), plan.ends))
+        self._last = self._book.after(start, plan.ends)
         return self._last
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -203,18 +238,18 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _latest_of(self, run: AvailableNow, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
         """As :meth:`latestOffset`, but ``start`` comes back only when the run has reached its target."""
-        limits, references = Limits(limits.max_rows, limits.max_bytes), references_of(start)
+        limits, references = Limits(limits.max_rows, limits.max_bytes), self._book.references(start)
         while True:
             if not run.has_target and self._has_everything(run, references):
                 everything = self._plan(start, Limits())
                 if everything is not None:
-                    run.set_target(merge(references, everything.ends))
+                    run.set_target(everything.ends)
             plan = self._plan(start, limits)
             if plan is not None and not plan.empty:
                 ends = run.within_target(references, plan.ends)
-                if ends != references:
+                if ends:
                     run.busy()
-                    self._last = self._offset(ends)
+                    self._last = self._book.after(start, ends)
                     return self._last
             if run.has_target:
                 return start
@@ -237,25 +272,28 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _connectors_wait(self, start: References) -> bool:
         """Whether some connector may wait to be told of a commit before it sends more, so that it is not quiet yet."""
         try:
-            return any(view.client.owes(start) for view in self._fleet.slots().values())
+            return any(view.client.owes(plain(start)) for view in self._fleet.slots().values())
         except TransportError as error:
             log.warning("whether a connector waits for a worker is not known: %s", error)
             return True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The end of what is buffered, with how much that lies behind what was planned last, as ``lag``."""
-        plan = self._plan(self._last, Limits()) if self._last else None
+        """The end of the buffered messages, with their rows and bytes behind the last planned offset, as ``lag``.
+
+        Where the plan is named, so is this: the name is that of the last plan, and only the lag says more.
+        """
+        plan = self._plan(self._last, Limits()) if self._last and self._book.knows(self._last) else None
         if plan is None:
             return None
-        latest = self._offset(merge(references_of(self._last), plan.ends))
-        return {**latest, "lag": {"rows": plan.rows, "bytes": plan.bytes}}
+        return {**self._book.shown(self._last, plan.ends), "lag": {"rows": plan.rows, "bytes": plan.bytes}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One partition a slot that has something. May be the first call of a process, with no plan before it."""
         passed(Step.OFFSETS_WRITTEN)
         self._refuse_without_query()
         self._last = end
-        planned = ranges(references_of(start), references_of(end))
+        self._await_place(start, end)
+        planned = ranges(self._book.references(start), self._book.references(end))
         self._checked, first = True, not self._checked
         if not planned:
             # A task knows the query that it is of, which this process does not: have one look in the first batch.
@@ -268,6 +306,12 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             slot = slot_of(one, self._holders, assigned)
             by_slot.setdefault(slot, []).append(one)
         return [self._partition(slot, by_slot[slot]) for slot in sorted(by_slot)]
+
+    def _await_place(self, *offsets: dict[str, Any]) -> None:
+        """Wait for the registry to tell where plans lie, when a process begins with a batch that names them."""
+        until = time.monotonic() + self.options.replay_timeout
+        while not all(map(self._book.knows, offsets)) and time.monotonic() < until:
+            self._fleet.wait(self._fleet.stamp, _LOOK_SECONDS)
 
     def _dissolved(self, to: Reference) -> bool:
         """Whether an ephemeral range is of a slot that the fleet no longer has: no worker can report its loss."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from wallaroo_spark.checkpoint.files import CheckpointFiles, _Entry
+from wallaroo_spark.checkpoint.files import CheckpointFiles, NamedPlans, _Entry
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.source.offsets import offset, references_of
@@ -66,6 +66,7 @@ class SimulatedFiles(CheckpointFiles):
         self._lag = lag
         self._plans = {}
         self._commits = None
+        self._named = NamedPlans()
 
     def query_id(self) -> str | None:
         """One query for good."""

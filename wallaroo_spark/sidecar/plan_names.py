@@ -1,0 +1,127 @@
+"""Plans that are too large for an offset: their names, the chain that they form, and when one is needed no more.
+
+Pure: no file is read or written here. A plan is the end reference of every stream of a receiver. A small plan stands in
+Spark's offset itself; of a large one the offset has the name. The plan of a name is a *snapshot* (all references), or a
+chain of *changes*, each against its parent, down to a snapshot, the *base*. An offset names both ends of the chain.
+Numbers grow along a chain, so every file with a number below that of the base of the oldest offset is of no use.
+Names are never given twice, since a process that died may have written a plan of which Spark was not told.
+Source: ``docs/decisions/plans-beside-the-checkpoint.md``.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple, Self
+
+NAMED_VERSION = 2
+"""The version of an offset that names its plan. Releases that do not know plans refuse it by this number."""
+INLINE_BYTES = 16_384
+"""The longest JSON text of references that stands in an offset: a choice, some 500 streams."""
+LINKS = 64
+"""Changes in a chain before a snapshot is due: a choice, the files that a restart reads at most in the normal case."""
+LINKS_AT_MOST = 4 * LINKS
+"""Changes in a chain before a plan waits for its snapshot, because those that are written beside it have failed."""
+_NAME = re.compile(r"([0-9]{1,18})-([0-9a-f]{8})")
+
+
+class PlanName(NamedTuple):
+    """A plan's name: ``number`` grows from plan to plan, ``token`` is drawn for each."""
+
+    number: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"{self.number}-{self.token}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The name that :meth:`__str__` has written. Raises ValueError for another text."""
+        found = _NAME.fullmatch(text)
+        if found is None:
+            raise ValueError(f"{text!r} is not the name of a plan")
+        return cls(int(found[1]), found[2])
+
+    @classmethod
+    def after(cls, number: int) -> Self:
+        """A new name behind a number."""
+        return cls(number + 1, secrets.token_hex(4))
+
+
+class NamedPlan(NamedTuple):
+    """The plan of an offset: its name, and that of the snapshot at which its chain ends."""
+
+    plan: PlanName
+    base: PlanName
+
+    @classmethod
+    def of(cls, offset: Mapping[str, Any]) -> Self | None:
+        """The plan that an offset names; None when the references stand in it. Raises ValueError for a bad name."""
+        if offset.get("wallaroo") != NAMED_VERSION:
+            return None
+        return cls(PlanName.parse(str(offset.get("plan"))), PlanName.parse(str(offset.get("base"))))
+
+    def offset(self, receiver: str, message_ids: str = "increasing") -> dict[str, Any]:
+        """The offset that names this plan."""
+        kind = {"ids": message_ids} if message_ids == "opaque" else {}
+        return {
+            "wallaroo": NAMED_VERSION,
+            "receiver": receiver,
+            **kind,
+            "plan": str(self.plan),
+            "base": str(self.base),
+        }
+
+
+class Form(Enum):
+    """How a plan is kept."""
+
+    INLINE = "in the offset"
+    SNAPSHOT = "in a file of all references"
+    CHANGES = "in a file of the changes against its parent"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The chain of one plan: where it stands, and how long it is."""
+
+    named: NamedPlan
+    links: int = 0
+    """Files of changes between the base and the plan."""
+    changes: int = 0
+    """Changed references in these files."""
+
+    def then(self, name: PlanName, changes: int) -> Chain:
+        """The chain with one more file of changes."""
+        return Chain(NamedPlan(name, self.named.base), self.links + 1, self.changes + changes)
+
+    def from_snapshot(self, at: Chain) -> Chain:
+        """The same plan, behind a snapshot that was written of the plan at which ``at`` ends, further down."""
+        return Chain(
+            NamedPlan(self.named.plan, at.named.plan), self.links - at.links, max(0, self.changes - at.changes)
+        )
+
+
+def form_of(chain: Chain | None, *, json_bytes: int, inline_bytes: int) -> Form:
+    """How the next plan is kept; ``chain`` is that of the plan before, None when that stands in an offset."""
+    if json_bytes <= inline_bytes:
+        return Form.INLINE
+    if chain is None or chain.links >= LINKS_AT_MOST:
+        return Form.SNAPSHOT
+    return Form.CHANGES
+
+
+def snapshot_is_due(chain: Chain, streams: int, links: int = LINKS) -> bool:
+    """Whether a snapshot of this plan pays: a restart would read many files, or nearly as much again as a snapshot."""
+    return chain.links >= links or 2 * chain.changes > streams
+
+
+def not_needed(numbers: Iterable[int], oldest_base: int | None) -> list[int]:
+    """Those of the files' numbers that no offset leads to any more, the oldest first.
+
+    ``oldest_base`` is the number of the base of the oldest offset that names a plan; None when no offset does.
+    """
+    return [] if oldest_base is None else sorted(number for number in numbers if number < oldest_base)

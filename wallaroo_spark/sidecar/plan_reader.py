@@ -1,0 +1,72 @@
+"""The references of a named plan: from memory when it is one of the last, else from its files."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.references import Changes, VersionedReferences
+from wallaroo_spark.sidecar.plan_files import PlanStore
+from wallaroo_spark.sidecar.plan_names import Chain, NamedPlan, PlanName
+
+_KEPT = 6
+"""Plans in memory: the start and the end of a batch for each of the sources that a query has of one receiver."""
+_TRIES = 3
+_RETRY_SECONDS = 0.1
+T = TypeVar("T")
+
+
+class PlanReader:
+    """Remembers the last plans. A plan whose parent is remembered costs its changes. Not for several threads."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[PlanName, tuple[VersionedReferences, Chain]] = OrderedDict()
+
+    def known(self, name: PlanName) -> tuple[VersionedReferences, Chain] | None:
+        """A plan that is remembered, with its chain."""
+        found = self._known.get(name)
+        if found is not None:
+            self._known.move_to_end(name)
+        return found
+
+    def remember(self, references: VersionedReferences, chain: Chain) -> None:
+        """Keep a plan, and forget the one that was not asked for the longest."""
+        self._known[chain.named.plan] = references, chain
+        self._known.move_to_end(chain.named.plan)
+        while len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+
+    def read(self, named: NamedPlan, store: PlanStore) -> tuple[VersionedReferences, Chain]:
+        """The references of a plan, with its chain. Raises :class:`CheckpointError` when its files are not there."""
+        behind: list[tuple[PlanName, Changes]] = []
+        at = named.plan
+        while (found := self.known(at)) is None and at != named.base:
+            name = at
+            parent, changes = _trying(lambda name=name: store.read_changes(name))  # type: ignore[misc]
+            behind.append((at, changes))
+            at = parent
+        if found is None:
+            snapshot = _trying(lambda: store.read_snapshot(named.base))
+            found = VersionedReferences.of(snapshot), Chain(NamedPlan(named.base, named.base))
+            self.remember(*found)
+        references, chain = found
+        for name, changes in reversed(behind):
+            references = references.with_changes(changes)
+            chain = chain.then(name, sum(map(len, changes.values())))
+            self.remember(references, chain)
+        return references, replace(chain, named=named)
+
+
+def _trying(read: Callable[[], T]) -> T:
+    for left in reversed(range(_TRIES)):
+        try:
+            return read()
+        except CheckpointError:
+            if not left:
+                raise
+            time.sleep(_RETRY_SECONDS)
+    raise AssertionError("the last try returns or raises")

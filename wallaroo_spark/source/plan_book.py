@@ -1,0 +1,190 @@
+"""The offsets of one source and the references that they stand for: a small plan stands in one, a large one is named.
+
+The work of a call follows the changes, not the known streams. A plan that is named is durable before its offset is
+handed to Spark. Source: ``docs/decisions/plans-beside-the-checkpoint.md``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wallaroo_spark.errors import CheckpointError, WallarooError, one_line
+from wallaroo_spark.references import Changes, VersionedReferences
+from wallaroo_spark.sidecar import plan_names
+from wallaroo_spark.sidecar.plan_files import PlanStore
+from wallaroo_spark.sidecar.plan_names import (
+    Chain,
+    Form,
+    NamedPlan,
+    PlanName,
+    form_of,
+    snapshot_is_due,
+)
+from wallaroo_spark.sidecar.plan_reader import PlanReader
+from wallaroo_spark.source.offsets import offset, references_of
+from wallaroo_spark.steps import Step, passed
+
+log = one_line(logging.getLogger("wallaroo_spark.source"))
+
+RETRY_SECONDS = 60.0
+"""Pause before a place that could not be written to is tried again, while plans stand in offsets."""
+Offset = Mapping[str, Any]
+
+
+def _start_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="wallaroo-snapshot", daemon=True).start()
+
+
+class PlanBook:
+    """The plans of one source. ``store`` gives the place of large ones, None while that is not known.
+
+    ``beside`` runs the writing of a snapshot that nobody waits for. Not for several threads, but for that.
+    """
+
+    def __init__(
+        self,
+        receiver: str,
+        message_ids: str,
+        store: Callable[[], PlanStore | None],
+        *,
+        inline_bytes: int | None = None,
+        beside: Callable[[Callable[[], None]], None] = _start_thread,
+    ) -> None:
+        self._receiver = receiver
+        self._message_ids = message_ids
+        self._store = store
+        self._inline_bytes = plan_names.INLINE_BYTES if inline_bytes is None else inline_bytes
+        self._beside = beside
+        self._named = PlanReader()
+        self._inline: deque[tuple[Offset, VersionedReferences]] = deque(maxlen=3)
+        self._number = -1
+        self._not_before = 0.0
+        self._newest: PlanName | None = None
+        self._branch = 0
+        self._snapshot: tuple[int, Chain] | None = None
+        self._snapshot_under_way = False
+
+    def knows(self, value: Offset) -> bool:
+        """Whether the references of an offset can be found now: the place of a named plan may not be known yet."""
+        named = _named_plan(value)
+        return named is None or self._named.known(named.plan) is not None or self._store() is not None
+
+    def references(self, value: Offset) -> VersionedReferences:
+        """The references that an offset stands for. Raises :class:`CheckpointError` when its plan is not there."""
+        return self._find(value)[0]
+
+    def begin(self, references: Any) -> dict[str, Any]:
+        """The offset of references that no plan is behind."""
+        return self._write_inline(VersionedReferences.of(references))
+
+    def after(self, start: Offset, changes: Changes) -> dict[str, Any]:
+        """The offset behind ``start`` with these changes; its plan is durable when this returns.
+
+        Raises :class:`CheckpointError` when the plan can neither be written nor stand in the offset.
+        """
+        before, chain = self._find(start)
+        references = before.with_changes(changes)
+        form = form_of(chain, json_bytes=references.json_bytes, inline_bytes=self._inline_bytes)
+        store = None if form is Form.INLINE else self._store()
+        if store is None or (chain is None and time.monotonic() < self._not_before):
+            return self._write_inline(references)
+        try:
+            chain = self._write(store, form, references, chain, changes)
+        except CheckpointError as error:
+            if chain is not None:
+                raise
+            log.warning("plans stand in the offsets, and a place beside the checkpoint is tried again: %s", error)
+            self._not_before = time.monotonic() + RETRY_SECONDS
+            return self._write_inline(references)
+        passed(Step.PLAN_WRITTEN)
+        self._named.remember(references, chain)
+        self._snapshot_if_due(store, references, chain)
+        return chain.named.offset(self._receiver, self._message_ids)
+
+    def shown(self, start: Offset, changes: Changes) -> dict[str, Any]:
+        """An offset behind ``start`` to be shown; ``start`` itself where that names its plan. Nothing is kept of it."""
+        if _named_plan(start) is not None:
+            return dict(start)
+        after = VersionedReferences.of(self.references(start).plain()).with_changes(changes)
+        return offset(self._receiver, after.plain(), self._message_ids)
+
+    def _find(self, value: Offset) -> tuple[VersionedReferences, Chain | None]:
+        named = _named_plan(value)
+        if named is None:
+            for known, references in self._inline:
+                if known is value or known == value:
+                    return references, None
+            references = VersionedReferences.of(references_of(value))
+            self._inline.append((value, references))
+            return references, None
+        known_plan = self._named.known(named.plan)
+        if known_plan is not None:
+            return known_plan
+        store = self._store()
+        if store is None:
+            raise CheckpointError(
+                f"the plan {named.plan} of receiver {self._receiver!r} lies beside the checkpoint, which this source "
+                "cannot find or not reach: check that Redis is reachable, that the query was started with "
+                "receiver.start_query, and that the driver's environment has the credentials of the file system",
+                plan=str(named.plan),
+            )
+        return self._named.read(named, store)
+
+    def _write_inline(self, references: VersionedReferences) -> dict[str, Any]:
+        value = offset(self._receiver, references.plain(), self._message_ids)
+        self._inline.append((value, references))
+        return value
+
+    def _write(
+        self, store: PlanStore, form: Form, references: VersionedReferences, chain: Chain | None, changes: Changes
+    ) -> Chain:
+        if self._number < 0:
+            # A process that died may have written plans that no offset names; numbers only have to be above theirs.
+            self._number = max((number for number, _ in store.files()), default=0)
+        self._number = max(self._number, chain.named.plan.number if chain is not None else 0)
+        name = PlanName.after(self._number)
+        self._number = name.number
+        if chain is None or chain.named.plan != self._newest:
+            # Spark goes on from another plan than the last, so a snapshot of that may not lie on the way.
+            self._branch += 1
+        self._newest = name
+        if chain is None or form is Form.SNAPSHOT:
+            self._branch += 1
+            store.write_snapshot(name, references)
+            return Chain(NamedPlan(name, name))
+        store.write_changes(name, chain.named.plan, changes)
+        after = chain.then(name, sum(map(len, changes.values())))
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None and snapshot[0] == self._branch:
+            after = after.from_snapshot(snapshot[1])
+        return after
+
+    def _snapshot_if_due(self, store: PlanStore, references: VersionedReferences, chain: Chain) -> None:
+        """Begin a snapshot of a plan beside the planning; the chains of later plans end there once it is written."""
+        if self._snapshot_under_way or self._snapshot is not None or not snapshot_is_due(chain, references.count):
+            return
+        self._snapshot_under_way = True
+        branch = self._branch
+
+        def write() -> None:
+            try:
+                store.write_snapshot(chain.named.plan, references)
+                self._snapshot = branch, chain
+            except (WallarooError, LookupError) as error:
+                log.warning("a snapshot of plan %s is tried again: %s", chain.named.plan, error)
+            finally:
+                self._snapshot_under_way = False
+
+        self._beside(write)
+
+
+def _named_plan(value: Offset) -> NamedPlan | None:
+    try:
+        return NamedPlan.of(value)
+    except ValueError as error:
+        raise CheckpointError(f"an offset of the checkpoint is damaged: {error}; restore the checkpoint") from None
