@@ -56,11 +56,12 @@ def send_a_round(streams: list[BlockingStream], wanted: dict[str, list[str]], la
 def test_whoever_dies_wherever_nothing_is_lost_or_repeated(drivers: Drivers, feeders: Feeders, tmp_path: Path) -> None:
     port, deaths = lasting_port(range(2)), Deaths(tmp_path / "deaths")
     variables = {DIRECTORY: str(tmp_path / "deaths")}
-    # All of them at once, for each takes a while to be ready; they begin one after the other.
-    waiting = [drivers.start(port, **variables) for _ in range(1 + len(OF_THE_DRIVER))]
+    # One more than runs, because each takes a while to be ready.
+    waiting = [drivers.start(port, **variables) for _ in range(2)]
 
     def next_driver() -> Popen[bytes]:
         following = waiting.pop(0)
+        waiting.append(drivers.start(port, **variables))
         deaths.driver_is(following.pid)
         drivers.go(following)
         return following
