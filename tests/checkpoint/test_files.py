@@ -238,7 +238,7 @@ def test_the_root_of_a_file_system_will_do() -> None:
 
 
 def test_a_scheme_that_nothing_opens_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ConfigurationError, match=r"ftp://host/a: no file system is known for it.*hdfs.*s3"):
+    with pytest.raises(ConfigurationError, match=r"ftp://host/a: there is no file system for this scheme.*hdfs.*s3"):
         CheckpointFiles("ftp://host/a")
 
 

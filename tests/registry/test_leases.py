@@ -201,7 +201,7 @@ def test_a_fleet_that_grows_again_leases_its_slots_again(registry: Registry, acq
 
 
 def test_a_holder_needs_a_name(registry: Registry) -> None:
-    with pytest.raises(ConfigurationError, match="slot 0: a lease needs a holder"):
+    with pytest.raises(ConfigurationError, match="slot 0: the holder of a lease needs a name"):
         registry.acquire(0, 1, "", "a:1", "")
 
 

@@ -59,7 +59,7 @@ def test_a_file_system_that_only_spark_s_hadoop_has_is_refused(vault: Vault, tmp
         require_reach(vault.spark, checkpoint, "sink bills")
     told = str(caught.value)
     assert told.startswith(f"sink bills needs {checkpoint}/_wallaroo in its tasks, which do not reach it: ")
-    assert "no file system is known for it" in told
+    assert "there is no file system for this scheme" in told
     assert told.endswith("check that the executors may use that file system")
     assert (tmp_path / "checkpoint" / "_wallaroo" / FOLDER).is_dir()
     assert probes(tmp_path / "checkpoint") == []

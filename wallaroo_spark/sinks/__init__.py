@@ -1,7 +1,8 @@
-"""Transactional sinks: each batch of a query leaves Spark once, however often it is run.
+"""Transactional sinks: each batch of a query is written once, also when Spark runs the batch several times.
 
-Every function here named after a kind of sink makes a writer for ``foreachBatch``; each loads on first use, with what
-it needs installed. Source: ``docs/protocol.md#sinks``.
+``connector``, ``files``, ``kafka``, ``postgres`` and ``redis`` each make a writer for ``foreachBatch``. Each loads on
+first use, and raises :class:`ConfigurationError` when its client package is not installed.
+Source: ``docs/protocol.md#sinks`` and ``docs/sinks.md``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _HOMES = {
     "transactional": "wallaroo_spark.sinks.writer",
 }
 
-# The extra that each sink needs.
+# The extra of this package that installs the sink's client.
 _EXTRAS = {"kafka": "kafka", "postgres": "postgres", "redis": "registry"}
 
 

@@ -1,7 +1,7 @@
-"""The interface of transactional sinks: two phases, and the names of transactions.
+"""The interface of transactional sinks: two-phase commit, and the ids of transactions.
 
-Source: ``docs/protocol.md#sinks``. A sink is pickled and sent to the tasks, so
-it holds settings alone, and opens what it needs where it needs it. Nothing here imports Spark.
+A sink is pickled and sent to the tasks. So it holds only settings, and opens its connections in the process that needs
+them. This module does not import Spark. Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LONGEST_NAME = 64
-"""Characters of a sink's name, so that a transaction's id fits a name of 199 bytes (PostgreSQL's limit)."""
+"""The most characters of a sink's name, so that a transaction's id has fewer than 200 bytes (PostgreSQL's limit)."""
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 _ATTEMPT = re.compile(r"[0-9a-z]{1,32}")
@@ -27,7 +27,7 @@ _ID = re.compile(rf"({_NAME.pattern})/({_NUMBER})/({_NUMBER})/({_ATTEMPT.pattern
 
 
 def checked_name(name: str) -> str:
-    """A sink's name as it was given. Raises :class:`ConfigurationError` for one that is no part of a file's name."""
+    """Return a valid sink name unchanged. Raises :class:`ConfigurationError` for a name that no file could have."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"a sink is named {name!r}; use 1 to {LONGEST_NAME} of the characters A-Z a-z 0-9 . _ -, the first of them "
@@ -39,10 +39,7 @@ def checked_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Transaction:
-    """The rows that one attempt at one partition of one batch hands to a sink.
-
-    The task makes ``attempt``, a random text.
-    """
+    """The identity of the rows that one attempt of a task, for one partition of one batch, sends to a sink."""
 
     sink: str
     """Name of the sink."""
@@ -51,7 +48,7 @@ class Transaction:
     partition: int
     """Partition of the batch."""
     attempt: str
-    """Random text that the task makes; of a connector sink it begins with the try."""
+    """Random text that the task makes; for a connector sink it begins with the number of the batch's try."""
 
     def __post_init__(self) -> None:
         checked_name(self.sink)
@@ -64,99 +61,103 @@ class Transaction:
 
     @classmethod
     def new(cls, sink: str, batch: int, partition: int) -> Transaction:
-        """The transaction of a new attempt, unlike all others there ever were."""
+        """Return the transaction of a new attempt, with a random text that no other attempt has."""
         return cls(sink, batch, partition, uuid.uuid4().hex)
 
     @property
     def id(self) -> str:
-        """``<sink>/<batch>/<partition>/<attempt>``, ASCII, at most 136 bytes."""
+        """The text ``<sink>/<batch>/<partition>/<attempt>``: ASCII, at most 136 bytes."""
         return f"{self.sink}/{self.batch}/{self.partition}/{self.attempt}"
 
     @classmethod
     def parse(cls, text: str) -> Transaction | None:
-        """The transaction that an id names, or None for what :attr:`id` never gives: somebody else's."""
-        found = _ID.fullmatch(text)
-        return cls(found[1], int(found[2]), int(found[3]), found[4]) if found else None
+        """Return the transaction with an id; None for a text of another form, which another program has made."""
+        match = _ID.fullmatch(text)
+        return cls(match[1], int(match[2]), int(match[3]), match[4]) if match else None
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A sink's yes. ``detail`` is what its commit needs (offsets, names of files), of values that JSON has."""
+    """A sink's vote to commit a transaction, with the values that its commit needs."""
 
     transaction: Transaction
+    """The prepared transaction."""
     rows: int
+    """The number of its rows."""
     detail: Mapping[str, Any] = field(default_factory=dict)
+    """JSON-ready values that the sink's ``commit`` needs, such as offsets or names of files."""
 
     def to_json(self) -> dict[str, Any]:
-        """The same as values for :func:`json.dumps`."""
+        """Return the vote as JSON-ready values."""
         return {"transaction": asdict(self.transaction), "rows": self.rows, "detail": dict(self.detail)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Prepared:
-        """The inverse of :meth:`to_json`. Raises KeyError or TypeError for anything else."""
+        """Convert the values that :meth:`to_json` returns back. Raises KeyError or TypeError for other values."""
         return cls(Transaction(**value["transaction"]), int(value["rows"]), dict(value["detail"]))
 
 
 class Sink(Protocol):
-    """A place that takes rows under two-phase commit. Picklable: every task gets a copy.
+    """A destination of rows with two-phase commit. Picklable, because every task gets a copy.
 
-    ``prepare`` runs in tasks, all else in the driver. The caller decides by the decision log alone, so a sink
-    asks nobody: it commits what it is told to commit, and ignores transactions that it does not know.
+    ``prepare`` runs in tasks, the other methods in the driver. The caller alone decides, by the decision log: a sink
+    commits the transactions that it is given to commit, and ignores transactions that it does not know.
     """
 
     @property
     def name(self) -> str:
-        """The name in the ids of its transactions and of its decision log."""
+        """The sink's name, which is part of its transactions' ids and the name of its decision log."""
 
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
-        """Hand over the rows of one partition.
+        """Store the rows of one partition durably, invisible to readers, and return the vote to commit.
 
-        When it returns they are durable in (or for) the sink, and no reader sees them. Raises :class:`SinkError` when
-        the sink does not take them: that is a vote to abort the whole batch. Any other error fails the task, which
-        Spark may run again, as another transaction.
+        Raises :class:`SinkError` when the sink refuses the rows: that is a vote to abort the whole batch. Any other
+        error fails the task; Spark may run it again, with another transaction.
         """
         ...
 
     def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
-        """Show readers what was prepared, of all partitions of a batch.
+        """Make the prepared rows of all partitions of a batch visible to readers.
 
-        Idempotent: it may be called again after any crash, by another process, and with some or all of it done.
+        Idempotent: after a crash, another process may call it again when some or all rows are visible already. Raises
+        :class:`SinkError` when it cannot commit now; it is then called again later.
         """
         ...
 
     def abort(self, transactions: Sequence[Transaction]) -> None:
-        """Delete prepared rows and rows handed over in part. Idempotent; unknown transactions are ignored."""
+        """Delete the rows of transactions, prepared or incomplete. Idempotent; unknown transactions are ignored."""
         ...
 
     def recover(self) -> Sequence[Transaction]:
-        """The transactions of this sink's name that are prepared and not decided, without those still at work."""
+        """Return the prepared transactions of this sink's name that are not decided, without those in progress."""
         ...
 
 
 Memory = Mapping[str, Any]
-"""A value that the decision log keeps for a sink from one batch to the next; JSON can hold it."""
+"""A JSON-ready value that the decision log stores for a sink from one batch to the next."""
 
 
 @runtime_checkable
 class Remembering(Protocol):
-    """A sink that needs more than its far end tells: the log keeps a value for it, beside each decision to commit.
+    """A sink that needs state which its destination does not store: the decision log stores a value for it.
 
-    All runs in the driver, before the sink is sent to the tasks.
+    The value is part of each decision to commit. All methods run in the driver, before the sink is sent to the tasks.
     """
 
     def remember(self, memory: Memory) -> None:
-        """Take the value of the newest decision to commit."""
+        """Set the sink's state to the value in the newest decision to commit."""
 
     def recollect(self, history: Sequence[Prepared], *, whole: bool) -> Memory:
-        """The value of a log without one: a new log, or one of an older version.
+        """Compute the value for a log that has none: a new log, or a log of an older version.
 
-        ``history`` is all that it has as committed, oldest first, and ``whole`` whether that is all there ever was.
+        ``history`` are the committed transactions in the log, oldest first; ``whole`` says whether the log still has
+        every batch that was ever committed.
         """
         ...
 
     def after(self, prepared: Sequence[Prepared]) -> Memory:
-        """The value once these are committed."""
+        """Return the value after these transactions are committed."""
         ...
 
     def begin(self, batch: int, try_number: int, *, alone: bool) -> None:
-        """A try at a batch begins; ``alone`` says that a task runs only once at a time (no speculation)."""
+        """Begin a try of a batch; ``alone`` says that Spark runs each task only once at a time (no speculation)."""

@@ -1,4 +1,4 @@
-"""A transactional sink as a function for ``foreachBatch``: the thin layer over Spark."""
+"""Makes a ``foreachBatch`` function of a transactional sink. Source: ``docs/sinks.md#a-batch-in-the-driver``."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _QUERY_ID = "sql.streaming.queryId"
 
 
 def transactional(sink: Sink, *, checkpoint: str, shape: Callable[[DataFrame], DataFrame] | None = None) -> BatchWriter:
-    """A writer that hands each batch of one query to ``sink`` once, however often Spark runs the batch.
+    """Return a writer that writes each batch of one query to ``sink`` once, also when Spark runs the batch again.
 
     ``checkpoint`` is the query's own checkpoint location: the decisions are logged beside Spark's logs, in
-    ``_wallaroo/sinks/<name>``. ``shape`` makes of a batch the rows that the sink takes. Raises
-    :class:`ConfigurationError` for a name or a location that cannot be.
+    ``_wallaroo/sinks/<name>``. ``shape``, if given, converts a batch to the rows that the sink accepts. Raises
+    :class:`ConfigurationError` for a name or a location that cannot work.
     """
     return BatchWriter(sink, checkpoint, shape)
 
 
 class BatchWriter:
-    """Call it with a DataFrame and its batch id, as ``foreachBatch`` does; it is pickled where Spark wants it to be.
+    """A function for ``foreachBatch``: called with a DataFrame and its batch id, it writes the batch. Picklable.
 
-    It raises :class:`SinkError` when a partition votes to abort, naming it and the reason: the batch fails as a
-    whole, and no sink shows any of it. Whatever makes a task fail fails the batch in the same way. One writer serves
-    one query.
+    A call raises :class:`SinkError`, with the partition and the reason, when a partition votes to abort: then the whole
+    batch fails, and no row of it becomes visible in the sink. An error that fails a task has the same effect. A writer
+    belongs to one query.
     """
 
     def __init__(self, sink: Sink, checkpoint: str, shape: Callable[[DataFrame], DataFrame] | None = None) -> None:
@@ -50,7 +50,7 @@ class BatchWriter:
         self.checkpoint = checkpoint
         self._shape = shape
         self._coordinator: Coordinator | None = None
-        # Found out here rather than in the first batch.
+        # Opened now, so that a wrong location is refused before the query starts.
         DecisionLog(checkpoint, sink.name, spark=session())
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class BatchWriter:
         return {**self.__dict__, "_coordinator": None}
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Deliver one batch."""
+        """Write one batch, unless it has been written."""
         if self._coordinator is None:
             self._coordinator = self._start(df)
         rows = self._shape(df) if self._shape else df
@@ -71,11 +71,11 @@ class BatchWriter:
         files = CheckpointFiles(self.checkpoint, spark)
         query, running = files.query_id(), _running_query(df)
         if running is not None and query != running:
-            found = f"of the query {query}" if query else "no query's checkpoint"
+            owner = f"of the query {query}" if query else "no query's checkpoint"
             raise SinkError(
-                f"sink {self.sink.name}: {files.identity} is {found}, and this batch is of the query {running}, whose "
-                "checkpoint is elsewhere: decisions there would be of other batches; make the writer with checkpoint= "
-                "as the query has it",
+                f"sink {self.sink.name}: {files.identity} is {owner}, and this batch is of the query {running}, whose "
+                "checkpoint is another: the decisions there would be about other batches; make the writer with the "
+                "query's own location as checkpoint=",
                 checkpoint=files.identity,
                 found=query,
                 query=running,
@@ -84,7 +84,7 @@ class BatchWriter:
             require_reach(spark, location, f"sink {self.sink.name}")
         if query is None:
             log.warning(
-                "sink %s: %s is no query's checkpoint; give the one of the query that this writer belongs to",
+                "sink %s: %s is no query's checkpoint; give the checkpoint of the query that this writer belongs to",
                 self.sink.name,
                 self.checkpoint,
             )
@@ -95,13 +95,13 @@ class BatchWriter:
 
 
 def _running_query(df: DataFrame) -> str | None:
-    """The id of the query that a batch is of; None outside a query, and where Spark does not tell (Spark Connect)."""
+    """Return the id of the query to which a batch belongs; None outside a query and on Spark Connect."""
     context = classic_context(df.sparkSession)
     return context.getLocalProperty(_QUERY_ID) if context is not None else None
 
 
 def run_partitions(sink: Sink, df: DataFrame, batch: int) -> list[Vote]:
-    """Hand each partition of ``df`` to ``sink`` on the executors, in one job, and collect the votes."""
+    """Send each partition of ``df`` to ``sink`` on the executors, in one Spark job, and return the votes."""
 
     def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -1,1 +1,1 @@
-"""Where a location is, as Spark takes it, and the file system that it is on."""
+"""Locations (paths and URIs) as Spark resolves them, and their file systems."""

@@ -1,6 +1,7 @@
-"""Spark's own Hadoop file systems, as ``pyarrow.fs`` has file systems: what Spark can write, is read with its settings.
+"""Spark's own Hadoop file systems behind the interface of ``pyarrow.fs``.
 
-Each call goes to the JVM, and takes some ms; only a process with a JVM gateway, as the driver has one, can do so.
+So the driver can read every location that Spark can write, with the same settings. Each call goes to the JVM and takes
+some milliseconds, and only works in a process with a JVM gateway, such as the driver.
 Source: ``docs/decisions/checkpoint-through-hadoop.md``.
 """
 
@@ -21,6 +22,7 @@ from wallaroo_spark.errors import one_line
 log = one_line(logging.getLogger(__name__))
 
 _CHUNK_BYTES = 1 << 20
+"""The most bytes of one call to the JVM. A choice: the files here are smaller, and a call copies its bytes twice."""
 _NOT_FOUND = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 _EXISTS = ("org.apache.hadoop.fs.FileAlreadyExistsException", "java.nio.file.FileAlreadyExistsException")
 _HDFS_SETTINGS = (
@@ -28,7 +30,7 @@ _HDFS_SETTINGS = (
     r"^dfs\.(data\.transfer\.protection|encrypt\.data\.transfer|namenode\.kerberos\.principal)",
     r"^hadoop\.(security\.authentication|rpc\.protection)",
 )
-# Where Hadoop looks for secrets that no setting shows; s3a has stores of its own beside it.
+# The setting that names Hadoop's stores of secrets; s3a has a setting for further stores.
 _SECRETS = "hadoop.security.credential.provider.path"
 _GENERAL_ENDPOINT = "s3.amazonaws.com"
 _REGION_OF_ENDPOINT = re.compile(
@@ -38,7 +40,7 @@ _UNKNOWN = "org.apache.hadoop.fs.UnsupportedFileSystemException"
 
 
 class Hadoop:
-    """The Hadoop of a Spark session, with the settings that the session's queries have."""
+    """Hadoop in the JVM of a Spark session, with the settings of the session's queries. Methods raise OSError."""
 
     def __init__(self, spark: Any) -> None:
         self.jvm = spark._jvm
@@ -47,30 +49,33 @@ class Hadoop:
 
     @classmethod
     def of(cls, spark: Any) -> Hadoop | None:
-        """The Hadoop of a session; None where there is no gateway, as on Spark Connect and in tasks."""
+        """Return the Hadoop of a session; None without a JVM gateway, as on Spark Connect and in tasks."""
         if spark is None:
             return None
         try:
             return cls(spark)
         except Exception as error:
-            # Connect has no such attributes; some platforms let nobody through.
+            # A session of Spark Connect has no such attributes, and some platforms forbid access to the JVM.
             log.debug("Spark's Hadoop cannot be used here: %s", error)
             return None
 
     def qualified(self, location: str) -> str:
-        """The whole URI of a location, as Spark makes it of a query's checkpoint. Raises OSError."""
+        """Return the whole URI of a location, as Spark resolves a query's checkpoint location. Raises OSError."""
         with translated(location):
             path = self.path(location)
             uri: str = path.getFileSystem(self.conf).makeQualified(path).toString()
             return uri
 
     def file_system(self, uri: str) -> Any:
-        """The file system of a URI, for ``pyarrow.fs``; paths in it are whole URIs. Raises OSError."""
+        """Return the file system of a URI, for ``pyarrow.fs``; its paths are whole URIs. Raises OSError."""
         with translated(uri):
             return fs.PyFileSystem(HadoopHandler(self, self.path(uri).getFileSystem(self.conf)))
 
     def resolved(self, uri: str) -> str:
-        """Where a URI leads, over a mount table if need be; then a folder is made there. Raises OSError."""
+        """Return the target of a URI of a mount table (``viewfs:``), after creating its folder; other URIs as they are.
+
+        Raises OSError.
+        """
         with translated(uri):
             path = self.path(uri)
             filesystem = path.getFileSystem(self.conf)
@@ -81,7 +86,7 @@ class Hadoop:
             return target
 
     def s3_settings(self, bucket: str) -> dict[str, Any]:
-        """The arguments of ``pyarrow.fs.S3FileSystem`` for a bucket, from s3a's settings."""
+        """Return the arguments of ``pyarrow.fs.S3FileSystem`` for a bucket, from s3a's settings. Raises OSError."""
 
         def secret(name: str) -> str | None:
             for key in (f"fs.s3a.bucket.{bucket}.{name}", f"fs.s3a.{name}"):
@@ -103,7 +108,7 @@ class Hadoop:
             if "://" in endpoint:
                 scheme, _, endpoint = endpoint.partition("://")
             endpoint = endpoint.rstrip("/")
-            # At Amazon's general door the bucket says itself where it is.
+            # With Amazon's general endpoint, the client finds the bucket's own endpoint.
             endpoint = "" if endpoint == _GENERAL_ENDPOINT else endpoint
             own = _REGION_OF_ENDPOINT.search(endpoint)
             styled = endpoint and plain("path.style.access").lower() != "true"
@@ -120,24 +125,24 @@ class Hadoop:
         return {name: value for name, value in settings.items() if value is not None}
 
     def hdfs_settings(self) -> dict[str, Any]:
-        """The settings with which a client of HDFS finds the name nodes and authenticates."""
+        """Return the settings by which a client of HDFS finds the name nodes and authenticates. Raises OSError."""
         with translated("hdfs"):
-            found = {
+            settings = {
                 str(entry.getKey()): str(entry.getValue())
                 for prefix in _HDFS_SETTINGS
                 for entry in self.conf.getValByRegex(prefix).entrySet()
             }
-        return found
+        return settings
 
     def path(self, text: str) -> Any:
-        """A Hadoop ``Path``."""
+        """Return a Hadoop ``Path``."""
         return self.jvm.org.apache.hadoop.fs.Path(text)
 
 
 class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]
-    """One Hadoop file system as ``pyarrow.fs`` wants one. Paths are whole URIs, as Hadoop writes them.
+    """Implements the handler interface of ``pyarrow.fs`` with a Hadoop file system. Paths are whole URIs.
 
-    Other than in ``pyarrow.fs``, :meth:`move` puts nothing in the place of what is there.
+    Unlike in ``pyarrow.fs``, :meth:`move` does not replace an existing file. Methods raise OSError and its subclasses.
     """
 
     def __init__(self, hadoop: Hadoop, filesystem: Any) -> None:
@@ -151,22 +156,22 @@ class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]
         return hash(self.get_type_name())
 
     def get_type_name(self) -> str:
-        """The file system's own URI."""
+        """Return ``hadoop+`` and the URI of the file system."""
         return f"hadoop+{self._filesystem.getUri().toString()}"
 
     def normalize_path(self, path: str) -> str:
-        """Paths are as Hadoop writes them."""
+        """Return the path unchanged."""
         return path
 
     def get_file_info(self, paths: list[str]) -> list[Any]:
-        """The file information of each path."""
+        """Return the file information of each path."""
         return [self._info(path) for path in paths]
 
     def get_file_info_selector(self, selector: Any) -> list[Any]:
-        """The file information of everything in a folder."""
+        """Return the file information of everything in a folder, recursively if the selector says so."""
         try:
             with translated(selector.base_dir):
-                found = [
+                entries = [
                     _file_info(f"{selector.base_dir}/{status.getPath().getName()}", status)
                     for status in self._filesystem.listStatus(self._path(selector.base_dir))
                 ]
@@ -174,47 +179,47 @@ class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]
             if selector.allow_not_found:
                 return []
             raise
-        deeper = [info for info in found if selector.recursive and info.type == fs.FileType.Directory]
-        for info in deeper:
-            found += self.get_file_info_selector(fs.FileSelector(info.path, allow_not_found=True, recursive=True))
-        return found
+        folders = [info for info in entries if selector.recursive and info.type == fs.FileType.Directory]
+        for folder in folders:
+            entries += self.get_file_info_selector(fs.FileSelector(folder.path, allow_not_found=True, recursive=True))
+        return entries
 
     def create_dir(self, path: str, recursive: bool) -> None:
-        """Make a folder, and those above it."""
+        """Create a folder and the folders above it."""
         with translated(path):
-            self._done(self._filesystem.mkdirs(self._path(path)), path, "make the folder")
+            self._require(self._filesystem.mkdirs(self._path(path)), path, "create the folder")
 
     def delete_dir(self, path: str) -> None:
-        """Remove a folder with all that is in it."""
+        """Delete a folder and its content."""
         self._delete(path, True)
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
-        """Remove all that is in a folder."""
+        """Delete the content of a folder."""
         for info in self.get_file_info_selector(fs.FileSelector(path, allow_not_found=missing_dir_ok)):
             self._delete(info.path, True)
 
     def delete_root_dir_contents(self) -> None:
-        """Not supported."""
-        raise NotImplementedError("nothing removes all of a file system")
+        """Raise NotImplementedError: this package never deletes a whole file system."""
+        raise NotImplementedError("deleting a whole file system is not supported")
 
     def delete_file(self, path: str) -> None:
-        """Remove a file."""
+        """Delete a file."""
         self._delete(path, False)
 
     def move(self, src: str, dest: str) -> None:
-        """Rename, unless there is something of that name already, which raises FileExistsError."""
+        """Rename a file or folder. Raises FileExistsError when the new name exists."""
         with translated(src):
             moved = self._filesystem.rename(self._path(src), self._path(dest))
         if not moved:
             if self._info(dest).type != fs.FileType.NotFound:
-                raise FileExistsError(f"{dest} is there already")
-            self._done(self._info(src).type != fs.FileType.NotFound, src, "rename what is not there")
+                raise FileExistsError(f"{dest} exists already")
+            self._require(self._info(src).type != fs.FileType.NotFound, src, "rename a file that does not exist")
             raise OSError(f"Hadoop does not rename {src} to {dest}")
 
     def replace(self, src: str, dest: str) -> None:
-        """Rename, in place of a file of that name; at once, where the file system can do that.
+        """Rename a file, replacing an existing file of the new name; atomically if the file system supports that.
 
-        Where Hadoop has no ``AbstractFileSystem`` for the scheme, which Spark does without, the other file goes first.
+        If Hadoop has no ``AbstractFileSystem`` for the scheme (Spark needs none), the existing file is deleted first.
         """
         jvm = self._hadoop.jvm.org.apache.hadoop.fs
         kind = getattr(jvm, "Options$Rename")
@@ -230,34 +235,34 @@ class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]
             self.move(src, dest)
 
     def copy_file(self, src: str, dest: str) -> None:
-        """Not supported."""
-        raise NotImplementedError("nothing is copied")
+        """Raise NotImplementedError: this package copies no files."""
+        raise NotImplementedError("copying files is not supported")
 
     def open_input_stream(self, path: str) -> Any:
-        """Read a file from its beginning."""
+        """Open a file for reading from its beginning."""
         with translated(path):
             stream = self._filesystem.open(self._path(path))
         return pa.PythonFile(io.BufferedReader(_Input(stream, path), _CHUNK_BYTES), mode="r")
 
     def open_input_file(self, path: str) -> Any:
-        """Not supported."""
-        raise NotImplementedError("files are read from their beginning; use open_input_stream")
+        """Raise NotImplementedError: files are only read from their beginning."""
+        raise NotImplementedError("random access is not supported; use open_input_stream")
 
     def open_output_stream(self, path: str, metadata: Any) -> Any:
-        """Write a file, in place of one of that name; folders above it are made."""
+        """Open a file for writing, replacing an existing file; folders above it are created."""
         with translated(path):
             stream = self._filesystem.create(self._path(path), True)
         return pa.PythonFile(io.BufferedWriter(_Output(stream, path), _CHUNK_BYTES), mode="w")
 
     def open_append_stream(self, path: str, metadata: Any) -> Any:
-        """Not supported."""
-        raise NotImplementedError("nothing is appended to")
+        """Raise NotImplementedError: this package appends to no files."""
+        raise NotImplementedError("appending to files is not supported")
 
     def _delete(self, path: str, recursive: bool) -> None:
         with translated(path):
             deleted = self._filesystem.delete(self._path(path), recursive)
         if not deleted:
-            raise FileNotFoundError(f"{path} is not there")
+            raise FileNotFoundError(f"{path} does not exist")
 
     def _info(self, path: str) -> Any:
         try:
@@ -269,12 +274,14 @@ class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]
     def _path(self, text: str) -> Any:
         return self._hadoop.path(text)
 
-    def _done(self, well: bool, path: str, what: str) -> None:
-        if not well:
-            raise OSError(f"{path}: Hadoop could not {what}, and does not say why")
+    def _require(self, succeeded: bool, path: str, action: str) -> None:
+        if not succeeded:
+            raise OSError(f"{path}: Hadoop could not {action}, and reports no reason")
 
 
 class _Input(io.RawIOBase):
+    """A Java input stream as a Python raw stream."""
+
     def __init__(self, stream: Any, path: str) -> None:
         self._stream, self._path = stream, path
 
@@ -295,6 +302,8 @@ class _Input(io.RawIOBase):
 
 
 class _Output(io.RawIOBase):
+    """A Java output stream as a Python raw stream."""
+
     def __init__(self, stream: Any, path: str) -> None:
         self._stream, self._path = stream, path
 
@@ -315,7 +324,10 @@ class _Output(io.RawIOBase):
 
 
 def _s3_credentials(providers: str, keys: dict[str, str | None]) -> dict[str, Any]:
-    """The credentials of the first s3a provider that holds its own; empty where the machine's own are to be used."""
+    """Return the credentials of the first s3a provider that has some in Hadoop's settings.
+
+    Empty when the machine's own credentials are to be used.
+    """
     for number, provider in enumerate(providers.split(",")):
         name = provider.strip().rpartition(".")[2]
         if name == "TemporaryAWSCredentialsProvider" and all(keys.values()):
@@ -335,7 +347,10 @@ def _file_info(path: str, status: Any) -> Any:
 
 @contextlib.contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Raise Java's exceptions, and the loss of the gateway, as an OSError of the right kind."""
+    """Raise Java's exceptions in the block, and the loss of the gateway, as the matching kind of OSError.
+
+    ``path`` names the file in the message when the gateway is lost.
+    """
     try:
         yield
     except OSError:

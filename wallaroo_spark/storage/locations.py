@@ -1,4 +1,7 @@
-"""Locations as Spark resolves them, and the file systems that they are on."""
+"""Resolves locations (paths and URIs) as Spark does, and opens their file systems.
+
+Source: ``docs/decisions/checkpoint-through-hadoop.md``.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ from wallaroo_spark.storage.native_hdfs import native_hdfs
 log = one_line(logging.getLogger(__name__))
 
 SCHEMES = ("file", "hdfs", "viewfs", "s3", "s3a", "gs", "abfs", "abfss", "dbfs")
-"""Schemes that are known to work, some of them only with what they need installed and configured."""
+"""Schemes that work; some of them need a package or configuration."""
 
-# Hadoop's names for the same stores.
+# Hadoop's schemes, and the schemes of pyarrow for the same stores.
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _DATABRICKS_MOUNT = "/dbfs"
 _DATABRICKS_VOLUMES = "/Volumes/"
@@ -32,10 +35,12 @@ _OBJECTS = re.compile(r"s3|gcs|py::hadoop\+(s3[an]?|gs|gcs)://.*")
 
 @dataclass(frozen=True)
 class PortableLocation:
-    """A location for processes without a JVM gateway: a whole URI, and how to open it, which may be secret."""
+    """A location for processes without a JVM gateway, such as Spark's tasks."""
 
     uri: str
+    """The whole URI."""
     settings: dict[str, Any] = field(default_factory=dict, repr=False)
+    """Arguments with which the file system is opened; they may contain secrets."""
 
     def __str__(self) -> str:
         return _split(self.uri)[3]
@@ -45,59 +50,63 @@ Location = str | PortableLocation
 
 
 class Opened(NamedTuple):
-    """A file system of ``pyarrow.fs``, the path in it, and a name of the place that says nothing secret."""
+    """An opened location."""
 
     filesystem: Any
+    """A file system of ``pyarrow.fs``."""
     root: str
+    """The location's path on the file system."""
     identity: str
+    """The location's URI without credentials, for messages and as the name of a lock."""
 
     @property
     def local(self) -> bool:
-        """Whether it is this machine's own, or looks like that."""
+        """Whether the file system is this machine's own, or a mount that looks like it."""
         return is_local(self.filesystem)
 
     @property
     def objects(self) -> bool:
-        """Whether files are objects: there once they are whole, replaced at once, and renamed by copying them."""
+        """Whether it is an object store: files appear when they are complete, and renaming a file copies it."""
         return _OBJECTS.fullmatch(self.filesystem.type_name) is not None
 
 
 def is_local(filesystem: Any) -> bool:
-    """Whether a file system of ``pyarrow.fs`` is this machine's own, or a mount that looks like it."""
+    """Whether a file system of ``pyarrow.fs`` is this machine's own, or a mount that looks like it. Checks its type."""
     return isinstance(filesystem, fs.LocalFileSystem)
 
 
 class JvmSession:
-    """The parts of a Spark session with a JVM gateway that are used here, under PySpark's names."""
+    """A stand-in for a classic Spark session, with the attributes that :class:`Hadoop` reads."""
 
     def __init__(self, context: Any, java: Any) -> None:
         self.sparkContext, self._jvm, self._jsparkSession = context, context._jvm, java
 
 
 def session() -> Any:
-    """The Spark session of this thread, or of this process; None in tasks, on Connect, and where there is no Spark.
+    """Return the Spark session of this thread, or of this process; None in tasks, on Connect and without Spark.
 
-    The JVM is asked, for PySpark may take another for the active one, as in ``foreachBatch``.
+    The session comes from the JVM, because PySpark's own active session may be another one, as in ``foreachBatch``.
     """
     context = getattr(getattr(sys.modules.get("pyspark"), "SparkContext", None), "_active_spark_context", None)
     if context is None:
         return None
     try:
         sessions = context._jvm.org.apache.spark.sql.classic.SparkSession
-        for found in (sessions.getActiveSession(), sessions.getDefaultSession()):
-            if found.isDefined():
-                return JvmSession(context, found.get())
+        for candidate in (sessions.getActiveSession(), sessions.getDefaultSession()):
+            if candidate.isDefined():
+                return JvmSession(context, candidate.get())
     except Exception as error:
         log.debug("the active Spark session is not known: %s", error)
     return None
 
 
 def open_location(location: Location, spark: Any = None) -> Opened:
-    """Open the place that a location names, as Spark would where ``spark`` is a session with a JVM gateway.
+    """Open the file system of a location.
 
-    Then a location without a scheme is on the session's default file system, and what is not on the local disk is read
-    through Spark's own Hadoop. Without a gateway a location without a scheme is local, and ``pyarrow.fs`` opens it.
-    Raises :class:`ConfigurationError` when there is no file system for it.
+    When ``spark`` is a session with a JVM gateway, the location is resolved as Spark does: a location without a scheme
+    is on the session's default file system, and every file system except the local disk is read through Spark's own
+    Hadoop. Otherwise a location without a scheme is local, and ``pyarrow.fs`` opens the others. Raises
+    :class:`ConfigurationError` when the location is empty or its file system cannot be opened.
     """
     settings = location.settings if isinstance(location, PortableLocation) else {}
     location = location.uri if isinstance(location, PortableLocation) else location
@@ -119,9 +128,10 @@ def open_location(location: Location, spark: Any = None) -> Opened:
 
 
 def for_tasks(location: Location, spark: Any) -> Location:
-    """The same place for processes that have no JVM gateway, as tasks, with the session's settings for it.
+    """Return the location for processes without a JVM gateway, such as tasks, with the session's settings for it.
 
-    A location in a mount table is replaced by its target.
+    A location in a mount table is replaced by its target. Without a gateway in this process, ``location`` is returned.
+    Raises :class:`ConfigurationError` when Spark cannot open its file system.
     """
     hadoop = Hadoop.of(spark)
     if hadoop is None or isinstance(location, PortableLocation):
@@ -139,7 +149,7 @@ def for_tasks(location: Location, spark: Any) -> Location:
 
 
 def _qualified(hadoop: Hadoop, location: str) -> str | None:
-    """The whole URI of a location; None when Spark has no file system for it, and will say so when it is to write."""
+    """Return the whole URI of a location; None when Spark has no file system for it, which its first write reports."""
     try:
         return hadoop.qualified(location)
     except UnknownSchemeError:
@@ -158,14 +168,14 @@ def _by_hadoop(hadoop: Hadoop, uri: str) -> Any:
 def _not_by_hadoop(location: str, error: OSError) -> ConfigurationError:
     shown = _split(location)[3]
     return ConfigurationError(
-        f"checkpoint {shown}: Spark's own file system for it cannot be opened: {_without(location, error)}; "
-        "check Spark's settings spark.hadoop.fs.… and that their jars are there",
+        f"checkpoint {shown}: Spark's own file system for it cannot be opened: {_without_credentials(location, error)};"
+        " check Spark's settings spark.hadoop.fs.… and that the jars of that file system are installed",
         location=shown,
     )
 
 
 def _open_local(path: str) -> Opened:
-    # The way there may lead over symbolic links, and two ways to one place are one place.
+    # Symbolic links are resolved, so that two paths to one folder have one identity.
     real = os.path.realpath(path)
     return Opened(fs.LocalFileSystem(), real, f"file://{real}")
 
@@ -183,21 +193,21 @@ def _open_uri(location: str, settings: dict[str, Any]) -> Opened:
                 return Opened(native, path, identity)
         filesystem, root = fs.FileSystem.from_uri(f"{scheme}://{authority}{quote(path)}{mark}{query}")
     except (OSError, ValueError, pyarrow.ArrowException) as error:
-        # Neither the text nor the cause may carry the credentials of the URI, and Arrow repeats the URI.
+        # Arrow repeats the URI in its message, so neither that text nor the cause is shown: it may have credentials.
         raise _not_opened(identity, scheme, error) from None
     return Opened(filesystem, root.rstrip("/"), identity)
 
 
 def _open_s3(bucket: str, settings: dict[str, Any]) -> Any:
     if settings.keys().isdisjoint(("region", "endpoint_override")):
-        # Spark finds the region of a bucket at Amazon by itself.
+        # Spark finds the region of a bucket at Amazon without a setting; pyarrow must ask for it.
         with contextlib.suppress(OSError):
             settings = settings | {"region": fs.resolve_s3_region(bucket)}
     return fs.S3FileSystem(**settings)
 
 
 def _scheme(location: str) -> tuple[str, str]:
-    """The scheme of a location, empty when it has none, and what follows."""
+    """Split a location into its scheme (empty when it has none) and the rest."""
     scheme, colon, rest = location.partition(":")
     if not colon or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]+", scheme):
         return "", location
@@ -205,7 +215,7 @@ def _scheme(location: str) -> tuple[str, str]:
 
 
 def _split(location: str) -> tuple[str, str, str, str]:
-    """A URI's scheme, authority, and path with its parameters; and its identity, which says nothing secret."""
+    """Split a location into scheme, authority, path with parameters, and its identity, which has no credentials."""
     scheme, rest = _scheme(location)
     scheme = _ALIASES.get(scheme, scheme)
     path, mark, query = rest.partition("?")
@@ -214,14 +224,14 @@ def _split(location: str) -> tuple[str, str, str, str]:
         authority, slash, path = path[2:].partition("/")
         path = slash + path
     path = re.sub(r"/+", "/", path).rstrip("/")
-    # The text before the last @ is a user and a password; in Azure it is a container, and a password at most.
+    # The text before the last @ is a user and a password. On Azure it is a container, perhaps with a password.
     before, at, host = authority.rpartition("@")
     shown = before.partition(":")[0] + at + host if scheme.startswith("abfs") else host
     return scheme, authority, f"{path}{mark}{query}", f"{scheme}://{shown}{path}" if scheme else path
 
 
-def _without(location: str, error: Exception) -> str:
-    """An error's text, less the location, which may carry credentials."""
+def _without_credentials(location: str, error: Exception) -> str:
+    """Return an error's text without the credentials that the location may contain."""
     authority = _split(location)[1]
     text = str(error)
     return text.replace(authority, authority.rpartition("@")[2]) if "@" in authority else text
@@ -229,11 +239,11 @@ def _without(location: str, error: Exception) -> str:
 
 def _not_opened(identity: str, scheme: str, error: Exception) -> ConfigurationError:
     if scheme not in SCHEMES:
-        problem = f"no file system is known for it; use a path or one of the schemes {', '.join(SCHEMES)}"
+        problem = f"there is no file system for this scheme; use a path or one of the schemes {', '.join(SCHEMES)}"
     elif isinstance(error, ValueError):
         problem = f"the file system of {scheme} does not accept the URI; check its host or bucket and its parameters"
     else:
-        # libhdfs lists every place in which it looked for a JVM, a line each.
+        # libhdfs adds a line for each folder in which it searched a JVM.
         reason = str(error).partition("\n")[0]
         hint = {
             "hdfs": "install the package hdfs-native, or Hadoop with JAVA_HOME, HADOOP_HOME and CLASSPATH set",

@@ -1,4 +1,7 @@
-"""HDFS without Java: the package hdfs-native as a file system of ``pyarrow.fs``, where it is installed."""
+"""HDFS without Java: the package hdfs-native as a file system of ``pyarrow.fs``, if it is installed.
+
+Source: ``docs/decisions/checkpoint-through-hadoop.md``.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,11 @@ from pyarrow import fs
 
 
 def native_hdfs(host: str, port: int | None, settings: dict[str, Any]) -> Any:
-    """The HDFS of a name node, or of a name service that ``settings`` tell of; None where the package is missing."""
+    """Return a file system of ``pyarrow.fs`` for HDFS; None if the package hdfs-native is not installed.
+
+    ``host`` is a name node, or a name service that ``settings`` (Hadoop's own names and values) define. Errors of the
+    name node are raised as OSError.
+    """
     try:
         from hdfs_native.fsspec import HdfsFileSystem
     except ImportError:
@@ -20,7 +27,7 @@ def native_hdfs(host: str, port: int | None, settings: dict[str, Any]) -> Any:
 
 
 class Translated:
-    """A part of hdfs-native; what the name node refuses comes as an OSError, as from other file systems."""
+    """A wrapper of an object of hdfs-native that raises its RuntimeErrors as OSErrors, as other file systems do."""
 
     def __init__(self, part: Any) -> None:
         self._part = part
@@ -35,6 +42,6 @@ class Translated:
             if name == "list_status":
                 return list(answer)
         except RuntimeError as error:
-            # Java's stack is in it, with its line breaks written out.
+            # The text contains Java's stack trace, with line breaks or with "\n" as two characters.
             raise OSError(str(error).partition("\n")[0].partition("\\n")[0]) from error
         return Translated(answer) if name in ("read", "create") and hasattr(answer, "close") else answer

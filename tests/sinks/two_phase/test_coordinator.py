@@ -113,9 +113,9 @@ def test_a_sink_that_is_away_after_the_decision_is_told_later(
         sink.unreachable = True
         return votes
 
-    with pytest.raises(SinkError, match="batch 1 is decided, and the sink could not be told: the sink is away"):
+    with pytest.raises(SinkError, match="batch 1 is decided, and the sink could not commit it: the sink is away"):
         driver.deliver(1, run)
-    with pytest.raises(SinkError, match="the sink could not be told"):
+    with pytest.raises(SinkError, match="the sink could not commit it"):
         driver.deliver(1, run)
     assert sink.shown == whole(0)
     sink.unreachable = False

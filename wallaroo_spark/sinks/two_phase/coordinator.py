@@ -1,4 +1,4 @@
-"""Two-phase commit of one sink's batches, in the driver: recover, run, decide, tell, note. No Spark in here.
+"""Two-phase commit of one sink's batches, in the driver: recover, prepare, decide, commit, finish. Without Spark.
 
 Source: ``docs/protocol.md#sinks``; the states are in ``states.py``.
 """
@@ -18,14 +18,14 @@ from wallaroo_spark.steps import SinkStep, passed
 log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
 RunPartitions = Callable[[int], Iterable[Vote]]
-"""Runs :func:`~.vote.vote` for every partition of a batch, each somewhere, and collects the votes."""
+"""Runs :func:`~.vote.vote` for every partition of a batch, in tasks, and returns the votes."""
 
 
 class Coordinator:
-    """Delivers batches to one sink, each once. One at a time; not for several threads.
+    """Delivers batches to one sink, each once, one batch at a time. Not for several threads.
 
-    ``always_recover`` looks for what earlier attempts have left before every batch, not only after something went
-    wrong: for a Spark that may run a partition twice at once (speculation).
+    ``always_recover`` makes it look for transactions of earlier attempts before every batch, and not only after an
+    error: for a Spark that may run a task twice at the same time (speculation).
     """
 
     def __init__(self, sink: Sink, decisions: DecisionLog, *, always_recover: bool = False) -> None:
@@ -36,18 +36,18 @@ class Coordinator:
         self._settled = False
 
     def deliver(self, batch: int, run: RunPartitions) -> BatchState:
-        """Deliver a batch unless it was. FINISHED when it is in the sink now, or was.
+        """Deliver a batch unless it has been delivered; return FINISHED, because the batch is in the sink.
 
-        Raises :class:`SinkError` naming the partition and the reason when one votes abort: then nothing of the batch
-        is in the sink. Whatever else ``run`` raises is passed on, with the same effect. After the decision to commit
-        an error means that the sink could not be told; the next call tells it.
+        Raises :class:`SinkError`, with the partition and the reason, when a partition votes to abort: then no row of
+        the batch is visible in the sink. Other errors of ``run`` are passed on, with the same effect. An error after
+        the decision to commit means that the sink could not commit; the next call makes it commit.
         """
         if not self._settled or self._always_recover:
             self.recover(batch)
         self._settled = False
         state = BatchRun(batch)
         if self._decisions.finished(batch):
-            # Also where recovering has just finished it.
+            # Perhaps the recovery above has just finished it.
             log.info("sink %s: batch %d was delivered before", self._sink.name, batch)
             state.on(BatchEvent.FOUND_FINISHED)
         else:
@@ -55,27 +55,27 @@ class Coordinator:
             prepared, retried = self._prepare(state, batch, run)
             self._tell(state, prepared)
             if retried:
-                # An earlier attempt whose task was given up may prepare even now: the next batch looks for it.
+                # An earlier attempt of a task may still be running and prepare now: the next batch looks for it.
                 return state.state
         self._settled = True
         return state.state
 
     def recover(self, batch: int) -> None:
-        """Finish decided transactions and abort all others that a dead process left.
+        """Commit the decided transactions of an ended process, and abort its other transactions.
 
-        ``batch`` is the one that comes next: another driver still at work on it is overruled. Raises
-        :class:`SinkError`.
+        ``batch`` is the next batch. If another driver is still working on it, that driver's try is decided to abort.
+        Raises :class:`SinkError`.
         """
         self._decisions.load()
         self._remind()
         self._overrule({batch})
         for number, prepared in self._decisions.unfinished().items():
-            log.warning("sink %s: batch %d was decided and not finished, which is done now", self._sink.name, number)
+            log.warning("sink %s: batch %d was decided and not finished; it is finished now", self._sink.name, number)
             self._tell(_found(number), prepared)
         found = list(self._sink.recover())
         if not found:
             return
-        # Others than this batch's may belong to a driver that thinks it can still commit them.
+        # Transactions of other batches may belong to a driver that still intends to commit them.
         self._overrule({one.batch for one in found} - {batch})
         committed = {number: self._decisions.committed(number) for number in {one.batch for one in found}}
         undecided = [one for one in found if one not in {known.transaction for known in committed[one.batch]}]
@@ -95,7 +95,7 @@ class Coordinator:
         self._remembering.remember(memory)
 
     def _overrule(self, batches: set[int]) -> None:
-        """Decide the open try of each batch to abort, so that nobody can commit what is aborted here."""
+        """Decide the open try of each batch to abort, so that no other driver can commit what this one aborts."""
         for number in sorted(batches):
             if self._decisions.committed(number):
                 continue
@@ -140,7 +140,7 @@ class Coordinator:
             self._throw_away(state, votes, all_of_it=False)
             raise SinkError(
                 f"sink {self._sink.name}: batch {batch} was taken over by another driver, as "
-                f"{self._decisions.identity} says, so this one's rows are thrown away; run one query per checkpoint",
+                f"{self._decisions.identity} says, so this driver's rows are aborted; run one query per checkpoint",
                 batch=batch,
             )
         state.on(BatchEvent.LOGGED)
@@ -149,7 +149,7 @@ class Coordinator:
         passed(SinkStep.DECIDED)
         retried = any(one.attempt_number for one in votes)
         if retried:
-            # An earlier attempt may have prepared too, and said so to nobody.
+            # An earlier attempt of a task may have prepared, too, without returning its vote.
             self._abort_others(batch, prepared)
         return prepared, retried
 
@@ -158,8 +158,8 @@ class Coordinator:
             self._sink.commit(state.batch, prepared)
         except SinkError as error:
             raise SinkError(
-                f"sink {self._sink.name}: batch {state.batch} is decided, and the sink could not be told: "
-                f"{error.message}; nothing is lost: the query's next start tells it",
+                f"sink {self._sink.name}: batch {state.batch} is decided, and the sink could not commit it: "
+                f"{error.message}; no row is lost: the query's next start commits it",
                 **{**error.fields, "batch": state.batch},
             ) from error
         state.on(BatchEvent.TOLD)
@@ -175,9 +175,9 @@ class Coordinator:
             self._sink.abort(others)
 
     def _throw_away(self, state: BatchRun, votes: Sequence[Vote], *, all_of_it: bool) -> None:
-        """Abort this try's transactions, as far as the sink can be reached; the next start aborts the rest.
+        """Abort this try's transactions, if the sink can be reached; otherwise the next start aborts them.
 
-        With ``all_of_it`` the log says that nothing of the batch can be committed, whichever task prepared it.
+        ``all_of_it`` says that the log has the decision to abort, so that every transaction of the batch is aborted.
         """
         try:
             found = [one for one in self._sink.recover() if one.batch == state.batch] if all_of_it else []
@@ -191,14 +191,14 @@ class Coordinator:
 
 
 def _found(batch: int) -> BatchRun:
-    """A batch that the log has as committed."""
+    """Return the run of a batch whose decision to commit is in the log."""
     state = BatchRun(batch)
     state.on(BatchEvent.FOUND_COMMITTED)
     return state
 
 
 def _unanimous(name: str, batch: int, votes: Sequence[Vote]) -> list[Prepared]:
-    """The prepared transactions of all partitions, in order. Raises :class:`SinkError` for a vote to abort."""
+    """Return the prepared transactions of all partitions, in order. Raises :class:`SinkError` for a vote to abort."""
     prepared: dict[int, Prepared] = {}
     for one in sorted(votes, key=lambda one: one.partition):
         if one.prepared is None:

@@ -1,9 +1,9 @@
-"""The decision log of one sink, durable beside the checkpoint: it says whether a batch is committed.
+"""The decision log of one sink: durable files beside the checkpoint that record which batches are committed.
 
-A batch may take several tries. Each has a file, ``<batch>.<try>.json``, that is created once, with the decision to
-commit (and everything that is prepared) or to abort. The driver that creates it first decides: a driver that was taken
-for dead and goes on finds that its successor has created the file of its try. ``<batch>.finished`` says that every sink
-was told of a committed batch. A try without a file is aborted.
+A batch may need several tries. Each try has a file ``<batch>.<try>.json``, which contains the decision to commit (with
+all prepared transactions) or to abort, and is created exactly once. The driver that creates the file decides the try. A
+driver that was thought dead and continues finds that its successor has created the file. A file ``<batch>.finished``
+records that the sink has committed the batch. A try without a file is aborted.
 Source: ``docs/decisions/sink-decisions.md``.
 """
 
@@ -20,53 +20,56 @@ from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.sinks.interface import Memory, Prepared
 
 KEEP = 100
-"""Finished batches whose decisions are kept, as many as Spark keeps batches of its own."""
+"""Finished batches whose decisions are kept: as many as batches that Spark keeps in its logs by default."""
 
 FOLDER = "sinks"
 OF_QUERY = "query"
-"""The file with the id of the query that a log belongs to."""
+"""The name of the file that contains the id of the log's query."""
 _TRY = re.compile(r"(0|[1-9][0-9]*)\.(?:(0|[1-9][0-9]*)\.json|finished)")
 
 
 @dataclass
 class LoggedBatch:
-    """The log's entry of one batch: the tries that are decided, and whether the batch is finished."""
+    """The files of one batch in the log."""
 
     tries: set[int] = field(default_factory=set)
+    """The numbers of the decided tries."""
     finished: bool = False
+    """Whether the sink has committed the batch."""
 
     @property
     def next(self) -> int:
-        """The first try that nobody has decided."""
+        """The number of the first try that is not decided."""
         return max(self.tries, default=-1) + 1
 
 
 def read_names(names: Iterable[str]) -> dict[int, LoggedBatch]:
-    """The batches of a log by number, from the names of its files; other files are passed over."""
-    found: dict[int, LoggedBatch] = {}
+    """Return the batches of a log, by number, from the names of its files; files with other names are ignored."""
+    batches: dict[int, LoggedBatch] = {}
     for name in names:
         match = _TRY.fullmatch(name)
         if match is None:
             continue
-        batch = found.setdefault(int(match[1]), LoggedBatch())
+        batch = batches.setdefault(int(match[1]), LoggedBatch())
         if match[2] is None:
             batch.finished = True
         else:
             batch.tries.add(int(match[2]))
-    return found
+    return batches
 
 
 def superfluous(batches: dict[int, LoggedBatch], keep: int) -> list[int]:
-    """The finished batches that need not be remembered: all but the newest ``keep``."""
+    """Return the numbers of the finished batches that may be deleted: all but the newest ``keep``."""
     finished = sorted(number for number, batch in batches.items() if batch.finished)
     return finished[: max(0, len(finished) - keep)]
 
 
 def sinks_of(location: str) -> list[dict[str, Any]]:
-    """The sinks whose decisions are logged in a checkpoint, by name, as JSON-ready values.
+    """Return the state of each sink that has a decision log in a checkpoint, as JSON-ready values.
 
-    Each has ``sink``, ``batch`` (the newest that the log has, None when there is none) and ``state``: ``finished``,
-    ``committed`` (decided, and the sink not told all of it), ``aborted`` or ``new``. Raises :class:`CheckpointError`.
+    Each has ``sink`` (its name), ``batch`` (the newest in the log, None when the log is empty) and ``state``:
+    ``finished``, ``committed`` (decided, but the sink has perhaps not committed all of it), ``aborted`` or ``new``.
+    Raises :class:`CheckpointError`.
     """
     found = []
     for name in SidecarFolder(location, FOLDER).names():
@@ -78,9 +81,10 @@ def sinks_of(location: str) -> list[dict[str, Any]]:
 
 
 class DecisionLog:
-    """The log of the sink ``name`` in the checkpoint at ``location``, as ``spark`` takes it. :meth:`load` comes first.
+    """The decision log of the sink ``name`` in the checkpoint at ``location``, resolved by the session ``spark``.
 
-    Methods raise :class:`CheckpointError` when the log cannot be read or written.
+    :meth:`load` has to be called first. ``keep`` is the number of finished batches that are kept. Methods raise
+    :class:`CheckpointError` when the log cannot be read or written.
     """
 
     def __init__(self, location: str, name: str, keep: int = KEEP, *, spark: Any = None) -> None:
@@ -94,28 +98,29 @@ class DecisionLog:
 
     @property
     def identity(self) -> str:
-        """Where the log is, for people."""
+        """The location of the log, for messages."""
         return self._folder.identity
 
     def claim(self, query: str | None) -> None:
-        """See that the log is of the query with this id, as the checkpoint has it; a new log becomes its own.
+        """Check that the log belongs to the query with this id (the checkpoint's id); a new log is given the id.
 
-        Raises :class:`SinkError` for the log of another: its batch 7 is not ours.
+        Raises :class:`SinkError` when the log belongs to another query, because its batches are other batches.
         """
         if query is None:
             return
         if not self._folder.create(OF_QUERY, query.encode()):
-            found = (self._folder.read(OF_QUERY) or b"").decode(errors="replace")
-            if found != query:
+            owner = (self._folder.read(OF_QUERY) or b"").decode(errors="replace")
+            if owner != query:
                 raise SinkError(
-                    f"{self.identity} is the log of query {found}, and the checkpoint is of query {query}: it was made "
-                    "anew, and the log was left; remove that folder, and every batch is delivered from the first",
+                    f"{self.identity} is the log of query {owner}, and the checkpoint is of query {query}: the "
+                    "checkpoint was created anew and the log was not deleted; delete that folder, and all batches are "
+                    "delivered from the first",
                     query=query,
-                    found=found,
+                    found=owner,
                 )
 
     def load(self) -> None:
-        """Read the log; of each unfinished batch, whether it is committed."""
+        """Read the names of all files, and the decisions of the unfinished batches."""
         self._batches = read_names(self._folder.names())
         self._committed = {}
         for number, batch in self._batches.items():
@@ -127,21 +132,21 @@ class DecisionLog:
                     self._committed[number] = prepared
 
     def unfinished(self) -> dict[int, tuple[Prepared, ...]]:
-        """Batches that are committed and not finished, oldest first."""
+        """Return the transactions of the batches that are committed and not finished, oldest batch first."""
         return dict(sorted(self._committed.items()))
 
     def finished(self, batch: int) -> bool:
-        """Whether the batch is committed and every sink was told."""
+        """Whether the sink has committed the batch."""
         known = self._batches.get(batch)
         return known is not None and known.finished
 
     def forgotten(self, batch: int) -> bool:
-        """Whether the batch is older than all that is kept, so that the log cannot tell."""
+        """Whether the batch is older than all kept batches, so that the log no longer has its decision."""
         finished = [number for number, known in self._batches.items() if known.finished]
         return len(finished) >= self._keep and batch < min(finished)
 
     def newest(self) -> tuple[int, str] | None:
-        """The newest batch that the log has, and ``"finished"``, ``"committed"`` or ``"aborted"``."""
+        """Return the newest batch in the log and its state: ``"finished"``, ``"committed"`` or ``"aborted"``."""
         if not self._batches:
             return None
         batch = max(self._batches)
@@ -150,31 +155,28 @@ class DecisionLog:
         return batch, "committed" if batch in self._committed else "aborted"
 
     def memory(self) -> Memory | None:
-        """The value that the newest decision to commit keeps for the sink.
-
-        None without one, or in a log of an older version.
-        """
+        """Return the sink's value in the newest decision to commit; None when there is none."""
         for number in sorted(self._batches, reverse=True):
             for try_number in sorted(self._batches[number].tries):
                 content = self._content(number, try_number)
                 if content["decision"] == "commit":
-                    found = content.get("memory")
-                    return found if isinstance(found, dict) else None
+                    memory = content.get("memory")
+                    return memory if isinstance(memory, dict) else None
         return None
 
     def history(self) -> tuple[list[Prepared], bool]:
-        """All that is committed in the batches that are kept, oldest first, and whether there never were others."""
-        found = [one for number in sorted(self._batches) for one in self.committed(number)]
-        return found, sum(known.finished for known in self._batches.values()) < self._keep
+        """Return the committed transactions in the log, oldest first, and whether no batch has been deleted from it."""
+        transactions = [prepared for number in sorted(self._batches) for prepared in self.committed(number)]
+        return transactions, sum(known.finished for known in self._batches.values()) < self._keep
 
     def next_try(self, batch: int) -> int:
-        """The first try of a batch that is not decided."""
+        """Return the number of the first try of a batch that is not decided."""
         return self._batches.get(batch, LoggedBatch()).next
 
     def commit(self, batch: int, try_number: int, prepared: Sequence[Prepared], memory: Memory | None = None) -> bool:
-        """Decide a try: to commit. This is the point of no return. False when it was decided otherwise before.
+        """Decide to commit a try; after that the batch is committed. False when the try was decided before.
 
-        ``memory`` is kept with it for the sink.
+        ``memory`` is stored with the decision for the sink.
         """
         content: dict[str, Any] = {"decision": "commit", "prepared": [one.to_json() for one in prepared]}
         if memory is not None:
@@ -185,32 +187,31 @@ class DecisionLog:
         return True
 
     def abort(self, batch: int, try_number: int) -> bool:
-        """Decide a try: to abort. False when it was decided before, and then :meth:`load` says how."""
+        """Decide to abort a try. False when the try was decided before; :meth:`load` reads that decision."""
         return self._decide(batch, try_number, {"decision": "abort"})
 
     def finish(self, batch: int) -> None:
-        """Every sink has committed the batch; what is old is cleaned up."""
+        """Record that the sink has committed the batch, and delete the files of old batches."""
         self._folder.create(f"{batch}.finished", b"")
         self._batches.setdefault(batch, LoggedBatch()).finished = True
         self._committed.pop(batch, None)
         for old in superfluous(self._batches, self._keep):
             for try_number in self._batches[old].tries:
                 self._folder.delete(f"{old}.{try_number}.json")
-            # Last, because without it the batch would not be known to be finished.
+            # Last, because without this file the batch would count as unfinished.
             self._folder.delete(f"{old}.finished")
             del self._batches[old]
 
     def committed(self, batch: int) -> tuple[Prepared, ...]:
-        """All that is prepared of a batch whose commit the log has; empty for one to be aborted."""
+        """Return the transactions of a committed batch; empty for a batch that is not committed."""
         if batch in self._committed:
             return self._committed[batch]
         known = self._batches.get(batch, LoggedBatch())
         if not known.finished:
             return ()
-        found = [
-            prepared for try_number in sorted(known.tries) if (prepared := self._read(batch, try_number)) is not None
-        ]
-        return found[0] if found else ()
+        decisions = (self._read(batch, try_number) for try_number in sorted(known.tries))
+        committed = [prepared for prepared in decisions if prepared is not None]
+        return committed[0] if committed else ()
 
     def _decide(self, batch: int, try_number: int, content: dict[str, Any]) -> bool:
         created = self._folder.create(f"{batch}.{try_number}.json", json.dumps(content, separators=(",", ":")).encode())
@@ -218,7 +219,7 @@ class DecisionLog:
         return created
 
     def _read(self, batch: int, try_number: int) -> tuple[Prepared, ...] | None:
-        """The transactions that a try's decision commits; None if it aborts."""
+        """Return the transactions that a try's decision commits; None if it aborts."""
         content = self._content(batch, try_number)
         if content["decision"] == "abort":
             return None
@@ -228,20 +229,20 @@ class DecisionLog:
             raise self._unknown(batch, try_number, error) from error
 
     def _content(self, batch: int, try_number: int) -> dict[str, Any]:
-        """A try's decision as it was written."""
+        """Return a try's decision as it was written. Raises :class:`CheckpointError` for a damaged file."""
         try:
             content = json.loads(self._folder.read(f"{batch}.{try_number}.json") or b"")
             if content["decision"] not in ("abort", "commit"):
-                raise ValueError(f"it decides {content['decision']!r}")
+                raise ValueError(f"its decision is {content['decision']!r}")
         except (ValueError, KeyError, TypeError) as error:
             raise self._unknown(batch, try_number, error) from error
-        found: dict[str, Any] = content
-        return found
+        decision: dict[str, Any] = content
+        return decision
 
     def _unknown(self, batch: int, try_number: int, error: Exception) -> CheckpointError:
         name = f"{batch}.{try_number}.json"
         return CheckpointError(
             f"{self.identity}/{name} is not a decision as this version writes it ({error!r}); restore it, or "
-            f"find out in the sink whether batch {batch} is there and remove the file",
+            f"check in the sink whether batch {batch} is there and delete the file",
             location=f"{self.identity}/{name}",
         )

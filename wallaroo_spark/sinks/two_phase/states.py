@@ -1,7 +1,7 @@
 """The two state tables of two-phase commit: a batch in the driver, and a transaction in a sink.
 
-``BATCH[state][event]`` and ``TRANSACTION[state][event]`` are the next states; a missing key is what cannot be. The
-diagrams of the documentation are drawn from these tables. Source: ``docs/protocol.md#sinks``.
+``BATCH[state][event]`` and ``TRANSACTION[state][event]`` are the next states. A missing key means that the event cannot
+happen in the state. The diagrams in ``docs/sinks.md`` are drawn from these tables. Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from wallaroo_spark.errors import SinkError
 
 
 class BatchState(StrEnum):
-    """The states of a batch, in the driver that runs it."""
+    """The states of a batch in the driver that runs it."""
 
     NEW = "new"
     PREPARING = "preparing"
@@ -57,7 +57,7 @@ BATCH: Mapping[BatchState, Mapping[BatchEvent, BatchState]] = {
 
 
 class TransactionState(StrEnum):
-    """The states of a transaction, in the sink."""
+    """The states of a transaction in the sink."""
 
     UNKNOWN = "unknown"
     OPEN = "open"
@@ -110,10 +110,7 @@ class BatchRun:
         self.state = BatchState.NEW
 
     def on(self, event: BatchEvent) -> BatchState:
-        """The state that the event leads to.
-
-        Raises :class:`SinkError` for an event that the table does not have: a defect.
-        """
+        """Move to the next state and return it. Raises :class:`SinkError` for an event that is not in the table."""
         state = BATCH[self.state].get(event)
         if state is None:
             raise SinkError(

@@ -1,4 +1,4 @@
-"""A task's part in two-phase commit: hand over a partition's rows, and vote."""
+"""The task's part in two-phase commit: send a partition's rows to the sink, and return a vote."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Vote:
-    """One partition's vote: ``prepared``, or the ``reason`` to abort."""
+    """One partition's vote: to commit, or to abort with a reason."""
 
     partition: int
     """Partition of the batch."""
     transaction: Transaction
-    """The transaction that the task made."""
+    """The transaction of the task's attempt."""
     prepared: Prepared | None
-    """The sink's yes; None for a vote to abort."""
+    """The sink's vote to commit; None for a vote to abort."""
     reason: str = ""
-    """Why the vote is to abort; empty otherwise."""
+    """The reason of a vote to abort; empty for a vote to commit."""
     attempt_number: int = 0
     """Spark's number of the task's attempt, from 0."""
 
     def to_json(self) -> str:
-        """The vote as text, as it travels from a task to the driver."""
+        """Return the vote as JSON text, which the task sends to the driver."""
         return json.dumps(
             {
                 "partition": self.partition,
@@ -44,7 +44,7 @@ class Vote:
 
     @classmethod
     def from_json(cls, text: str) -> Vote:
-        """The inverse of :meth:`to_json`."""
+        """Parse the text that :meth:`to_json` returns."""
         value: Mapping[str, Any] = json.loads(text)
         prepared = value["prepared"] and Prepared.from_json(value["prepared"])
         transaction = Transaction(**value["transaction"])
@@ -52,7 +52,7 @@ class Vote:
 
 
 def vote(sink: Sink, batch: int, partition: int, rows: Iterator[pa.RecordBatch], attempt_number: int = 0) -> Vote:
-    """Hand a partition's rows over as a new transaction; a :class:`SinkError` is a vote to abort."""
+    """Prepare a partition's rows as a new transaction and return the vote; a :class:`SinkError` is a vote to abort."""
     transaction = Transaction.new(sink.name, batch, partition)
     try:
         prepared = sink.prepare(transaction, _watched(rows))
@@ -63,7 +63,7 @@ def vote(sink: Sink, batch: int, partition: int, rows: Iterator[pa.RecordBatch],
 
 
 def _watched(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows, with a step between one piece of them and the next."""
+    """Iterate over the rows, passing a step of crash tests before each record batch but the first."""
     for number, piece in enumerate(rows):
         if number:
             passed(SinkStep.ROWS_HALF_HANDED_OVER)
