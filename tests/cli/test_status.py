@@ -152,7 +152,7 @@ def test_workers_that_let_everybody_in_are_said_to(redis_url: str) -> None:
         given = ["status", "--registry", redis_url, "--receiver", made.receiver]
         shown, as_json = (CliRunner().invoke(cli, [*given, *more]) for more in ((), ("--json",)))
 
-    said = f"receiver '{made.receiver}': its workers let in everybody who reaches them: the cookie is empty, and they"
+    said = f"receiver '{made.receiver}': its workers accept every peer that reaches them: the cookie is empty, and they"
     assert (shown.exit_code, as_json.exit_code) == (0, 0), shown.output
     assert f"Warning: {said} listen at every interface" in shown.output
     assert [warning.startswith(said) for warning in json.loads(as_json.stdout)["warnings"]] == [True]

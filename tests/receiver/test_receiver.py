@@ -203,5 +203,7 @@ def test_a_receiver_that_lets_everybody_in_says_so_as_it_starts_and_in_its_statu
 ) -> None:
     with EmbeddedRedis() as redis, Receiver(spark, "open", workers=1, registry=redis.url, host="0.0.0.0") as receiver:
         (warning,) = receiver.status()["warnings"]
-        assert warning.startswith("receiver 'open': its workers let in everybody who reaches them: the cookie is empty")
+        assert warning.startswith(
+            "receiver 'open': its workers accept every peer that reaches them: the cookie is empty"
+        )
         assert warning in [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

@@ -57,7 +57,7 @@ def test_what_is_not_an_address_is_named_with_an_example(text: str, problem: str
 
 @pytest.mark.parametrize("text", ["", " ", ",,"])
 def test_an_empty_list_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="names no address"):
+    with pytest.raises(ConfigurationError, match="has no address"):
         parse_addresses(text)
 
 

@@ -31,7 +31,7 @@ def test_what_is_written_is_filled_in(template: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        ("worker-{pod}:{port}", r"has \{pod\}, and only \{slot\} and \{port\} are filled in"),
+        ("worker-{pod}:{port}", r"has \{pod\}, and only \{slot\} and \{port\} are replaced"),
         ("worker-{}", r"has \{\}, and only"),
         ("worker-{slot.real}", r"has \{slot\.real\}, and only"),
         ("worker-{slot", "cannot be read: expected '}'"),

@@ -49,7 +49,7 @@ def test_a_missing_file_is_named(pems: Pems, tmp_path: Path) -> None:
 
 
 def test_no_file_at_all_is_said(pems: Pems) -> None:
-    with pytest.raises(ConfigurationError, match="TLS certificate: no file is named"):
+    with pytest.raises(ConfigurationError, match="TLS certificate: the path is empty"):
         server_context("", pems.server_key)
 
 

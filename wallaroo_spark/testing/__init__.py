@@ -1,8 +1,8 @@
-"""What programs that use this package test themselves with: rows, a receiver on one machine, a worker under orders.
+"""Tools for tests of programs that use this package: rows, a receiver on one machine, a worker controlled by the test.
 
-:func:`rows` makes the DataFrame that a receiver's stream would have, :class:`LocalReceiver` runs a query on what a
-test sends, and :class:`FakeWorker` is a real worker for connectors, without Spark and Redis. The pytest fixtures are in
-:mod:`wallaroo_spark.testing.plugin`; nothing else here needs pytest. Names load on first use.
+:func:`rows` makes the DataFrame that a receiver's stream would have, :class:`LocalReceiver` runs a query on messages
+that a test sends, and :class:`FakeWorker` is a real worker for connectors, without Spark and Redis. The pytest fixtures
+are in :mod:`wallaroo_spark.testing.plugin`; no other module here needs pytest. Names are imported on first use.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A worker for tests of connectors: the package's own on a real port, with the test in place of Spark and Redis.
+"""A worker for tests of connectors: the package's own worker on a real port, with the test in place of Spark and Redis.
 
-What a connector is told is therefore what a worker in production tells it: the credits, references, errors and their
-reasons. The test decides what the worker's surroundings do: when a batch is read and committed, when the network
-breaks, when the worker dies.
+A connector therefore receives the same frames as from a worker in production: credits, references, and errors with
+their reasons. The test controls the worker's environment: when a batch is read and committed, when the network fails,
+when the worker dies.
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup
 
 START_SECONDS = 30.0
+"""Limit in seconds of the wait until the worker serves. A choice, generous for loaded machines."""
 WAIT_SECONDS = 30.0
-"""How long a test waits for messages unless it says otherwise."""
+"""Default limit in seconds of a test's wait for messages. A choice, generous for loaded machines."""
 _LOOK_SECONDS = 0.5
+"""Limit in seconds of one call that waits for new messages; the wait consists of many. A choice."""
 _NOT_STARTED = "the fake worker is not started; use it in a with statement"
 
 
 class FakeWorker:
-    """One worker at one address, for as long as the ``with`` block lasts; its methods may be called from any thread.
+    """One worker at one address for the duration of the ``with`` block. Any thread may call its methods.
 
     ``options`` are those of the options page in snake_case, for example ``cookie="secret"``, ``version="0.0.1"`` or
-    ``memory_budget=1 << 20``, which is what credits are granted out of. With ``ready=False`` the query has not started:
-    a HELLO has no answer before :meth:`begin`.
+    ``memory_budget=1 << 20``, from which credits are granted. With ``ready=False`` the query has not started: a HELLO
+    is not answered before :meth:`begin`. Raises :class:`ConfigurationError` for options that the fake worker sets
+    itself.
 
     ``network`` is the proxy in front of the worker, which cuts, stalls and slows down connections.
     """
@@ -73,7 +76,7 @@ class FakeWorker:
         self.stop()
 
     def start(self) -> None:
-        """Begin to serve; what a ``with`` statement does, for where there can be none."""
+        """Start to serve, as the ``with`` statement does; for tests that cannot use one."""
         self.network.__enter__()
         try:
             self._start_worker()
@@ -84,7 +87,7 @@ class FakeWorker:
             raise
 
     def stop(self) -> None:
-        """End the worker and all connections."""
+        """Stop the worker and end all connections."""
         try:
             self._stop_worker()
         finally:
@@ -92,7 +95,7 @@ class FakeWorker:
 
     @property
     def address(self) -> str:
-        """Where connectors connect, ``host:port``; the same when the worker has died and come back."""
+        """The address for connectors, ``host:port``. It stays the same after :meth:`crash` and :meth:`restart`."""
         return self.network.address
 
     @property
@@ -105,20 +108,20 @@ class FakeWorker:
         """The worker's own status: its sessions, instances, streams, bytes and counts."""
         return self._asked().status()
 
-    # The query, which the test is.
+    # The test takes the place of the query.
 
     def begin(self) -> None:
-        """Start the query, or start it again on the same checkpoint; connectors that wait are answered."""
+        """Start the query, or start it again on the same checkpoint. Waiting connectors are answered."""
         with self._query:
             self._epoch += 1
             self._asked().rewind(self._epoch, len(self._batches) - 1, self._offsets[-1])
 
     def read(self, at_least: int = 1, seconds: float = WAIT_SECONDS) -> pa.Table:
-        """Read the next batch: all messages that the worker has, once there are ``at_least`` so many.
+        """Read the next batch: all messages of the worker, as soon as there are ``at_least`` of them.
 
-        Until it is committed the same batch is read at each call, as Spark runs a batch again: after :meth:`crash` it
-        is filled from what connectors send again. Nothing is acknowledged by it. Raises :class:`TransportError` when
-        the messages do not come within ``seconds``.
+        Until the batch is committed, each call reads the same batch, as Spark runs a batch again. After :meth:`crash`
+        it is filled from the messages that connectors resend. Reading acknowledges nothing. Raises
+        :class:`TransportError` when the messages do not arrive within ``seconds``.
         """
         with self._query:
             if not self._planned:
@@ -126,7 +129,7 @@ class FakeWorker:
             return self._read(seconds)
 
     def commit(self, at_least: int = 1, seconds: float = WAIT_SECONDS) -> pa.Table:
-        """Commit the batch that :meth:`read` gave, or read one first; its connectors get their ACKs. Its rows."""
+        """Commit the batch of the last :meth:`read`, or read one first; connectors receive ACKs. Returns its rows."""
         with self._query:
             table = self.read(at_least, seconds)
             reached: dict[str, dict[str, Reference]] = {}
@@ -141,9 +144,9 @@ class FakeWorker:
 
     @contextmanager
     def committing(self) -> Iterator[None]:
-        """Commit whatever comes, for the block: each message is acknowledged soon after it was sent.
+        """Within the block, commit all messages soon after they arrive.
 
-        An error of it is raised as the block ends.
+        An error of a commit is raised at the end of the block.
         """
         stop = threading.Event()
         failed: list[Exception] = []
@@ -170,19 +173,19 @@ class FakeWorker:
             raise failed[0]
 
     def go_back(self, batches: int = 1) -> None:
-        """Start the query again on a checkpoint that is so many batches older; connectors have to send those again.
+        """Start the query again on a checkpoint that is ``batches`` batches older; connectors must resend those.
 
-        The rows of these batches are in ``committed`` no longer.
+        ``committed`` no longer has the rows of these batches.
         """
         with self._query:
             keep = max(0, len(self._batches) - batches)
             self._offsets, self._batches, self._planned = self._offsets[: keep + 1], self._batches[:keep], []
             self.begin()
 
-    # What goes wrong around it.
+    # Failures of the worker and its environment.
 
     def crash(self) -> None:
-        """The worker dies with all that is not committed, and another one serves the same address."""
+        """The worker dies with all messages that are not committed, and another one serves the same address."""
         self.network.refuse()
         self._stop_worker()
         self._start_worker()
@@ -190,14 +193,14 @@ class FakeWorker:
         self.network.accept()
 
     def restart(self) -> None:
-        """The worker leaves in good order, telling connectors to come back, and another one serves the same address."""
+        """The worker shuts down in order and asks connectors to reconnect; another one serves the same address."""
         self._stop_worker()
         self._start_worker()
         self.begin()
 
     @contextmanager
     def registry_away(self) -> Iterator[None]:
-        """For the block the registry does not answer the worker: who says HELLO is asked to try again later."""
+        """Within the block the registry does not answer the worker; a HELLO is answered with try again later."""
         self._registry.away = True
         try:
             yield
@@ -206,14 +209,14 @@ class FakeWorker:
 
     @contextmanager
     def redirecting(self, address: str) -> Iterator[None]:
-        """For the block who says HELLO is sent to another worker at ``host:port``."""
+        """Within the block a HELLO is redirected to another worker at ``address`` (``host:port``)."""
         self._registry.elsewhere = address
         try:
             yield
         finally:
             self._registry.elsewhere = ""
 
-    # Its life.
+    # Starting and stopping the worker.
 
     def _start_worker(self) -> None:
         options = Options(**self._options)
@@ -222,7 +225,7 @@ class FakeWorker:
         self._thread.__enter__()
         lease = self._registry.await_served(self._submission, START_SECONDS)
         if lease is None:
-            raise TransportError(f"the fake worker does not serve after {START_SECONDS:g} s; its log says why")
+            raise TransportError(f"the fake worker does not serve after {START_SECONDS:g} s; see its log for the cause")
         self._client = WorkerClient(lease.flight, self._token, trust=Trust.of(options))
         self.network.lead_to(parse_address(lease.connect))
 
@@ -251,7 +254,7 @@ class FakeWorker:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TransportError(
-                    f"the fake worker has {plan['rows']} messages after {seconds:g} s, and {at_least} were waited for; "
+                    f"the fake worker has {plan['rows']} messages after {seconds:g} s, and the test needs {at_least}; "
                     f"its sessions are of {self.status()['instances']}"
                 )
             version = client.available(version, min(left, _LOOK_SECONDS))["version"]
@@ -266,9 +269,7 @@ class FakeWorker:
         missing = [self._planned[index] for index in range(len(self._planned)) if index not in done]
         if missing:
             shown = "; ".join(map(str, missing))
-            raise TransportError(
-                f"messages that were read before have not been sent again after {seconds:g} s: {shown}"
-            )
+            raise TransportError(f"messages that were read before were not resent within {seconds:g} s: {shown}")
         return pa.Table.from_batches(batches, schema=ROW_SCHEMA)
 
 

@@ -1,4 +1,4 @@
-"""A receiver on this machine with a query of the test's, for tests of what an application makes of its rows."""
+"""A receiver on this machine with a query of the test, for tests of an application's transformations."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 WAIT_SECONDS = 120.0
-"""How long a test waits for its messages to be committed unless it says otherwise."""
+"""Default limit in seconds of a test's wait for commits. A choice, generous for the first batch of a session."""
 
 Transform = Callable[["DataFrame"], "DataFrame"]
 
 
 class LocalReceiver:
-    """A receiver with one worker and a Redis of its own, and a query whose results are a table in memory.
+    """A receiver with one worker and its own Redis, and a query whose results are a table in memory.
 
-    ``folder`` gets the checkpoint; pytest's ``tmp_path`` will do. ``options`` are those of the options page. The
-    session needs two task slots, for example ``local[2]``. One query runs at a time; :meth:`start` ends the one before.
+    The checkpoint is in ``folder``, for example pytest's ``tmp_path``. ``options`` are those of the options page. The
+    Spark session needs two task slots, for example ``local[2]``. One query runs at a time; :meth:`start` stops the
+    previous one.
     """
 
     def __init__(self, spark: SparkSession, folder: str | Path, **options: Any) -> None:
@@ -50,16 +51,16 @@ class LocalReceiver:
 
     @property
     def query(self) -> StreamingQuery:
-        """The query that runs. Raises :class:`ConfigurationError` before :meth:`start`."""
+        """The running query. Raises :class:`ConfigurationError` before :meth:`start`."""
         if self._query is None:
-            raise ConfigurationError("no query has been started; call start(), with what it makes of the rows")
+            raise ConfigurationError("no query was started; call start() with the function under test")
         return self._query
 
     def start(self, transform: Transform = lambda rows: rows, *, output_mode: str = "append") -> StreamingQuery:
-        """Start a query of ``transform`` of the receiver's rows, with a new checkpoint, for :meth:`results` to show.
+        """Start a query of ``transform(rows)`` with a new checkpoint; :meth:`results` returns its output.
 
-        ``transform`` is the function under test. A query that aggregates without a watermark needs the output mode
-        ``complete``.
+        ``rows`` is the receiver's stream, ``transform`` the function under test. A query that aggregates without a
+        watermark needs the output mode ``complete``.
         """
         self._stop_query()
         self._results = f"results_{uuid.uuid4().hex}"
@@ -69,7 +70,7 @@ class LocalReceiver:
         return self.query
 
     def connect(self, instance: str = "shop-1", **settings: Any) -> BlockingConnector:
-        """A connector to this receiver, for tests that do more than send; use it in a ``with`` statement."""
+        """A connector to this receiver, for tests that need more than :meth:`send`; use it in a ``with`` statement."""
         return BlockingConnector(
             self.receiver.name,
             instance=instance,
@@ -87,10 +88,10 @@ class LocalReceiver:
         instance: str = "shop-1",
         stream: str = "orders",
     ) -> None:
-        """Send these as a connector, and wait until the query has committed them; the results have them then.
+        """Send messages as a connector, and wait until the query has committed them. Then the results have them.
 
-        The arguments are those of ``send_many``; text is sent as UTF-8. Raises :class:`TransportError` when they are
-        not committed in time.
+        The arguments are those of ``send_many``; text is encoded as UTF-8. Raises :class:`TransportError` when the
+        messages are not committed in time.
         """
         _ = self.query
         with self.connect(instance) as connector:
@@ -98,7 +99,7 @@ class LocalReceiver:
             connector.open(stream).send_many(encoded, ids, event_times, keys)
 
     def results(self) -> DataFrame:
-        """What the query has made of all that was sent, as a table."""
+        """The output of the query for all sent messages, as a table."""
         _ = self.query
         return self._spark.table(self._results)
 

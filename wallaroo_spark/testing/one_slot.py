@@ -1,4 +1,4 @@
-"""A registry in memory, of one slot: what a worker asks Redis, answered as the test says."""
+"""A registry of one slot in memory: it answers a worker's Redis calls as the test decides."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from wallaroo_spark.registry import Assignment, Lease
 class OneSlot:
     """The registry of slot 0; any thread may call it.
 
-    ``away`` has every call fail as when Redis cannot be reached. ``elsewhere`` is the address of another worker that
-    connectors are sent to, empty for none.
+    While ``away`` is set, every call fails as it does when Redis is unreachable. ``elsewhere`` is the address of
+    another worker to which connectors are redirected; empty for none.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class OneSlot:
         self._changed = threading.Condition()
 
     def await_served(self, submission: int, seconds: float) -> Lease | None:
-        """Wait until the worker of this submission serves the slot; its lease, None when it does not in time."""
+        """Wait until the worker of this submission serves the slot. Returns its lease, or None after ``seconds``."""
         with self._changed:
             self._changed.wait_for(lambda: self._served_by(submission), seconds)
             return self._lease if self._served_by(submission) else None
@@ -47,42 +47,42 @@ class OneSlot:
             return self._lease
 
     def renew(self, lease: Any, *, instances: Any = (), claims: Any = ()) -> None:
-        """Keep the lease. Raises :class:`LeaseLostError` when a newer submission has it."""
+        """Renew the lease. Raises :class:`LeaseLostError` when a newer submission has it."""
         self._answer()
         held = self._lease
         if held is not None and held.submission > lease.submission:
             raise LeaseLostError(f"slot {lease.slot} is held by submission {held.submission}, which is newer")
 
     def release(self, lease: Any) -> None:
-        """Give the lease back; a newer one stays."""
+        """Release the lease, unless a newer one exists."""
         with self._changed:
             if self._lease is not None and self._lease.submission == lease.submission:
                 self._lease = None
                 self._changed.notify_all()
 
     def leases(self) -> dict[int, Lease]:
-        """The live leases by slot."""
+        """The live leases, by slot."""
         self._answer()
         return {} if self._lease is None else {self._lease.slot: self._lease}
 
     def assign(self, instance: str, knocked: int, workers: int) -> Assignment:
-        """The slot that the connector knocked at, or another one at ``elsewhere``."""
+        """Assign the instance to the slot that the connector connected to, or to another one at ``elsewhere``."""
         self._answer()
         return Assignment(knocked + 1, self.elsewhere) if self.elsewhere else Assignment(knocked, None)
 
     def unassign(self, lease: Any, instances: Any) -> None:
-        """Give instances back."""
+        """Remove assignments; does nothing here."""
         self._answer()
 
     def claim(self, lease: Any, streams: Iterable[int]) -> set[int]:
-        """All stream ids that are asked for: there is no other slot."""
+        """Claim all requested stream ids, because there is no other slot."""
         self._answer()
         return set(streams)
 
     def unclaim(self, lease: Any, streams: Any) -> None:
-        """Give stream ids back."""
+        """Release claims of stream ids; does nothing here."""
         self._answer()
 
     def _answer(self) -> None:
         if self.away:
-            raise RegistryError("the test has the registry not answer")
+            raise RegistryError("the test makes the registry unreachable")

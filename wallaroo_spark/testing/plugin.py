@@ -1,6 +1,6 @@
-"""Fixtures for pytest: put ``pytest_plugins = ["wallaroo_spark.testing.plugin"]`` into the ``conftest.py`` at the top.
+"""Fixtures for pytest: put ``pytest_plugins = ["wallaroo_spark.testing.plugin"]`` into the top-level ``conftest.py``.
 
-``local_receiver`` uses a fixture ``spark`` of yours: a session with two task slots or more.
+``local_receiver`` uses your fixture ``spark``: a session with at least two task slots.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A TCP proxy that does to connections what networks do: cut, reset, swallow, slow down, drip, stall.
+"""A TCP proxy that imitates network failures: cut, reset, swallow, slow down, drip, stall.
 
-It carries bytes and knows no protocol, so it stands in front of anything: a worker, a sink, Redis.
+It does not parse the bytes, so it can stand in front of any server: a worker, a sink, Redis.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from collections.abc import Callable
 from enum import StrEnum
 
 CHUNK = 16 * 1024
+"""Bytes that one read takes. A choice."""
 SLOW_BYTES = 4 * 1024
+"""Bytes that pass at a time with ``SLOW``; with ``SLOW_PAUSE`` that is at most 400 kB/s."""
 SLOW_PAUSE = 0.01
+"""Seconds between two such pieces."""
 
 
 class Trouble(StrEnum):
-    """How bytes are treated, in both directions unless it says otherwise."""
+    """Treatment of the bytes, in both directions unless stated otherwise."""
 
     NONE = "passed on"
     SWALLOW = "read and dropped: the connection is half open"
@@ -29,8 +32,9 @@ class Trouble(StrEnum):
 
 
 class Proxy:
-    """Listens on a loopback port of its own and connects to ``target``, in a thread with an event loop. A context
-    manager; its methods may be called from any thread, and have taken effect when they return.
+    """Listens on a loopback port of its own and connects to ``target``, in a thread with an event loop.
+
+    It is a context manager. Any thread may call its methods; their effect has happened when they return.
     """
 
     def __init__(self, target: tuple[str, int]) -> None:
@@ -44,9 +48,9 @@ class Proxy:
         self._changed = asyncio.Event()
         self.port = 0
         self.connections = 0
-        """Connections accepted so far."""
+        """Number of accepted connections."""
         self.swallowed = 0
-        """Bytes dropped so far."""
+        """Number of dropped bytes."""
 
     def __enter__(self) -> Proxy:
         self._thread.start()
@@ -61,11 +65,11 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """Where to connect to."""
+        """The address to connect to."""
         return f"127.0.0.1:{self.port}"
 
     def become(self, trouble: Trouble) -> None:
-        """Treat the bytes of all connections, those there are and those to come, in this way."""
+        """Treat the bytes of all present and future connections in this way."""
 
         async def change() -> None:
             self._trouble = trouble
@@ -75,7 +79,7 @@ class Proxy:
         self._do(change)
 
     def cut(self) -> None:
-        """Close all connections in good order, in the middle of whatever they carry."""
+        """Close all connections in order, possibly within a frame."""
         self._do(lambda: self._end(reset=False))
 
     def reset(self) -> None:
@@ -83,7 +87,7 @@ class Proxy:
         self._do(lambda: self._end(reset=True))
 
     def refuse(self) -> None:
-        """End all connections and accept no more, until :meth:`accept`."""
+        """End all connections and refuse new ones, until :meth:`accept`."""
 
         async def shut() -> None:
             assert self._server is not None
@@ -97,7 +101,7 @@ class Proxy:
         self._do(self._open)
 
     def lead_to(self, target: tuple[str, int]) -> None:
-        """Connect new connections to another target; those there are stay as they are."""
+        """Connect new connections to another target. Existing connections are not changed."""
         self._target = target
 
     def _do(self, work: Callable[[], object]) -> None:
@@ -121,7 +125,7 @@ class Proxy:
         for link in list(self._links):
             for writer in link:
                 if reset:
-                    # Lingering for no time at all makes the kernel say RST instead of FIN.
+                    # With SO_LINGER of zero seconds the kernel sends RST instead of FIN.
                     linger = struct.pack("ii", 1, 0)
                     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                     writer.transport.abort()
@@ -182,7 +186,7 @@ class Proxy:
                     await asyncio.sleep(SLOW_PAUSE)
                 case Trouble.DRIP:
                     piece, data = data[:1], data[1:]
-                    # One turn of the loop, so that the byte leaves before the next one joins it.
+                    # One pass of the loop, so that each byte is sent alone.
                     await asyncio.sleep(0)
                 case _:
                     piece, data = data, b""

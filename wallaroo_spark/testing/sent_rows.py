@@ -1,4 +1,4 @@
-"""Rows as a receiver's stream has them, made of what a producer would send; without a worker or a socket."""
+"""Rows of a receiver's stream, made from the messages of a producer, without a worker or a socket."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LONGEST_FRAME = 1 << 30
-"""Bytes of a message, tag included; a test has no peer to be protected from."""
+"""Limit in bytes of a frame. Larger than any test needs, because a test has no untrusted peer."""
 
 T = TypeVar("T")
 
@@ -45,13 +45,13 @@ def rows(
     stream_id: int | None = None,
     received_at: datetime | None = None,
 ) -> DataFrame:
-    """A DataFrame with the rows that these messages become, in their order; the arguments are those of ``send_many``.
+    """A DataFrame with the rows that these messages become, in order. The arguments are those of ``send_many``.
 
-    Text is sent as UTF-8. ``ids`` count from 1 unless they are given. Event times are nanoseconds since 1970 UTC or
-    aware datetimes. ``stream_id`` is what a connector derives from instance and stream, ``received_at`` the present.
-    The messages are encoded and decoded by the code that connectors and workers use.
+    Text is encoded as UTF-8. ``ids`` count from 1 unless given. Event times are nanoseconds since 1970 UTC or aware
+    datetimes. ``stream_id`` defaults to the id that a connector derives from instance and stream, ``received_at`` to
+    the current time. The messages are encoded and decoded by the code of connectors and workers.
 
-    Raises :class:`ConfigurationError` where ids, event times or keys are fewer or more than the payloads.
+    Raises :class:`ConfigurationError` when the numbers of ids, event times or keys differ from the number of payloads.
     """
     given = [payload.encode() if isinstance(payload, str) else payload for payload in payloads]
     columns = zip(
@@ -82,7 +82,7 @@ def _one_for_each(payloads: list[bytes], name: str, values: Iterable[T] | None) 
 
 
 def _decoded(frames: bytes, of: RowsOf) -> Iterator[pa.RecordBatch]:
-    """The rows of MESSAGE frames of one stream, as a worker makes them."""
+    """The rows of MESSAGE frames of one stream, decoded as by a worker."""
     buffer = FrameBuffer(LONGEST_FRAME)
     buffer.feed(frames)
     while (run := buffer.next(DRAFT_BE, DRAFT_BE.by_frame[Message].tag)) is not None:

@@ -1,7 +1,7 @@
-"""Bytes between two peers: over TCP, over TLS, and in memory for tests.
+"""Byte streams between two peers: over TCP, over TLS, and in memory for tests.
 
-Nothing here knows the protocol. A :class:`ByteStream` carries bytes in order, with back-pressure both ways, and is
-used in the same way over TCP, TLS and memory.
+No code in this package depends on the protocol. A :class:`ByteStream` carries bytes in order, with back-pressure in
+both directions, and has the same interface over TCP, TLS and memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Addresses as people write them: ``host:7100``, ``[::1]:7100``, and comma-separated lists of these."""
+"""Parsing and formatting of addresses: ``host:7100``, ``[::1]:7100``, and comma-separated lists of these."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _GREATEST_PORT = 65535
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """The host and port of one address; an IPv6 address stands in brackets, which are not part of the host.
+    """Parse one address to (host, port). An IPv6 address is written in brackets, which are not part of the host.
 
-    Raises :class:`ConfigurationError` with the text, its mistake, and how to write it.
+    Raises :class:`ConfigurationError` with the text, the mistake, and an example.
     """
     host, colon, port = text.strip().rpartition(":")
     if not colon:
@@ -30,18 +30,18 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_addresses(text: str) -> list[tuple[str, int]]:
-    """The addresses of a comma-separated list, in its order; empty entries are skipped.
+    """Parse a comma-separated list of addresses, in order. Empty entries are skipped.
 
-    Raises :class:`ConfigurationError` for an entry that cannot be read, or when there is none.
+    Raises :class:`ConfigurationError` for an entry that cannot be parsed, or when the list is empty.
     """
     addresses = [parse_address(entry) for entry in text.split(",") if entry.strip()]
     if not addresses:
-        raise _unreadable(text, "names no address")
+        raise _unreadable(text, "has no address")
     return addresses
 
 
 def format_address(host: str, port: int) -> str:
-    """The text that :func:`parse_address` reads back."""
+    """Format an address as :func:`parse_address` reads it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -1,4 +1,4 @@
-"""Which address others are told: as an option has it, with the number of the slot and the port filled in."""
+"""The address under which a slot is announced, made from an option's template, the slot's number and the port."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _FIELDS = ("slot", "port")
 
 
 def advertised(template: str, slot: int, port: int) -> str:
-    """The ``host:port`` for a slot whose listener is at ``port``, made from ``template``.
+    """The ``host:port`` of a slot whose listener has port ``port``, made from ``template``.
 
-    A template is a host name or address, or one with a port; ``{slot}`` and ``{port}`` in it are filled in. One that
-    names no port gets the listener's. Raises :class:`ConfigurationError` with the template's mistake.
+    A template is a host name or address, with or without a port; ``{slot}`` and ``{port}`` in it are replaced. Without
+    a port it gets the listener's. Raises :class:`ConfigurationError` with the template's mistake.
     """
     try:
         unknown = {field for _, field, _, _ in string.Formatter().parse(template) if field is not None} - {*_FIELDS}
         if unknown:
             raise ConfigurationError(
-                f"{template!r} has {{{min(unknown)}}}, and only {{slot}} and {{port}} are filled in; write for example "
+                f"{template!r} has {{{min(unknown)}}}, and only {{slot}} and {{port}} are replaced; write for example "
                 "worker-{slot}.example.com:{port}",
                 template=template,
             )
         text = template.format(slot=slot, port=port).strip()
     except ValueError as error:
         raise ConfigurationError(
-            f"{template!r} cannot be read: {error}; write for example worker-{{slot}}.example.com:{{port}}",
+            f"{template!r} cannot be parsed: {error}; write for example worker-{{slot}}.example.com:{{port}}",
             template=template,
         ) from None
     with contextlib.suppress(ValueError):

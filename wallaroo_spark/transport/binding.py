@@ -1,4 +1,4 @@
-"""Listening sockets: one port for every address of a host, both address families for no host at all."""
+"""Listening sockets: one port for every address of a host, and both address families for an empty host."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from wallaroo_spark.transport.address import format_address
 from wallaroo_spark.transport.failures import check_port, describe
 
 _BIND_TRIES = 10
+"""Attempts to find a port that is free on every address of a host. A choice; a collision is rare."""
 
 
 async def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Sockets bound to every address of ``host``, all on one port; one dual-stack socket for an empty host.
+    """Bind sockets to every address of ``host``, all on one port; one dual-stack socket for an empty host.
 
     Raises :class:`TransportError` with the address and the cause.
     """
@@ -39,7 +40,7 @@ async def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
         return _bind_each(targets)
     except (OSError, OverflowError) as error:
         raise TransportError(
-            f"cannot listen on {shown}: {describe(error)}; free the address, name another, or use port 0",
+            f"cannot listen on {shown}: {describe(error)}; free the address, use another one, or use port 0",
             address=shown,
             reason="bind",
         ) from error
@@ -64,7 +65,7 @@ def _bind_each(targets: Sequence[tuple[int, Any]]) -> list[socket.socket]:
             try:
                 sockets.append(_bound(family, (address[0], port, *address[2:])))
             except OSError as error:
-                # "localhost" may name ::1 on a machine that has no IPv6; the other address will do.
+                # "localhost" may resolve to ::1 on a machine without IPv6; then the other address suffices.
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
                 missing = error

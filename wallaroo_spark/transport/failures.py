@@ -1,4 +1,4 @@
-"""Errors of connections as sentences that name the peer, the cause and the way out."""
+"""Connection errors as sentences with the peer, the cause and the way out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wallaroo_spark.errors import TransportError
 
 
 def cut(peer: str, detail: str) -> TransportError:
-    """The error of a connection that ended other than by the peer's own close."""
+    """The error of a connection that ended without the peer's regular close."""
     return TransportError(f"connection to {peer} was cut: {detail}; connect again and resume", peer=peer, reason="cut")
 
 
@@ -23,13 +23,13 @@ def closed_here(peer: str) -> TransportError:
 
 
 def check_port(port: int) -> None:
-    """Raise OverflowError beyond 65535: name resolution would silently take the port modulo 65536."""
+    """Raise OverflowError above 65535, because name resolution would silently take the port modulo 65536."""
     if not 0 <= port <= 0xFFFF:
         raise OverflowError(f"port {port} is not in the range of 0 to 65535")
 
 
 def not_connected(peer: str, error: Exception, seconds: float) -> TransportError:
-    """The error of a connect that failed, or took longer than ``seconds``."""
+    """The error of an attempt to connect that failed, or exceeded ``seconds``."""
     if isinstance(error, ssl.SSLError | ssl.CertificateError):
         what, reason = f"TLS failed: {describe(error)}", "tls"
         way_out = "check the authority, the certificate's host name, and that both sides use TLS"
@@ -49,13 +49,13 @@ def not_connected(peer: str, error: Exception, seconds: float) -> TransportError
 
 
 def _error_numbers(error: Exception) -> set[int]:
-    """The error numbers behind a failed connect; asyncio joins those of several addresses into one text."""
+    """The error numbers of a failed attempt; asyncio puts those of several addresses into one text."""
     number = getattr(error, "errno", None)
     return {number} if number else {int(found) for found in re.findall(r"\[Errno (\d+)\]", str(error))}
 
 
 def describe(error: BaseException) -> str:
-    """The reason that an error of a socket or of TLS carries, in words and without its number."""
+    """The cause in a socket or TLS error, in words and without its number."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate was not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason:

@@ -1,4 +1,4 @@
-"""A linked pair of streams without a socket: each reads what the other writes. The test double of a connection."""
+"""A linked pair of streams without a socket, as the test double of a connection: each reads the other's writes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from wallaroo_spark.transport.failures import closed_here, cut
 
 
 def pair(high_water: int = HIGH_WATER) -> tuple[ByteStream, ByteStream]:
-    """Two streams, each the other's peer; ``drain`` waits while the other side has ``high_water`` bytes unread."""
+    """Two linked streams. ``drain`` waits while the other side has ``high_water`` bytes unread."""
     there, back = _Pipe(high_water), _Pipe(high_water)
     return _MemoryStream(there, back), _MemoryStream(back, there)
 
 
 class _Pipe:
-    """One direction: bytes that were written and are not read yet, and how it ended."""
+    """One direction: the written bytes that are not read yet, and its end."""
 
     def __init__(self, high_water: int) -> None:
         self.data = bytearray()
@@ -49,10 +49,10 @@ class _Pipe:
         self.settle()
 
     def settle(self) -> None:
-        """Wake the tasks that wait for the change."""
+        """Wake the tasks that wait for a change."""
         over = self.ended or self.failure is not None
-        _turn(self.readable, over or bool(self.data))
-        _turn(self.writable, over or len(self.data) < self.high_water)
+        _set_or_clear(self.readable, over or bool(self.data))
+        _set_or_clear(self.writable, over or len(self.data) < self.high_water)
 
 
 class _MemoryStream:
@@ -92,7 +92,7 @@ class _MemoryStream:
             return
         self._closed = True
         self._outgoing.end()
-        # What the peer still writes is read by nobody; its drain says so, as a socket's reset would.
+        # No task reads the peer's later bytes; its drain raises, as after a socket's reset.
         self._incoming.fail(cut(self.peer, "the other side has closed"))
 
     def abort(self) -> None:
@@ -101,7 +101,7 @@ class _MemoryStream:
         self._incoming.fail(failure)
 
 
-def _turn(event: asyncio.Event, on: bool) -> None:
+def _set_or_clear(event: asyncio.Event, on: bool) -> None:
     if on:
         event.set()
     else:

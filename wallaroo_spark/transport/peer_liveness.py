@@ -1,9 +1,9 @@
-"""Whether the host at the other end of a TCP connection still answers what it is sent.
+"""Detects a TCP peer whose host no longer acknowledges sent bytes.
 
-Keepalive asks only while no bytes are under way. While some are, TCP repeats them for a quarter of an hour. Linux's
-``TCP_USER_TIMEOUT`` ends that sooner, but it also ends a connection whose peer answers and does not read, as a worker
-does when its buffer is full, or a slow subscriber. So the state of the socket in the kernel is inspected instead.
-Source: ``docs/decisions/tcp-info.md``.
+Keepalive probes are sent only while no bytes are in flight. While some are, TCP retransmits them for a quarter of an
+hour. Linux's ``TCP_USER_TIMEOUT`` ends that sooner, but it also ends a connection whose peer acknowledges and does not
+read, as a worker with a full buffer or a slow subscriber does. So the kernel's state of the socket is inspected
+instead. Source: ``docs/decisions/tcp-info.md``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,21 @@ import sys
 from typing import Any, NamedTuple
 
 GONE_SECONDS = 60.0
-"""How long sent bytes may stay unanswered: as long as keepalive takes."""
+"""Seconds without an acknowledgement after which the peer counts as gone.
+
+Chosen equal to the time that keepalive takes: 30 seconds idle, then 3 probes 10 seconds apart.
+"""
 LOOK_SECONDS = 5.0
-"""Seconds between two inspections of a connection, while bytes are under way on it."""
+"""Seconds between two inspections of a connection with bytes in flight.
+
+A choice: it adds at most a twelfth to ``GONE_SECONDS``, and an inspection is one system call.
+"""
 
 _WORDS = struct.Struct("8B13I")
-"""The head of Linux' ``struct tcp_info``: the fourth byte counts unanswered probes of a closed window; the fifth number
-is of packets under way, the last one of milliseconds since an answer came.
+"""The head of Linux's ``struct tcp_info``.
+
+The fourth byte is the number of unanswered probes of a closed window; the fifth u32 is the number of packets in flight,
+the last u32 the milliseconds since the last acknowledgement.
 """
 
 
@@ -28,32 +36,32 @@ class TcpState(NamedTuple):
     """One inspection of a connection."""
 
     queued: int
-    """Bytes that the peer has not confirmed."""
+    """Bytes that the peer has not acknowledged."""
     unanswered: bool
-    """Whether packets are under way, or probes of a closed window are unanswered."""
+    """Whether packets are in flight, or probes of a closed window are unanswered."""
     last_answer: float
-    """Seconds since the peer's last answer."""
+    """Seconds since the peer's last acknowledgement."""
 
 
 class PeerLiveness:
-    """Judges the inspections of one connection over time; pure, with the clock as an argument."""
+    """Judges the inspections of one connection over time. Pure: the clock is an argument."""
 
     def __init__(self) -> None:
         self._since: float | None = None
 
     def gone(self, state: TcpState, now: float) -> bool:
-        """Whether the peer has answered nothing for :data:`GONE_SECONDS` while bytes were under way all the time."""
+        """Whether the peer has acknowledged nothing for :data:`GONE_SECONDS`, with bytes in flight all the time."""
         answered = self._since is not None and state.last_answer < now - self._since
         if not state.unanswered or answered:
             self._since = None
         elif self._since is None:
-            # The last answer may be hours old, if nothing was sent until now.
+            # The last acknowledgement may be hours old if no bytes were sent since, so the time counts from now.
             self._since = now
         return self._since is not None and now - self._since >= GONE_SECONDS
 
 
 def inspect(connection: Any) -> TcpState | None:
-    """Inspect a socket; None where the system does not tell, as on systems other than Linux."""
+    """Inspect a socket; None on systems that do not report this, which is all except Linux."""
     if sys.platform != "linux":
         return None
     # Other systems may not have these modules.

@@ -1,4 +1,4 @@
-"""Listening on a port that a predecessor still holds for a while."""
+"""Listening on a port that a predecessor still holds for some seconds."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from wallaroo_spark.transport.base import Handler, Listener
 from wallaroo_spark.transport.tcp import serve
 
 FREE_SECONDS = 15.0
-"""How long a port may still be held by a predecessor: a cancelled task's process lives on for some seconds."""
+"""Limit of the wait for a port that is in use, in seconds.
+
+A choice: the process of a cancelled Spark task lives on for some seconds.
+"""
 _PAUSE_SECONDS = 0.2
+"""Seconds between two attempts to bind the port. A choice."""
 
 
 async def serve_once_free(
     handler: Handler, host: str, port: int, *, tls: ssl.SSLContext | None = None, stopped: asyncio.Event
 ) -> Listener | None:
-    """Listen as :func:`serve` does, waiting for a port that is in use; None when ``stopped`` is set meanwhile.
+    """Listen as :func:`serve` does, and wait for a port that is in use; None when ``stopped`` is set meanwhile.
 
-    Raises :class:`ConfigurationError` when the port does not come free, and at once for any other error.
+    Raises :class:`ConfigurationError` when the port does not become free, and at once for any other error.
     """
     until = time.monotonic() + FREE_SECONDS
     while not stopped.is_set():

@@ -1,4 +1,4 @@
-"""Which address others reach this machine at, and whether anybody listens at one."""
+"""The address at which other machines reach this one, and whether a listener is at an address."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from wallaroo_spark.transport.address import parse_address
 from wallaroo_spark.transport.tcp import connect
 
 _PROBE_PAUSE = 0.5
+"""Seconds between the two probes of :func:`refuses`. A choice: a restarting listener is back by then."""
 _PROBE_SECONDS = 2.0
+"""Limit of one probe, in seconds. A choice."""
 _WILDCARDS = ("", "0.0.0.0", "::")
 
 
 def open_access_warning(who: str, host: str, cookie: str, authority: str = "") -> str:
-    """A warning that anyone who reaches ``who`` is let in, with the way out; empty if that is not so.
+    """A warning that ``who`` accepts every peer that can connect, with the way out; empty if that is not the case.
 
-    It is so if ``cookie`` is empty and no ``authority`` certifies peers, unless only this machine reaches ``host``.
+    It is the case if ``cookie`` is empty and no ``authority`` certifies peers, unless ``host`` is a loopback address.
     """
     if cookie or authority or _is_loopback(host):
         return ""
     return (
-        f"{who} let in everybody who reaches them: the cookie is empty, and they listen at "
-        f"{host if host not in _WILDCARDS else 'every interface'}; give a cookie, or ask for certificates by an "
+        f"{who} accept every peer that reaches them: the cookie is empty, and they listen at "
+        f"{host if host not in _WILDCARDS else 'every interface'}; set a cookie, or require certificates of an "
         "authority (tls.ca), or listen on loopback (host=127.0.0.1)"
     )
 
@@ -38,7 +40,7 @@ def _is_loopback(host: str) -> bool:
 
 
 async def refuses(address: str) -> bool:
-    """Whether nobody listens at an address: it refuses two connections, half a second apart."""
+    """Whether no listener is at an address: it refuses two connections in a row, ``_PROBE_PAUSE`` seconds apart."""
     host, port = parse_address(address)
     for pause in (_PROBE_PAUSE, 0.0):
         try:
@@ -54,13 +56,13 @@ async def refuses(address: str) -> bool:
 
 
 def reachable_host(bound: str, registry: str) -> str:
-    """The address others reach this machine at: the bound one, or, of a wildcard, the one that faces the registry."""
+    """The address at which others reach this machine: the bound one, or, for a wildcard, that towards the registry."""
     if bound not in _WILDCARDS:
         return bound
     target = urlsplit(registry).hostname or "192.0.2.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # Connecting a datagram socket sends nothing; it only picks the route.
+            # Connecting a datagram socket sends no packet; it only selects the route.
             probe.connect((target, 9))
             return str(probe.getsockname()[0])
         except OSError:

@@ -1,9 +1,9 @@
 """Streams over TCP and TLS, on asyncio.
 
-Both sides set TCP_NODELAY, because frames are small and answered at once, and keepalive, because a connector may be
-silent for hours and a peer that lost its power says nothing: it is noticed after about a minute. While bytes are under
-way to the peer, keepalive does not ask, and :mod:`.peer_liveness` notices it after the same time.
-Source: ``docs/decisions/one-receive-buffer.md``.
+Both sides set TCP_NODELAY, because frames are small and answered at once. They set keepalive, because a connector may
+send nothing for hours and a host that lost its power sends no close; it is detected after about a minute. While bytes
+are in flight, keepalive sends no probes, and :mod:`.peer_liveness` detects a lost host after the same time. Source:
+``docs/decisions/one-receive-buffer.md``.
 """
 
 from __future__ import annotations
@@ -26,27 +26,37 @@ from wallaroo_spark.transport.address import format_address
 from wallaroo_spark.transport.base import HIGH_WATER, READ_AT_MOST, ByteStream, Handler, Listener
 from wallaroo_spark.transport.binding import bind
 from wallaroo_spark.transport.failures import check_port, closed_here, cut, describe, not_connected
-from wallaroo_spark.transport.tls import names_in, said_goodbye
+from wallaroo_spark.transport.tls import names_in, received_close_notify
 
 _log = one_line(logging.getLogger(__name__))
 
 FLUSH_SECONDS = 5.0
-"""Longest that closing waits for queued bytes to leave, or for the TLS farewell."""
+"""Limit in seconds of the wait in :meth:`close` for queued bytes, and for the TLS close_notify. A choice."""
 
 LINGER_SECONDS = 1.0
-"""Longest that closing waits for the peer to close too, once everything is sent."""
+"""Limit in seconds of the wait in :meth:`close` for the peer's end, after all bytes were sent. A choice."""
 
 TLS_LINGER_SECONDS = 0.25
-"""The same under TLS, where the peer cannot be told meanwhile that this side has ended."""
+"""The same limit under TLS. Shorter, because asyncio's TLS cannot send its end and keep reading."""
 
 HANDSHAKE_SECONDS = 10.0
-"""Longest that an accepted connection may take over its TLS handshake."""
+"""Limit of the TLS handshake of an accepted connection, in seconds. A choice."""
 
-# The socket is not read while this much waits for read(); one more chunk may come on top.
 _READ_AHEAD = 64 * 1024
+"""The socket is not read while this many bytes wait for :meth:`read`; one more chunk can arrive on top.
+
+A choice: it bounds a connection's memory to this plus ``_CHUNK``.
+"""
 _CHUNK = 256 * 1024
-# TLS moves a write at once into the socket's buffer while that is below its mark; small pieces keep to the mark.
+"""Size in bytes of the receive buffer that all connections of a thread share.
+
+A choice: large, because it exists once for each thread, and each receive call costs a pass of the event loop.
+"""
 _TLS_PIECE = 64 * 1024
+"""Size in bytes of the pieces in which data is written to asyncio's TLS.
+
+TLS passes a whole write to the socket's buffer while that is below its mark, so small pieces keep close to the mark.
+"""
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
@@ -57,11 +67,11 @@ async def connect(
     tls: ssl.SSLContext | None = None,
     timeout: float,  # noqa: ASYNC109 -- the limit is part of the errors' text, so it is passed in, not wrapped around
 ) -> ByteStream:
-    """A stream to ``host:port``; ``timeout`` in seconds covers name resolution, TCP and the TLS handshake.
+    """Connect to ``host:port``. ``timeout`` in seconds covers name resolution, TCP and the TLS handshake.
 
-    With ``tls`` the certificate must be for ``host``. Raises :class:`TransportError` with the address, the
-    cause and the way out; its ``fields["reason"]`` is ``refused``, ``timeout``, ``unknown host``, ``tls``, ``cut``
-    or ``unreachable``.
+    With ``tls`` the certificate must be for ``host``. Raises :class:`TransportError` with the address, the cause and
+    the way out; its ``fields["reason"]`` is ``refused``, ``timeout``, ``unknown host``, ``tls``, ``cut`` or
+    ``unreachable``.
     """
     peer = format_address(host, port)
     loop = asyncio.get_running_loop()
@@ -91,9 +101,9 @@ async def serve(
 ) -> Listener:
     """Listen on ``host:port`` and run ``handler`` in a task of its own for every connection.
 
-    Port 0 takes any free port, the same one for every address of ``host``; an empty ``host`` is every interface, IPv4
-    and IPv6. ``handshake_timeout`` in seconds bounds the TLS handshake alone. A handler that raises is logged and ends
-    its own connection only. Raises :class:`TransportError` when the address cannot be bound.
+    Port 0 is any free port, the same for every address of ``host``; an empty ``host`` means every interface, IPv4 and
+    IPv6. ``handshake_timeout`` in seconds bounds only the TLS handshake. A handler that raises is logged and ends only
+    its own connection. Raises :class:`TransportError` when the address cannot be bound.
     """
     sockets = await bind(host, port, backlog)
     listener = _TcpListener(handler, tls, handshake_timeout, _socket_address(sockets[0]))
@@ -104,7 +114,7 @@ async def serve(
 
 
 def tune(connection: Any) -> None:
-    """Set no-delay and keepalive (idle 30 s, then 3 probes 10 s apart) as far as the platform has them."""
+    """Set no-delay and keepalive (30 s idle, then 3 probes 10 s apart), as far as the platform supports them."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
@@ -131,7 +141,8 @@ def _received() -> memoryview:
 class _TcpStream(asyncio.BufferedProtocol):
     """A :class:`ByteStream` over an asyncio transport, plain or TLS.
 
-    A chunk has exactly the bytes that came. ``on_connected`` is given by the listener, which starts its own work there.
+    A chunk has exactly the received bytes. The listener passes ``on_connected``, in which it starts to serve the
+    stream.
     """
 
     def __init__(self, peer: str = "", on_connected: Callable[[_TcpStream], None] | None = None) -> None:
@@ -161,7 +172,7 @@ class _TcpStream(asyncio.BufferedProtocol):
         self.peer = self.peer or _peer_name(transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
         with contextlib.suppress(OSError):
-            # A peer that is gone already is found out by the first read.
+            # The first read reports a peer that is gone already.
             tune(transport.get_extra_info("socket"))
         if self._on_connected:
             callback, self._on_connected = self._on_connected, None
@@ -180,12 +191,12 @@ class _TcpStream(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        if self._tls and not self._closing and not said_goodbye(self._transport.get_extra_info("ssl_object")):
-            detail = "the peer ended without the TLS farewell; it may have refused our certificate"
+        if self._tls and not self._closing and not received_close_notify(self._transport.get_extra_info("ssl_object")):
+            detail = "the peer ended without a TLS close_notify; it may have refused our certificate"
             self._failure = self._failure or cut(self.peer, detail)
         self._ended = True
         self._readable.set()
-        # Over plain TCP a peer may end its side and still listen to ours; TLS knows no such half.
+        # Over plain TCP a peer may end its side and still read ours; asyncio's TLS has no half-closed state.
         return not self._tls
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -254,7 +265,7 @@ class _TcpStream(asyncio.BufferedProtocol):
 
     @property
     def talks_to_itself(self) -> bool:
-        """Whether the connection leads to itself: no program listens at the port, and the system chose it as ours.
+        """Whether the connection leads to itself: no program listens at the port, and the system chose it as our own.
 
         This happens on one machine, with an ephemeral port, once in about 30,000 attempts. While the connection lasts,
         no program can listen at that port.
@@ -267,7 +278,7 @@ class _TcpStream(asyncio.BufferedProtocol):
         self._end(reset=True)
 
     async def secure(self, context: ssl.SSLContext, seconds: float) -> None:
-        """Go over to TLS as the accepting side. Raises OSError when the handshake fails or takes too long."""
+        """Change to TLS as the accepting side. Raises OSError when the handshake fails or exceeds ``seconds``."""
         loop = asyncio.get_running_loop()
         try:
             upgraded = await loop.start_tls(
@@ -276,25 +287,23 @@ class _TcpStream(asyncio.BufferedProtocol):
             if upgraded is None:
                 raise ConnectionAbortedError("the peer closed during the handshake")
         except BaseException as error:
-            # asyncio does not always report the loss of a connection that never got through its handshake.
+            # asyncio does not always report the loss of a connection whose handshake did not finish.
             self._transport.abort()
             self.connection_lost(error if isinstance(error, Exception) else None)
             raise
         self.connection_made(upgraded)
 
     def pause(self) -> None:
-        """Leave the socket unread, so that :meth:`secure` finds the whole handshake."""
+        """Stop reading the socket, so that :meth:`secure` receives the whole handshake."""
         self._transport.pause_reading()
 
     def _look(self) -> None:
-        """End the connection when its peer answers nothing any more; looks on while something is under way to it."""
+        """End the connection if its peer acknowledges nothing any more. Repeats while bytes are in flight."""
         seen = None if self._lost.is_set() else peer_liveness.inspect(self._transport.get_extra_info("socket"))
         if seen is None or self._liveness is None or not (seen.queued or self.queued):
             self._liveness = None
         elif self._liveness.gone(seen, asyncio.get_running_loop().time()):
-            detail = (
-                f"it has confirmed nothing of what was sent for {peer_liveness.GONE_SECONDS:g} s; its host may be gone"
-            )
+            detail = f"it has acknowledged no sent bytes for {peer_liveness.GONE_SECONDS:g} s; its host may be gone"
             self._failure = self._failure or cut(self.peer, detail)
             self._end(reset=True)
         else:
@@ -321,23 +330,23 @@ class _TcpStream(asyncio.BufferedProtocol):
         self._readable.set()
 
     async def _farewell(self) -> bool:
-        """Send the queued bytes and close so that the peer can read all of them; false when the peer did not read them.
+        """Send the queued bytes and close so that the peer can read all of them. Returns False when it did not read
+        them.
 
-        Closing a socket that has unread bytes resets the connection, and the reset can overtake the bytes that were
-        sent last: an ERROR frame would never be seen. So this side ends its half, and reads and drops bytes for a
-        while.
+        Closing a socket with unread bytes resets the connection, and the reset can overtake the bytes that were sent
+        last, such as an ERROR frame. So this side ends its half, and reads and drops bytes for a bounded time.
         """
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
                 if self.queued:
-                    # asyncio's TLS pauses at its mark, its TCP only beyond it.
+                    # asyncio's TLS pauses writing at its mark, its TCP only above the mark.
                     self._transport.set_write_buffer_limits(high=int(self._tls), low=0)
                 await self._writable.wait()
         except TimeoutError:
-            _log.debug("%s does not take what is queued for it", self.peer)
+            _log.debug("%s does not read the bytes that are queued for it", self.peer)
             return False
         if not self._tls and not self._lost.is_set():
-            # The peer's reset may have arrived already, with nobody told of it yet.
+            # The peer's reset may have arrived already without being reported.
             with contextlib.suppress(OSError):
                 self._transport.write_eof()
         with contextlib.suppress(TimeoutError):
@@ -361,19 +370,19 @@ class _TcpStream(asyncio.BufferedProtocol):
         if self._lost.is_set():
             return
         if reset:
-            # An orderly end would let the peer take what it got for the whole.
+            # After an orderly end the peer would take the received bytes for all bytes.
             with contextlib.suppress(OSError):
                 linger = self._transport.get_extra_info("socket")
                 linger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._transport.abort()
 
 
-# l_onoff and l_linger of SO_LINGER: drop what is queued and send a reset.
+# l_onoff and l_linger of SO_LINGER: drop the queued bytes and send a reset.
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class _TcpListener:
-    """The bound sockets, and a task for every connection that is being served."""
+    """The bound sockets, and a task for each connection."""
 
     def __init__(
         self, handler: Handler, tls: ssl.SSLContext | None, handshake_timeout: float, address: tuple[str, int]
@@ -391,7 +400,7 @@ class _TcpListener:
     async def close(self, wait_seconds: float = 5.0) -> None:
         for server in self.servers:
             server.close()
-        # A handler may close the listener that it runs under; it cannot wait for itself.
+        # A handler may close its own listener; its task cannot wait for itself.
         waiting = self._tasks - {asyncio.current_task()}
         if waiting:
             await asyncio.wait(waiting, timeout=wait_seconds)

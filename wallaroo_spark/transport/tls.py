@@ -1,4 +1,4 @@
-"""TLS contexts from PEM files, TLS 1.2 at least, with certificates verified on whichever side has an authority."""
+"""TLS contexts from PEM files. TLS 1.2 or newer; each side with an authority verifies its peer's certificate."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from wallaroo_spark.errors import ConfigurationError
 def server_context(certificate: str, key: str, ca: str = "") -> ssl.SSLContext:
     """A worker's context. With ``ca`` every peer must present a certificate of that authority.
 
-    All three are paths of PEM files; an empty ``key`` means that it is in the certificate's file. Raises
-    :class:`ConfigurationError` naming the file that cannot be used.
+    All three are paths of PEM files; with an empty ``key`` the key is in the certificate's file. Raises
+    :class:`ConfigurationError` with the path of the unusable file.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -25,10 +25,10 @@ def server_context(certificate: str, key: str, ca: str = "") -> ssl.SSLContext:
 
 
 def client_context(ca: str = "", certificate: str = "", key: str = "") -> ssl.SSLContext:
-    """A connector's context. It verifies the worker's certificate and host name, against ``ca`` or the system's store.
+    """A connector's context. It verifies the worker's certificate and host name with ``ca`` or the system's store.
 
-    ``certificate`` and ``key`` are presented when the worker asks for them. All are paths of PEM files. Raises
-    :class:`ConfigurationError` naming the file that cannot be used.
+    ``certificate`` and ``key`` are presented when the worker requests them. All are paths of PEM files. Raises
+    :class:`ConfigurationError` with the path of the unusable file.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -39,19 +39,20 @@ def client_context(ca: str = "", certificate: str = "", key: str = "") -> ssl.SS
     if certificate:
         _load_chain(context, certificate, key)
     elif key:
-        raise ConfigurationError(f"TLS key {key} has no certificate; name the certificate's file too", path=key)
+        raise ConfigurationError(f"TLS key {key} has no certificate; give the certificate's file too", path=key)
     return context
 
 
 def read_authority(ca: str) -> bytes:
-    """A PEM file of certificates, for a library that takes its bytes. Raises :class:`ConfigurationError` naming it."""
+    """Read a PEM file of certificates, for libraries that take its bytes. Raises :class:`ConfigurationError`."""
     _load_authority(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ca)
     return Path(ca).read_bytes()
 
 
 def read_pair(certificate: str, key: str) -> tuple[bytes, bytes]:
-    """A PEM certificate chain and its key, for a library that takes their bytes; the same files and errors as
-    :func:`server_context`.
+    """Read a PEM certificate chain and its key, for libraries that take their bytes.
+
+    The files and errors are those of :func:`server_context`.
     """
     server_context(certificate, key)
     return Path(certificate).read_bytes(), Path(key or certificate).read_bytes()
@@ -62,7 +63,7 @@ def _load_chain(context: ssl.SSLContext, certificate: str, key: str) -> None:
     if key:
         _readable("key", key)
     try:
-        # An empty password keeps OpenSSL from asking for one on a terminal that nobody watches.
+        # An empty password keeps OpenSSL from asking for one on the terminal.
         context.load_cert_chain(certificate, key or None, password="")
     except (ssl.SSLError, ValueError) as error:
         raise ConfigurationError(
@@ -84,7 +85,7 @@ def _load_authority(context: ssl.SSLContext, ca: str) -> None:
 
 def _readable(what: str, path: str) -> None:
     if not path:
-        raise ConfigurationError(f"TLS {what}: no file is named; give the path of a PEM file", path=path)
+        raise ConfigurationError(f"TLS {what}: the path is empty; give the path of a PEM file", path=path)
     try:
         with Path(path).open("rb"):
             pass
@@ -99,8 +100,8 @@ def _why(error: Exception) -> str:
     return str(reason).replace("_", " ").lower() if reason else str(error)
 
 
-def said_goodbye(tls: ssl.SSLObject) -> bool:
-    """Whether the peer ended the TLS session; a plain end of the TCP connection below may come from somebody else."""
+def received_close_notify(tls: ssl.SSLObject) -> bool:
+    """Whether the peer has ended the TLS session itself. An end of the TCP connection alone can be forged."""
     try:
         return not tls.read(1)
     except ssl.SSLZeroReturnError:
@@ -110,7 +111,7 @@ def said_goodbye(tls: ssl.SSLObject) -> bool:
 
 
 def names_in(certificate: Any) -> tuple[str, ...]:
-    """Common name first, then the alternative names, each once."""
+    """The common name, then the alternative names, without duplicates."""
     if not certificate:
         return ()
     subject = [value for group in certificate.get("subject", ()) for name, value in group if name == "commonName"]

@@ -1,1 +1,1 @@
-"""The worker: pure state, the buffer of uncommitted rows, the listener, the Flight server, ``run_worker``."""
+"""The worker: its pure state, the buffer of uncommitted rows, the listener, the Flight server and ``run_worker``."""

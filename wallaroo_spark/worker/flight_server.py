@@ -1,12 +1,13 @@
 """The worker's inner port: an Arrow Flight server for the reading tasks and the driver.
 
-Actions take and give JSON. Every call must carry the fleet's token; ``status`` also answers to the token for the status
-alone, which is in the registry for whoever may look. Where connectors speak TLS, so does this port, with
-the same certificate; it asks its callers for the token alone, also where connectors must show certificates: a token is
-what the driver and a reading task have, wherever Spark runs them. ``available`` waits until something changes,
-``plan`` says how far a batch may go, ``owes`` whether something is to be acknowledged still, ``rewind`` and
-``committed`` tell where the query stands, ``status`` and ``stop`` are what they say; ``do_get`` streams planned ranges.
-Source: ``docs/decisions/flight.md``; ``docs/architecture.md#the-picture``.
+Actions take and return JSON. Every call must carry the fleet's token. ``status`` and ``story`` also accept the status
+token, which any reader of the registry can see. Where connectors use TLS, so does this port, with the same certificate.
+It authenticates callers only by the token, even where connectors must present certificates, because a driver or a
+reading task has the token wherever Spark runs it.
+
+``available`` waits until the buffer changes, ``plan`` returns how far a batch may go, ``owes`` whether an
+acknowledgement is still due; ``rewind`` and ``committed`` report the query's position; ``stop`` ends the worker.
+``do_get`` streams planned ranges. Source: ``docs/decisions/flight.md``; ``docs/architecture.md#the-picture``.
 """
 
 from __future__ import annotations
@@ -39,38 +40,42 @@ log = one_line(logging.getLogger("wallaroo_spark.worker.flight"))
 
 T = TypeVar("T")
 _FOR_ONLOOKERS = ("status", "story")
-"""The actions that the token for the status alone is good for."""
+"""The actions that accept the status token."""
 _CALL_SECONDS = 30.0
+"""Limit of a call on the event loop, in seconds. A choice."""
 _MADE_SECONDS = 60.0
 _PATIENCE = 1.0
-"""How often a waiting read sends a heartbeat; its client takes a longer silence for the end of the connection."""
+"""Seconds between two heartbeats of a waiting read; its client takes a longer silence for a lost connection.
+
+A choice: a twentieth of the client's limit (``SILENCE_SECONDS``).
+"""
 
 
 class Served(Protocol):
-    """The worker of an inner port. Its state belongs to the thread of an event loop; calls come from other threads."""
+    """The worker of an inner port. Its state belongs to the thread of an event loop; calls arrive on other threads."""
 
     @property
     def reads(self) -> Reads | None:
-        """The waiting reads; present once the worker has its lease."""
+        """The waiting reads; None until the worker has its lease."""
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout: float) -> T:
         """Run a coroutine on the loop from another thread, and wait up to ``timeout`` seconds for it."""
 
     async def on_loop(self, work: Callable[[WorkerState], T]) -> T:
-        """Ask the state."""
+        """Call a function on the state."""
 
     async def apply(self, event: e.Event) -> None:
-        """Give the state an event."""
+        """Pass an event to the state."""
 
     async def request_stop(self, reason: str) -> None:
-        """Have the worker leave in good order."""
+        """Make the worker shut down in order."""
 
     def status(self) -> dict[str, Any]:
-        """The worker's status as JSON-ready values; on the loop's thread."""
+        """The worker's status as JSON-serializable values; on the loop's thread."""
 
 
 class _Onlooker(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no type information
-    """The mark of a caller that may see the status and nothing else."""
+    """Marks a call with the status token."""
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no type information
@@ -127,11 +132,11 @@ class InnerPort:
 
     @property
     def port(self) -> int:
-        """The port's number."""
+        """Number of the port."""
         return int(self._servers[0].port)
 
     def serve_locally(self, address: str) -> None:
-        """Listen for callers on this machine, who know the worker by ``address``; without a place they use TLS."""
+        """Listen for callers on this machine, who know the worker by ``address``. If that fails they use TLS."""
         path = local_socket(address, self._token) if self._local_too else None
         if path is None:
             return
@@ -154,7 +159,7 @@ def _sweep(folder: Path) -> None:
     """Remove the sockets of processes that were killed."""
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
-            # One that is being made may not listen yet.
+            # A socket that is being made may not listen yet.
             if time.time() - path.stat().st_mtime > _MADE_SECONDS and _nobody_listens(path):
                 path.unlink()
 
@@ -172,7 +177,7 @@ def _nobody_listens(path: Path) -> bool:
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no type information
-    """Answers the calls at one location; ``tls`` has Arrow's arguments for certificates."""
+    """Answers the calls at one location. ``tls`` are Arrow's arguments for certificates."""
 
     def __init__(self, worker: Served, location: str, token: str, **tls: Any) -> None:
         super().__init__(location, middleware={"token": _TokenCheck(token)}, **tls)
@@ -195,7 +200,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return [(name, "") for name in self._actions]
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
-        """Run one action; its result is one JSON text."""
+        """Run one action. Its result is one JSON text."""
         if action.type not in _FOR_ONLOOKERS and context.get_middleware("token") is not None:
             raise flight.FlightUnauthorizedError("this token is for the status alone; the action needs the fleet's")
         run = self._actions.get(action.type)
@@ -205,7 +210,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return iter([json.dumps(run(json.loads(body) if body else {})).encode()])
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """Stream planned ranges as they become complete; ranges still incomplete when the time is over are left out."""
+        """Stream planned ranges as they become complete. Ranges that are incomplete at the time limit are left out."""
         request = json.loads(ticket.ticket)
         ranges = {index: PlannedRange.from_json(planned) for index, planned in enumerate(request["ranges"])}
         return flight.GeneratorStream(STORED_SCHEMA, self._batches(context, ranges, request["wait"]))

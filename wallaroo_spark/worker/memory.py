@@ -1,8 +1,8 @@
-"""How a worker's process treats free memory: it will need it again at once.
+"""Keeps free memory in the worker's process.
 
-A worker receives as much as it hands out, for as long as it lives. With its defaults glibc soon gives free memory back,
-and the kernel clears every page that is taken again: half of the worker's CPU time went there. So free memory is kept,
-up to a limit. A worker's memory is bounded by its budget, not by how little it holds at the moment.
+A worker receives and sends the same number of bytes for as long as it runs. With its defaults glibc soon returns free
+memory to the kernel, which clears every page that is allocated again: half of the worker's CPU time was spent on that.
+So free memory is kept, up to a limit. A worker's memory is bounded by its budget, not by the bytes that it holds now.
 
 Source: ``docs/decisions/free-memory-is-kept.md``; ``docs/architecture.md#rules``, rule 6.
 """
@@ -14,16 +14,19 @@ import ctypes
 import pyarrow as pa
 
 KEEP_BYTES = 32 << 20
-"""With more free bytes than this at the top of the heap, glibc gives memory back."""
+"""glibc returns memory when more than this many bytes at the top of the heap are free.
+
+The figures are in ``docs/decisions/free-memory-is-kept.md``; this size is that of glibc's greatest mmap threshold.
+"""
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 _GLIBC_LARGEST_MMAP_THRESHOLD = 32 << 20
 
 
 def keep_memory() -> bool:
-    """Have free memory of this process kept; False where the allocators cannot be told so.
+    """Keep this process's free memory. Returns False where the allocators have no such setting.
 
-    Columns go to jemalloc: in glibc's heap, blocks of some megabytes that are freed in another order than they were
-    allocated leave holes, which made a process twice as large as its contents.
+    Columns are allocated by jemalloc: in glibc's heap, blocks of some megabytes that are freed in another order than
+    they were allocated leave holes, which made a process twice as large as its contents.
     """
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallopt") or not hasattr(library, "gnu_get_libc_version"):

@@ -1,4 +1,4 @@
-"""A worker's two ports, that of connectors and the inner one: their numbers, and the addresses that others are told."""
+"""A worker's two ports, for connectors and for the driver and tasks: their numbers and the announced addresses."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from wallaroo_spark.transport import ByteStream
 
 
 async def free_inner_port(options: Options, slot: int, stopped: asyncio.Event) -> int | None:
-    """The number of the slot's inner port (0: any) once a predecessor has freed it; None when told to stop.
+    """Return the slot's inner port (0: any) once a predecessor has freed it; None when ``stopped`` is set meanwhile.
 
-    Raises :class:`ConfigurationError` when it does not become free, or cannot be listened at.
+    Raises :class:`ConfigurationError` when it does not become free or cannot be bound.
     """
     if not options.inner_port:
         return 0
-    # Arrow says neither that a port is held nor what else is wrong, so it is listened at in vain first.
+    # Arrow's error does not say whether a port is in use, so a plain socket is bound to it first.
     port = options.inner_port + slot
     trial = await transport.serve_once_free(_turn_away, inner_host(options), port, stopped=stopped)
     if trial is None:
@@ -26,7 +26,7 @@ async def free_inner_port(options: Options, slot: int, stopped: asyncio.Event) -
 
 
 def warnings(options: Options) -> list[str]:
-    """Warnings about doors that let everybody in, as sentences."""
+    """Warnings about ports that accept every peer, as sentences."""
     cookie = resolve_secret(options.cookie)
     warning = transport.open_access_warning(
         f"receiver {options.receiver!r}: its workers", options.host, cookie, options.tls_ca
@@ -35,14 +35,13 @@ def warnings(options: Options) -> list[str]:
 
 
 def inner_host(options: Options) -> str:
-    """The address that the inner port is bound to."""
+    """The address to which the inner port is bound."""
     return options.inner_host or options.host
 
 
 def addresses(options: Options, slot: int, bound: tuple[str, int], inner_port: int) -> tuple[str, str]:
-    """The addresses that connectors, and that driver and tasks, are told of the slot.
-
-    ``bound`` is where its listener is.
+    """The announced addresses of the slot: for connectors, and for driver and tasks. ``bound`` is the listener's
+    address.
     """
     registry = resolve_secret(options.registry)
     host = options.advertise or transport.reachable_host(bound[0], registry)

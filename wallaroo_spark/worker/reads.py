@@ -16,16 +16,22 @@ from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.worker.buffer.buffer import Buffer, FoundRange
 
 LINGER_SECONDS = 2.0
-"""How long a range counts as waited for after a read has looked for it, because reads look repeatedly."""
+"""A range counts as waited for until this many seconds after the last look for it.
+
+A choice, because a read looks repeatedly.
+"""
 NEWS_SECONDS = 0.02
-"""The least time between two answers to :meth:`Reads.changed_since`."""
+"""Least seconds between two answers to :meth:`Reads.changed_since`.
+
+A choice: at most 50 answers a second, because each costs about as much as a batch of messages.
+"""
 
 
 class Reads:
-    """The reads and plans that wait for the buffer. ``want`` is told which ranges reads wait for, whenever that
-    changes.
+    """The reads and plans that wait for the buffer. ``want`` is called with the ranges that reads wait for when they
+    change.
 
-    ``later`` calls a function after some seconds, as ``call_later`` of an event loop does.
+    ``later`` calls a function after some seconds, as an event loop's ``call_later`` does.
     """
 
     def __init__(
@@ -40,7 +46,7 @@ class Reads:
         self._told_at = 0.0
 
     def close(self) -> None:
-        """The worker leaves: end every wait, now and from now on."""
+        """The worker shuts down: end every wait, now and from now on."""
         self._closed = True
         self.wake()
 
@@ -51,7 +57,7 @@ class Reads:
 
     async def changed_since(self, version: int, seconds: float) -> int:
         """Wait until the buffer's version differs from ``version``; returns it."""
-        # News that never ends is told of now and then, for each answer costs as much as a batch of messages.
+        # Continuous changes are reported at intervals, because each answer costs about as much as a batch of messages.
         until = time.monotonic() + seconds
         await asyncio.sleep(max(0.0, self._told_at + NEWS_SECONDS - time.monotonic()))
         while self._buffer.version == version and not self._closed and (left := until - time.monotonic()) > 0:
@@ -61,11 +67,11 @@ class Reads:
         return self._buffer.version
 
     async def find(self, ranges: Mapping[int, PlannedRange], seconds: float) -> dict[int, FoundRange]:
-        """The ranges that are held; waits until at least one is, or the time is over.
+        """Return the held ranges; waits until at least one is held, or ``seconds`` have passed.
 
-        Looking without waiting counts as waiting, too: a full worker has to make room for the range.
+        Looking without waiting counts as waiting, too, because a full worker must make room for the range.
 
-        Raises :class:`TransportError` once the worker is about to leave.
+        Raises :class:`TransportError` once the worker shuts down.
         """
         until = time.monotonic() + seconds
         if self._closed:

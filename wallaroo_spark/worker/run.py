@@ -1,4 +1,4 @@
-"""The function that a fleet job runs: a worker inside ``mapInPandas``, for as long as the receiver runs.
+"""The function of a fleet job: a worker inside ``mapInPandas``, for as long as the receiver runs.
 
 It runs in an executor's Python process, on one partition of one row. Source: ``docs/architecture.md#the-fleet``.
 """
@@ -28,9 +28,9 @@ class WorkerThread(ServiceThread):
 
 
 def run_worker(setup: WorkerSetup, registry: SlotRegistry, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    """Serve the slot, yielding empty frames as heartbeats; ends when the worker does."""
+    """Serve the slot. Yields empty frames as heartbeats, and ends with the worker."""
     if setup.keys is None:
-        # Deriving them takes 16 MiB once, which would be kept for as long as the worker lives.
+        # Deriving the keys allocates 16 MiB, which the process would keep for its lifetime.
         fleet_keys(setup.token)
     keep_memory()
     yield from serve(WorkerThread(setup, registry), rows)

@@ -33,24 +33,37 @@ log = one_line(logging.getLogger("wallaroo_spark.worker"))
 
 T = TypeVar("T")
 UNSENT_LIMIT = 4 << 20
-"""Most bytes that may wait for a peer that does not read; a peer past it is cut off."""
+"""Limit in bytes of the data that waits for a peer that does not read; above it the peer is cut off.
+
+A choice: the default limit of a frame, and far more than the ACKs of one commit. It bounds memory.
+"""
 TICK_SECONDS = 0.25
+"""Seconds between two Ticks. A choice: timeouts are exact to a quarter of a second."""
 LOT_SECONDS = 0.01
+"""Bytes that arrive within this many seconds are handled together, because a pass has a fixed cost.
+
+Measured in ``docs/decisions/runs.md``: 10 ms and 2 MiB in place of 5 ms and 1 MiB.
+"""
 LOT_BYTES = 2 << 20
-"""Bytes that arrive within this time are handled together, or sooner when there are many: a pass has a fixed price."""
+"""Received bytes that are handled at once, before ``LOT_SECONDS`` have passed; see there."""
 STOP_SECONDS = 3.0
+"""Limit in seconds of the wait for connections at the end. A choice."""
 
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What the driver ships to a worker. It is pickled; ``token`` is the fleet's secret for the Flight port."""
+    """The settings that the driver ships to a worker. It is pickled."""
 
     options: Options
+    """The receiver's options, with resolved secrets."""
     slot: int
+    """The slot to serve."""
     submission: int
+    """Number of the Spark job that runs the worker."""
     token: str = field(repr=False)
+    """The fleet's secret for the Flight port."""
     keys: FleetKeys | None = field(default=None, repr=False)
-    """The fleet's keys, so that the worker need not derive them; None where it does."""
+    """The fleet's keys, so that the worker need not derive them; None: it derives them."""
 
 
 @dataclass(slots=True)
@@ -61,7 +74,7 @@ class _ConnectorPeer:
 
 
 class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
-    """One worker, from taking the slot's lease to giving it back."""
+    """One worker, from acquiring the slot's lease to releasing it."""
 
     def __init__(self, setup: WorkerSetup, registry: SlotRegistry, holder: str) -> None:
         slot, seconds = setup.slot, setup.options.lease_seconds
@@ -81,7 +94,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         origin = Origin(self.setup.slot, self._tenancy.current.generation)
         state = self.state = WorkerState(options, origin, resolve_secret(options.cookie))
         self.reads = Reads(state.buffer, lambda ranges: self.handle(e.Wanted(ranges)), self._later)
-        # A port may be held for longer than the lease lasts.
+        # A predecessor may hold the port for longer than the lease lasts, so the lease is renewed meanwhile.
         self._spawn(
             self._renew(
                 options.lease_seconds / 3,
@@ -111,7 +124,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             await self._farewell(listener, STOP_SECONDS, self._tell_all_to_go)
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout: float) -> T:
-        """Run something on the loop from another thread, and wait for it."""
+        """Run a coroutine on the loop from another thread, and wait for it."""
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)
 
@@ -123,12 +136,12 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         return InnerPort(self, host, setup.token, setup.keys, self._inner_pair(), port)
 
     def _inner_pair(self) -> tuple[bytes, bytes] | None:
-        """The certificate that the inner port presents: the one that connectors see; None when they see none."""
+        """The certificate of the inner port: that of the connectors' port; None without one."""
         options = self.options
         return transport.read_pair(options.tls_certificate, options.tls_key) if options.tls_certificate else None
 
     async def _publish(self, listener: Listener, flight: InnerPort) -> None:
-        """Write the addresses to the registry; a lease that was lost meanwhile ends the worker."""
+        """Write the addresses to the registry. A lease that was lost meanwhile ends the worker."""
         connect, inner = ports.addresses(self.options, self.setup.slot, listener.address, flight.port)
         flight.serve_locally(inner)
         if await self._take_lease(connect, inner):
@@ -158,7 +171,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             self.handle(e.Disconnected(session, reason))
 
     def _gather(self, session: int, data: bytes) -> None:
-        """A peer has sent bytes; they are handled together with those of others that arrive at about the same time."""
+        """A peer has sent bytes. They are handled together with those of others that arrive at about the same time."""
         assert self._loop is not None
         if not self._arrived:
             self._later(LOT_SECONDS, self._take_in)
@@ -173,9 +186,10 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             self.handle(e.Received(tuple(arrived), time.time_ns() // 1000))
 
     def handle(self, event: e.Event) -> None:
-        """Give the state an event and carry out its instructions; on the loop's thread.
+        """Pass an event to the state and carry out its instructions; on the loop's thread.
 
-        An error that costs more than some sessions ends the worker, because an event loop has no caller to raise it to.
+        An error that affects more than some sessions ends the worker, because an event loop has no caller to raise it
+        to.
         """
         if self._failure is None:
             self._guarded(self._handle, event)
@@ -186,7 +200,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             self._carry_out_for_its_session(instruction)
 
     def _carry_out_for_its_session(self, instruction: e.Instruction) -> None:
-        """Carry out an instruction; an error in it costs its session and no other."""
+        """Carry out an instruction. An error ends its session and no other."""
         try:
             carry_out(instruction, self)
         except Exception:
@@ -194,7 +208,9 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             peer = self._peers.get(session) if session is not None else None
             if peer is None:
                 raise
-            log.exception("slot %d: the connection to %s is cut: telling it failed", self.setup.slot, peer.stream.peer)
+            log.exception(
+                "slot %d: the connection to %s is cut: an instruction for it failed", self.setup.slot, peer.stream.peer
+            )
             peer.stream.abort()
 
     def ask_assignment(self, ask: e.AskAssignment) -> None:
@@ -225,12 +241,12 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             self.reads.wake()
 
     def _later(self, seconds: float, work: Callable[..., None], *args: Any) -> None:
-        """Call a function after some seconds. The event loop itself would log an error in it, and go on."""
+        """Call a function after some seconds. The event loop alone would only log its error and continue."""
         assert self._loop is not None
         self._loop.call_later(seconds, self._guarded, work, *args)
 
     def _guarded(self, work: Callable[..., None], *args: Any) -> None:
-        """Call a function that has no caller to raise an error to: an error ends the worker."""
+        """Call a function that has no caller to raise an error to. An error ends the worker."""
         try:
             work(*args)
         except BaseException as error:
@@ -276,7 +292,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         try:
             await stream.close()
         except Exception:
-            # What goes wrong with one connection must not end the worker, as an error in its other tasks does.
+            # A failure of one connection must not end the worker, as an error in its other tasks does.
             log.exception("slot %d: closing the connection to %s failed", self.setup.slot, stream.peer)
             stream.abort()
 
@@ -302,7 +318,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             self.handle(e.Claimed(ask.connection, ask.streams, granted))
 
     def _unanswered(self, session: int, error: Exception, streams: tuple[int, ...] = ()) -> None:
-        """The registry has failed: tell the session; only a lost lease ends more than that."""
+        """The registry has failed: pass that to the session. Only a lost lease ends more than one session."""
         if not isinstance(error, RegistryError):
             log.error("slot %d: asking the registry failed", self.setup.slot, exc_info=error)
         self.handle(e.RegistryFailed(session, str(error), streams))
@@ -310,7 +326,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             self.stop(error.message)
 
     def _renewed(self, lost: frozenset[int]) -> None:
-        """The lease was renewed; these claims are another slot's by now."""
+        """The lease was renewed; other slots have the claims in ``lost``."""
         if lost:
             self.handle(e.ClaimsLost(lost))
 
@@ -320,13 +336,13 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             self.handle(e.Tick(time.monotonic()))
 
     async def on_loop(self, work: Callable[[WorkerState], T]) -> T:
-        """Ask the state from the Flight server."""
+        """Call a function on the state, for the Flight server."""
         assert self.state is not None
         self._must_be_sound()
         return work(self.state)
 
     async def apply(self, event: e.Event) -> None:
-        """Give the state an event from the Flight server."""
+        """Pass an event to the state, for the Flight server."""
         self.handle(event)
         self._must_be_sound()
 
@@ -335,11 +351,11 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             raise TransportError(f"the worker ends by an error of this program: {self._failure!r}")
 
     async def request_stop(self, reason: str) -> None:
-        """:meth:`stop` for the Flight server's threads."""
+        """:meth:`stop`, for the Flight server's threads."""
         self.stop(reason)
 
     def status(self) -> dict[str, Any]:
-        """The state's status with what the shell knows; on the loop's thread."""
+        """The state's status and the shell's own values; on the loop's thread."""
         assert self.state is not None
         return {
             **self.state.status(),

@@ -1,7 +1,7 @@
-"""A slot as its worker holds it: the lease, the instances that are assigned to it, and the stream ids it has claimed.
+"""A worker's tenancy of its slot: the lease, the assigned instances and the claimed stream ids.
 
-``wallaroo_spark.registry.Registry`` has the shape of :class:`SlotRegistry`; the worker does not import it.
-Source: ``docs/architecture.md#rules``, rules 4 and 5.
+:class:`~wallaroo_spark.registry.Registry` implements :class:`SlotRegistry`; the worker does not import it. Source:
+``docs/architecture.md#rules``, rules 4 and 5.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from wallaroo_spark.slots.tenancy import LeaseRegistry, Tenancy
 
 
 class SlotRegistry(LeaseRegistry, Protocol):
-    """The questions that a worker asks the registry it is handed; see ``wallaroo_spark.registry.Registry``."""
+    """The calls of a worker to its registry; see :class:`~wallaroo_spark.registry.Registry`."""
 
     def renew(self, lease: Any, *, instances: Any = (), claims: Any = ()) -> None:
-        """Keep the lease."""
+        """Renew the lease."""
 
     def assign(self, instance: str, knocked: int, workers: int) -> Any:
-        """The slot an instance belongs to."""
+        """The slot of an instance."""
 
     def unassign(self, lease: Any, instances: Any) -> None:
-        """Give instances back."""
+        """Release assignments of instances."""
 
     def claim(self, lease: Any, streams: Any) -> set[int]:
-        """Stream ids for this slot."""
+        """Claim stream ids for this slot."""
 
     def unclaim(self, lease: Any, streams: Any) -> None:
-        """Give stream ids back."""
+        """Release claims of stream ids."""
 
 
 class Guests(Protocol):
@@ -62,7 +62,9 @@ class SlotTenancy(Tenancy):
         self._none_leaving.set()
 
     async def renew(self, guests: Guests, claims: Callable[[], set[int]]) -> frozenset[int]:
-        """Keep the lease, and put back what an emptied Redis has forgotten; the claims that another slot has by now."""
+        """Renew the lease, and restore entries that an emptied Redis has lost. Returns claims that another slot has
+        now.
+        """
         instances = guests.instances()
         await self.ask(functools.partial(self._registry.renew, self.current, instances=instances))
         # Some may have been given back meanwhile, and are this slot's again by the renewal.
@@ -74,12 +76,12 @@ class SlotTenancy(Tenancy):
             return frozenset(wanted - await self.ask(ask)) if wanted else frozenset()
 
     async def assign(self, instance: str, workers: int) -> Any:
-        """The slot of an instance that knocks here, and where it is served."""
+        """The slot of an instance that connects here, and the address at which the slot is served."""
         await self._none_leaving.wait()
         return await asyncio.to_thread(self._registry.assign, instance, self._slot, workers)
 
     async def unassign(self, instances: tuple[str, ...], guests: Guests) -> None:
-        """Give instances back, unless they are here again; later, when the registry does not answer now."""
+        """Release instances, unless they have reconnected; with a later renewal when the registry is unreachable."""
         await self._none_leaving.wait()
         back = set(instances) & set(guests.instances())
         self._none_leaving.clear()
@@ -92,7 +94,7 @@ class SlotTenancy(Tenancy):
             self._none_leaving.set()
 
     async def claim(self, streams: tuple[int, ...]) -> frozenset[int]:
-        """Claim stream ids; those that are the slot's now."""
+        """Claim stream ids. Returns those that this slot has now."""
         async with self._claiming:
             self._doubtful.update(streams)
             granted = frozenset(await asyncio.to_thread(self._registry.claim, self.current, streams))
@@ -100,7 +102,7 @@ class SlotTenancy(Tenancy):
             return granted
 
     async def unclaim(self, streams: tuple[int, ...]) -> None:
-        """Give stream ids back; with the next renewal, when the registry does not answer now."""
+        """Release claims of stream ids; with the next renewal when the registry does not answer now."""
         async with self._claiming:
             self._doubtful.update(streams)
             with contextlib.suppress(RegistryError):

@@ -1,1 +1,1 @@
-"""The rows that a worker holds: those of each stream that are not committed."""
+"""The uncommitted rows of a worker, by stream."""

@@ -1,8 +1,8 @@
-"""Turns the bytes of sessions into rows in the buffer: bytes, frames, columns, and the streams that they belong to.
+"""Processes the bytes of sessions: bytes to frames, frames to columns, columns to rows of streams in the buffer.
 
-Bytes of several sessions that arrived at about the same time are decoded in one pass. Each session is still handled by
-itself: bad input, or an error of this program, costs the session that caused it and no other. An error that belongs to
-no single session costs all of them: frames that were already taken may be lost, and have to be sent again.
+Bytes of several sessions that arrived at about the same time are decoded in one pass. Each session is still handled
+separately: bad input, or an error of this program, ends the session that caused it and no other. An error that belongs
+to no single session ends all of them: frames that were already processed may be lost, and must be resent.
 
 Source: ``docs/architecture.md#rules``, rule 7; ``docs/protocol.md#session-states`` and
 ``docs/protocol.md#stream-states``; ``docs/decisions/runs.md``.
@@ -35,7 +35,7 @@ from wallaroo_spark.worker.machine.pressure.gates import Gates
 from wallaroo_spark.worker.machine.streams import Streams
 
 LONGEST_HELLO = 5 + 4 * (2 + 0xFFFF)
-"""The longest HELLO: its four fields are as long as they can be."""
+"""Size of the longest HELLO in bytes: four fields of the greatest length, with length field and tag."""
 Run = tuple[Connection, MessageRun]
 Found = tuple[list[Connection], Decoded, list[RunRows]]
 P = ParamSpec("P")
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Arrivals:
-    """Handles the bytes that peers send."""
+    """Processes the bytes of peers."""
 
     def __init__(self, connections: Connections, gates: Gates, handshake: Handshake, streams: Streams) -> None:
         self._connections = connections
@@ -79,7 +79,7 @@ class Arrivals:
                 self._guarded(connection, self._settle, connection)
 
     def _guarded(self, connection: Connection, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | None:
-        """Call a function for a session, which ends if the call fails; None then."""
+        """Call a function for a session. If the call fails, the session ends and the result is None."""
         try:
             return work(*args, **options)
         except RemoteProtocolError as error:
@@ -94,7 +94,7 @@ class Arrivals:
         self._connections.heard(connection)
         connection.protocol.receive(data)
         if connection.phase in BEFORE_OK and connection.protocol.pending > LONGEST_HELLO:
-            # Nobody who has not been told OK gets more memory than a HELLO takes.
+            # A peer that was not sent OK gets no more memory than a HELLO takes.
             reason = (
                 f"{connection.protocol.pending} bytes came without a whole HELLO; none is longer than {LONGEST_HELLO}"
             )
@@ -127,7 +127,7 @@ class Arrivals:
             lots = [part.lot for rows in by_run for part in rows.parts[:1]]
             held = self._buffer.hold(lots[0]) if lots else None
             for connection, rows in zip(connections, by_run, strict=True):
-                # What another session has sent may have ended this one.
+                # Bytes of another session may have ended this one.
                 if connection.phase is ConnectionPhase.STREAMING:
                     self._guarded(connection, self._admit, connection, rows, decoded.error, held, received_at)
             if held is not None:
@@ -142,7 +142,7 @@ class Arrivals:
                 for indices, decoded in decode_runs([run for _, run in runs], event_time_unit=unit)
             ]
         except Exception:
-            # Once more, to see whose messages they are that this program fails on.
+            # Decode again, run by run, to find the session whose messages this program fails on.
             found = (self._guarded(connection, self._decoded_alone, connection, run) for connection, run in runs)
             return [one for one in found if one is not None]
 
@@ -181,7 +181,7 @@ class Arrivals:
             raise admission.error
 
     def _end(self, connection: Connection, stream: HeldStream) -> None:
-        """A stream has ended; when all of it is committed already, acknowledge it again: the connector waits."""
+        """A stream has ended. If all of it is committed already, acknowledge it again, because the connector waits."""
         if stream.broken_off:
             return
         self._buffer.end(stream)
@@ -191,7 +191,7 @@ class Arrivals:
         self._connections.tidy(stream)
 
     def _settle(self, connection: Connection) -> None:
-        """Tell the session its credits and references, and decide whether it is read, after all its frames."""
+        """After all frames of a session: send its credits and references, and decide whether its socket is read."""
         self._streams.ask(connection)
         self._gates.tell(connection, connection.untold & connection.streams)
         self._gates.regulate(connection)

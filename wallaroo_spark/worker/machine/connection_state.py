@@ -1,4 +1,4 @@
-"""A connection as the worker's state knows it."""
+"""The state of one connection on the worker's side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wallaroo_spark.references import StreamKey
 
 
 class ConnectionPhase(StrEnum):
-    """The phase of a connection on the worker's side; the protocol's own state is in its session."""
+    """The phase of a connection on the worker's side. The protocol's own state is in its session."""
 
     GREETING = "greeting"
     PARKED = "parked"
@@ -24,43 +24,51 @@ BEFORE_OK = (ConnectionPhase.GREETING, ConnectionPhase.PARKED, ConnectionPhase.A
 
 @dataclass(slots=True)
 class Connection:
-    """One connection. ``deadline`` (monotonic seconds) is when the current phase has lasted too long.
-
-    ``last_at`` is when it last sent anything, in microseconds since 1970 UTC, and ``heard_at`` the same in monotonic
-    seconds. ``names`` are those of its verified certificate. ``streams`` are those it sends, ended ones for as long as
-    something of them is held; ``open`` are those that it has not ended. ``asked`` are the NOTIFYs
-    that wait for the registry, ``to_ask`` those of them that it has not been asked about yet. ``untold`` are the
-    streams whose committed reference it is told once it has repeated what it sent before. ``unfinished`` are the bytes
-    of a frame that has not come to its end, and ``turn`` (monotonic seconds) is by when it must have where the session
-    is read although the worker is full; None where it is read as all others are. ``early`` are bytes before OK.
-    """
+    """One connection of a peer."""
 
     number: int
+    """Number of the connection in this worker."""
     peer: str
+    """The peer as ``host:port``."""
     protocol: WorkerSession
+    """The protocol's session."""
     deadline: float | None
+    """End of the current phase in monotonic seconds; None without a limit."""
     names: tuple[str, ...] = ()
+    """Names in its verified certificate."""
     phase: ConnectionPhase = ConnectionPhase.GREETING
+    """The phase."""
     paused: bool = False
+    """Whether its socket is not read for now."""
     last_at: int = 0
+    """Time of the last received bytes, in microseconds since 1970 UTC."""
     heard_at: float = 0.0
+    """Time of the last received bytes, in monotonic seconds."""
     streams: set[StreamKey] = field(default_factory=set)
+    """The streams that it sends. Ended streams stay for as long as rows of them are held."""
     open: set[StreamKey] = field(default_factory=set)
+    """The streams that it has not ended."""
     asked: dict[int, Notify] = field(default_factory=dict)
+    """NOTIFYs that wait for the registry's answer, by stream id."""
     to_ask: list[int] = field(default_factory=list)
+    """Stream ids of those NOTIFYs for which the registry was not asked yet."""
     untold: set[StreamKey] = field(default_factory=set)
+    """Streams that are acknowledged only after the session has repeated the messages that it sent before."""
     unfinished: int = 0
+    """Received bytes of an incomplete frame."""
     early: int = 0
+    """Received bytes before OK."""
     turn: float | None = None
+    """Limit in monotonic seconds for completing its frame, while it is read although the worker is full; else None."""
 
     @property
     def instance(self) -> str:
-        """The connector instance, empty before HELLO."""
+        """Name of the connector instance; empty before HELLO."""
         return self.protocol.hello.instance if self.protocol.hello else ""
 
     @property
     def revision(self) -> Revision:
-        """The revision of the session; HELLO has been received."""
+        """The revision of the session; only after HELLO."""
         assert self.protocol.revision is not None
         return self.protocol.revision
 

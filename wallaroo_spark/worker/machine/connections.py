@@ -1,7 +1,6 @@
-"""The connections of a worker: how they begin, what they are told, and how they end.
+"""The connections of a worker: their beginning, the frames that all of them can receive, and their end.
 
-The other parts of the worker's state are built on this one. Their instructions are
-gathered in ``out``.
+The other parts of the worker's state are built on this one. Their instructions are collected in ``out``.
 
 Source: ``docs/protocol.md#session-states`` and ``docs/protocol.md#rewinding``.
 """
@@ -24,19 +23,25 @@ from wallaroo_spark.worker.machine.connection_state import BEFORE_OK, Connection
 from wallaroo_spark.worker.machine.pressure.flow import FlowControl
 
 LEAVING_SECONDS = 5.0
-"""How long a peer has to close after RESTART or ERROR."""
+"""Seconds that a peer has to close its side after RESTART or ERROR. A choice; it bounds the sockets of old sessions."""
 LEAST_EARLY, EARLY_PART = 1 << 20, 16
-"""The most bytes that all peers without OK may have sent, in bytes and as a part of the budget."""
+"""Limit of the buffered bytes of all peers without OK: the greater of these bytes and this part of the budget.
+
+A choice: it bounds the memory of unauthenticated peers. The longest HELLO has a quarter of a MiB.
+"""
 ACTIVE_SECONDS = 1.0
-"""How long a session counts as active after it has sent something."""
+"""A session counts as active for this many seconds after its last bytes.
+
+A choice: longer than the pauses of a sender that waits for credits, short enough to follow a change of load.
+"""
 
 
 class Connections:
-    """Who is connected, and what all parts of the state share: buffer, claims, counts and instructions.
+    """The connections, and the data that all parts of the state share: buffer, claims, counts and instructions.
 
-    ``clients`` are all connections, ``serving`` those that have said a good HELLO and have not ended, and ``streaming``
-    those of them that have been told OK. ``senders`` are the streaming ones that have an instance for themselves, by
-    its name: sessions in a draft. ``assigned`` are the instances that the registry has as this slot's because of us.
+    ``clients`` are all connections. ``serving`` are those with an accepted HELLO that have not ended, and ``streaming``
+    those of them that were sent OK. ``senders`` maps an instance to its only streaming session, in the drafts.
+    ``assigned`` are the instances that the registry assigns to this slot because of this worker.
     """
 
     def __init__(self, options: Options, origin: Origin, cookie: str) -> None:
@@ -59,7 +64,7 @@ class Connections:
         self.now = 0.0
 
     def connected(self, event: e.Connected) -> None:
-        """A peer has connected; it has the handshake timeout to say HELLO."""
+        """A peer has connected. It must send HELLO within the handshake timeout."""
         self.now = event.now
         protocol = WorkerSession(
             version=self.options.version,
@@ -77,7 +82,7 @@ class Connections:
             )
 
     def disconnected(self, event: e.Disconnected) -> None:
-        """The connection is gone; either side may have ended it."""
+        """The connection has ended; either side may have ended it."""
         connection = self.by_number.get(event.connection)
         if connection is None:
             return
@@ -94,20 +99,20 @@ class Connections:
         del self.by_number[event.connection]
 
     def stuck(self, event: e.Stuck) -> None:
-        """A peer does not read the bytes that are sent to it."""
+        """A peer does not read its bytes."""
         connection = self.by_number.get(event.connection)
         if connection is not None:
             reason = f"does not read: {event.queued} bytes wait for it"
             self.fault(connection, broken(Fault.PEER_NEVER_READS, reason), at_once=True)
 
     def give_up(self, connections: Iterable[int], error: Exception) -> None:
-        """An error of this program while these sessions were being served: it ends all of them, and no other.
+        """End these sessions after an error of this program, and no other session.
 
-        Their messages may be lost, so they must send them again; parts of the state that were half changed are put in
-        order. An error in this method is for the caller to handle, and then the state may be wrong.
+        Their messages may be lost, so they must resend them. Parts of the state that were half changed are made
+        consistent. When this method raises, the state may be wrong, and the caller must end the worker.
         """
         self.counts["internal-errors"] += 1
-        # The error may also have come while another session, of which the event was not, was let go.
+        # The error may also have been raised while another session than those of the event was released.
         leaving = (one for one in self.by_number.values() if one.phase is ConnectionPhase.LEAVING)
         half_gone = [one.number for one in leaving if one.deadline is None]
         cut_off = list(dict.fromkeys([*connections, *half_gone]))
@@ -125,13 +130,13 @@ class Connections:
             elif connection.deadline is None:
                 self.leave(connection, at_once=True)
             else:
-                # The error may have come while it was let go.
+                # The error may have been raised while it was released.
                 self._let_go(connection)
         for stream in [stream for stream in self.buffer.streams.values() if stream.owner is None]:
             self.tidy(stream)
 
     def _put_in_order(self, connections: Iterable[int]) -> None:
-        """Make the parts of the state agree again after an error between them."""
+        """Make the parts of the state consistent again after an error between them."""
         connections = self.by_number
         self.buffer.unfinished = sum(connection.unfinished for connection in connections.values())
         self.early = sum(connection.early for connection in connections.values())
@@ -140,7 +145,7 @@ class Connections:
                 connections[stream.owner].streams.add(stream.key)
         mine = [connections[number] for number in connections if number in connections]
         owned = {key: None for connection in mine for key in connection.streams}
-        # A stream that a session was about to take over is nobody's yet.
+        # A stream that a session was about to take over has no owner yet.
         nobodys = {key: None for key, stream in self.buffer.streams.items() if stream.owner is None}
         self.buffer.recover([self.buffer.streams[key] for key in owned | nobodys if key in self.buffer.streams])
         for instruction in self.out:
@@ -148,7 +153,7 @@ class Connections:
                 self.claims.difference_update(instruction.streams)
 
     def dismiss(self, connection: Connection, reason: str, count: str) -> None:
-        """End a session that kept the protocol but asks for more than there is."""
+        """End a session that kept the protocol but needs more resources than there are."""
         self.counts[count] += 1
         self.log(connection, f"is sent away: {reason}", warning=True)
         data = connection.protocol.fail(reason)
@@ -157,7 +162,7 @@ class Connections:
         self.leave(connection)
 
     def tick(self, now: float) -> None:
-        """Time has passed; end what has lasted too long."""
+        """Time has passed: end the phases that have exceeded their limits."""
         self.now = now
         self.flow.active = sum(self._active(connection) for connection in self.streaming.values())
         self.flow.tick(now, self.buffer.used, self.buffer.plannable)
@@ -178,11 +183,11 @@ class Connections:
                     self.send_off(connection, f"nothing was sent for {seconds:g} seconds (idleTimeout)", told=True)
 
     def instances(self) -> set[str]:
-        """The connector instances that are served, or of which rows are held."""
+        """The connector instances that are connected, or of which rows are held."""
         return {self.by_number[number].instance for number in self.serving} | self.buffer.senders()
 
     def _release_instances(self) -> None:
-        """Give back instances that are gone and of which no rows are held: any worker may have them now."""
+        """Release instances that are not connected and have no held rows, so that another worker can get them."""
         if not self.assigned.issubset(self.by_number[number].instance for number in self.serving):
             gone = self.assigned - self.instances()
             if gone:
@@ -190,14 +195,14 @@ class Connections:
                 self.out.append(e.ReleaseInstances(tuple(sorted(gone))))
 
     def _active(self, connection: Connection) -> bool:
-        """Whether a session has sent something recently, or would if it had credits."""
+        """Whether a session has sent bytes recently, or would have if it had credits."""
         return connection.heard_at + ACTIVE_SECONDS > self.now or connection.protocol.credits.available <= 0
 
     def weigh(self, connection: Connection) -> None:
-        """Count the received bytes of a session's next frame.
+        """Count the received bytes of a session's incomplete frame.
 
         A peer without OK must not be able to fill the buffer, so the bytes of all such peers are counted separately.
-        Raises :class:`RemoteProtocolError` when they are too many.
+        Raises :class:`RemoteProtocolError` when they exceed their limit.
         """
         pending = connection.protocol.pending
         unfinished = pending if connection.phase is ConnectionPhase.STREAMING else 0
@@ -215,19 +220,19 @@ class Connections:
         connection.heard_at = self.now
 
     def _awaits(self, connection: Connection) -> bool:
-        """Whether a silent peer has a reason: it is not read, or it waits for an ACK."""
+        """Whether a silent peer has a reason: its socket is not read, or it waits for an ACK."""
         streams = (self.buffer.streams.get(key) for key in connection.streams)
         return connection.paused or any(stream is not None and not stream.empty for stream in streams)
 
     def stop(self, reason: str) -> None:
-        """The worker is about to leave; every session is told to connect again."""
+        """The worker shuts down: every session is asked to reconnect."""
         self.stopping = reason
         for connection in list(self.by_number.values()):
             if connection.phase is not ConnectionPhase.LEAVING:
                 self.send_off(connection, reason)
 
     def fault(self, connection: Connection, error: RemoteProtocolError, *, at_once: bool = False) -> None:
-        """A peer broke a rule: send it the reason if possible, close, and count."""
+        """A peer has violated the protocol: send it the reason if possible, close, and count."""
         self.counts[f"fault:{error.fields['fault']}"] += 1
         self.log(connection, f"is sent away: {error.message}", warning=True)
         data = connection.protocol.fail(error.message)
@@ -236,10 +241,10 @@ class Connections:
         self.leave(connection, at_once=at_once)
 
     def send_off(self, connection: Connection, why: str, *, told: bool = False) -> None:
-        """Make a connector that did nothing wrong connect again, in the way of its revision.
+        """Make a connector that kept the protocol reconnect, in the way of its revision.
 
-        ``told`` is for reasons that its operator should read: they go into an ERROR wherever an ERROR does not stop the
-        connector.
+        ``told`` is for reasons that its operator should read: they are sent as an ERROR where an ERROR does not stop
+        the connector.
         """
         revision = connection.revision if connection.phase is ConnectionPhase.STREAMING else None
         if revision is None or not revision.has(Restart):
@@ -257,13 +262,13 @@ class Connections:
             self.leave(connection, wait=True)
 
     def _nack(self, connection: Connection) -> None:
-        """Name the reference from which each stream is to be sent again, where the revision has NACK."""
+        """Send NACK for each stream, with the reference from which to resend, where the revision has NACK."""
         if connection.phase is ConnectionPhase.STREAMING and connection.revision.has(Nack):
             for key in sorted(connection.streams):
                 self.send(connection, connection.protocol.nack(key.stream_id, self.buffer.reference(key)))
 
     def refuse(self, connection: Connection, reason: str) -> None:
-        """End a session that did nothing wrong."""
+        """End a session that kept the protocol, with a reason."""
         self.log(connection, f"is refused: {reason}")
         data = connection.protocol.error(reason)
         if data is not None:
@@ -271,7 +276,7 @@ class Connections:
         self.leave(connection)
 
     def leave(self, connection: Connection, *, wait: bool = False, at_once: bool = False) -> None:
-        """The session is over: close now, or after the peer did (``wait``)."""
+        """End the session: close now, or after the peer has closed (``wait``)."""
         connection.phase = ConnectionPhase.LEAVING
         self._let_go(connection)
         connection.deadline = self.now + LEAVING_SECONDS
@@ -301,7 +306,7 @@ class Connections:
                 self.tidy(stream)
 
     def tidy(self, stream: HeldStream) -> None:
-        """Forget a stream that no session sends and of which no rows are held; another worker may have it now."""
+        """Forget a stream that no session sends and that has no held rows, so that another worker can get it."""
         if not stream.empty or stream.key not in self.buffer.streams:
             return
         owner = self.by_number.get(stream.owner) if stream.owner is not None else None
@@ -314,7 +319,7 @@ class Connections:
         self.release(stream.key.stream_id if not stream.key.scope else None)
 
     def release(self, stream_id: int | None) -> None:
-        """Give a claimed stream id back, unless its stream is in use."""
+        """Release the claim of a stream id, unless its stream is in use."""
         if stream_id in self.claims and StreamKey("", stream_id) not in self.buffer.streams:
             self.out.append(e.ReleaseClaims((stream_id,)))
             self.claims.discard(stream_id)

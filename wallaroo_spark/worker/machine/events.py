@@ -1,8 +1,7 @@
-"""Events, which happen to a worker, and instructions, which it asks its shell to carry out: the vocabulary of
-:mod:`.state`.
+"""The events of a worker's state machine, and the instructions that it returns; see :mod:`.state`.
 
-Events go in, instructions come out; both are values. Times: ``now`` is a monotonic clock in seconds, ``received_at``
-microseconds since 1970 UTC.
+Events and instructions are values. ``connection`` is the number of a connection. ``now`` is a monotonic clock in
+seconds, ``received_at`` is in microseconds since 1970 UTC.
 """
 
 from __future__ import annotations
@@ -15,28 +14,31 @@ from wallaroo_spark.references import PlannedRange, Reference, StreamKey
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A peer has connected; ``session`` is a number that grows with each.
-
-    ``names`` are those of its verified certificate, none without one.
-    """
+    """A peer has connected."""
 
     connection: int
+    """Number of the connection; it grows with each one."""
     peer: str
+    """The peer as ``host:port``."""
     now: float
+    """Monotonic seconds."""
     names: tuple[str, ...] = ()
+    """Names in its verified certificate; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Bytes from peers, with their sessions, to be handled together; ``received_at`` is in µs since 1970 UTC."""
+    """Bytes of peers, to be handled together."""
 
     parts: tuple[tuple[int, bytes], ...]
+    """The bytes by connection, in order of arrival."""
     received_at: int
+    """Time of arrival in µs since 1970 UTC."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection is gone; ``reason`` is empty when the peer closed it in good order."""
+    """The connection has ended; ``reason`` is empty when the peer closed it in order."""
 
     connection: int
     reason: str = ""
@@ -44,7 +46,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A peer does not read, and ``queued`` bytes wait for it."""
+    """A peer does not read; ``queued`` bytes wait to be sent to it."""
 
     connection: int
     queued: int
@@ -52,63 +54,78 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The registry's answer: ``instance`` belongs to ``slot``, which is served at ``address`` (None: nowhere now)."""
+    """The registry's answer to AskAssignment."""
 
     connection: int
+    """Number of the connection that asked."""
     instance: str
+    """Name of the connector instance."""
     slot: int
+    """The slot that the instance belongs to."""
     address: str | None
+    """``host:port`` of that slot's worker; None while it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryFailed:
-    """The registry could not answer for a session; ``streams`` are the ids it was asked about, if any."""
+    """The registry did not answer a question."""
 
     connection: int
+    """Number of the connection that asked."""
     reason: str
+    """The failure as a sentence."""
     streams: tuple[int, ...] = ()
+    """The stream ids of the question; empty for an assignment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The registry's answer: of the ids asked for, those that are this slot's now."""
+    """The registry's answer to AskClaims."""
 
     connection: int
+    """Number of the connection that asked."""
     asked: tuple[int, ...]
+    """The requested stream ids."""
     granted: frozenset[int]
+    """The ids that this slot has claimed now."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimsLost:
-    """These stream ids belong to another slot now: the registry was emptied, and the other slot claimed them first."""
+    """These stream ids belong to another slot now: Redis was emptied, and the other slot claimed them first."""
 
     streams: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """The driver says where the query stands: a query has started (a new ``epoch``), or this worker is new to it."""
+    """The driver's position of the query: a query has started (a new ``epoch``), or this worker is new to it."""
 
     epoch: int
+    """Number of the query's start; it grows."""
     batch: int
+    """The newest committed batch, -1 before the first."""
     references: Mapping[StreamKey, Reference]
+    """The committed reference of each stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The driver names the references that Spark has committed since the last event; only changed ones. Without
-    ``now``, the time is that of the last Tick.
-    """
+    """The driver's notice that Spark has committed a batch."""
 
     epoch: int
+    """Number of the query's start."""
     batch: int
+    """The committed batch."""
     references: Mapping[StreamKey, Reference]
+    """The committed references that have changed since the last notice."""
     now: float | None = None
+    """Monotonic seconds; None: the time of the last Tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The planned ranges that reads are waiting for now."""
+    """The planned ranges that reads wait for now."""
 
     ranges: tuple[PlannedRange, ...]
 
@@ -122,7 +139,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """The worker is about to leave."""
+    """The worker shuts down."""
 
     reason: str
 
@@ -154,7 +171,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the connection: after the written bytes have left, or at once."""
+    """Close the connection, after the queued bytes are sent or at once."""
 
     connection: int
     at_once: bool = False
@@ -162,21 +179,21 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class PauseReading:
-    """Do not read from this peer."""
+    """Stop reading this peer's socket."""
 
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeReading:
-    """Read from this peer again."""
+    """Read this peer's socket again."""
 
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
 class AskAssignment:
-    """Ask the registry which slot an instance belongs to; answered by Assigned or RegistryFailed."""
+    """Ask the registry for the slot of an instance. The answer is Assigned or RegistryFailed."""
 
     connection: int
     instance: str
@@ -184,7 +201,9 @@ class AskAssignment:
 
 @dataclass(frozen=True, slots=True)
 class AskClaims:
-    """Ask the registry for stream ids that belong to the whole source; answered by Claimed or RegistryFailed."""
+    """Ask the registry to claim stream ids that are unique in the whole source. The answer is Claimed or
+    RegistryFailed.
+    """
 
     connection: int
     streams: tuple[int, ...]
@@ -192,31 +211,35 @@ class AskClaims:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseClaims:
-    """Give stream ids back; no rows of them are held here any more."""
+    """Release the claims of stream ids; no rows of them are held any more."""
 
     streams: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseInstances:
-    """Give connector instances back: none is connected, and none of their rows are held here any more."""
+    """Release connector instances: none is connected, and none has held rows any more."""
 
     instances: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WakeReaders:
-    """Something that matters to planning or to a waiting read has changed."""
+    """The buffer has changed in a way that matters to planning or to waiting reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A line for the log; ``warning`` says that an operator should see it, ``error`` is a defect to be traced."""
+    """A log line."""
 
     connection: int | None
+    """Number of the connection it is about; None for none."""
     text: str
+    """The line."""
     warning: bool = False
+    """Whether an operator should read it."""
     error: Exception | None = None
+    """A defect of this program, to be logged with its traceback."""
 
 
 Instruction = (

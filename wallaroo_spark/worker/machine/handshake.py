@@ -1,4 +1,4 @@
-"""From HELLO to OK: whether a connector is served here, elsewhere, later or not at all.
+"""From HELLO to OK: whether a connector is served, redirected, asked to retry, or refused.
 
 Source: ``docs/protocol.md#session-states``.
 """
@@ -13,8 +13,9 @@ from wallaroo_spark.worker.machine.pressure.gates import Gates
 
 
 class Handshake:
-    """Takes HELLOs, asks the registry to which slot they belong, and answers; parks them until the query's references
-    are known.
+    """Answers HELLOs after asking the registry for their slot.
+
+    A HELLO is parked until the query's references are known.
     """
 
     def __init__(self, connections: Connections, gates: Gates) -> None:
@@ -51,7 +52,7 @@ class Handshake:
                 self._ask(connection)
 
     def begin(self) -> None:
-        """The query's references are known: OK can name them, so the parked connectors may go on."""
+        """The query's references are known, so that OK can contain them: continue with the parked connectors."""
         self.ready = True
         for connection in [c for c in self._connections.by_number.values() if c.phase is ConnectionPhase.PARKED]:
             self._ask(connection)
@@ -61,7 +62,7 @@ class Handshake:
         self._connections.out.append(e.AskAssignment(connection.number, connection.instance))
 
     def assigned(self, event: e.Assigned) -> None:
-        """The registry says which slot an instance belongs to."""
+        """The registry has answered with the slot of an instance."""
         connections, connection = self._connections, self._connections.by_number.get(event.connection)
         if event.slot == connections.slot:
             connections.assigned.add(event.instance)
@@ -77,7 +78,7 @@ class Handshake:
             connections.refuse(connection, reasons.redirect(event.address, why))
 
     def unanswered(self, event: e.RegistryFailed) -> None:
-        """The registry could not say which slot an instance belongs to."""
+        """The registry did not answer with the slot of an instance."""
         connection = self._connections.by_number.get(event.connection)
         if connection is not None and connection.phase is ConnectionPhase.ASKING:
             self._connections.refuse(connection, reasons.later(f"the registry does not answer: {event.reason}"))
@@ -100,7 +101,7 @@ class Handshake:
         self._gates.regulate(connection)
 
     def _supersede(self, connection: Connection) -> bool:
-        """An instance's streams have one sender: the session that came last, whichever the registry knows first."""
+        """End the older session of an instance, because only one session may send its streams: the newest."""
         other = self._connections.senders.get(connection.instance)
         if other is None:
             return True

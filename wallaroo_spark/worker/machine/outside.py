@@ -1,6 +1,6 @@
-"""The world outside the machine, as its instructions know it, and which call of that world each instruction is.
+"""The environment of the machine: the calls that carry out its instructions.
 
-A worker's service is such a world, with sockets and a registry; the simulator has another.
+A worker's service implements them with sockets and a registry; the simulator implements them without.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from wallaroo_spark.worker.machine import events as e
 
 
 class Outside(Protocol):
-    """Carries out the instructions of one machine. Each call returns at once; answers come back as events."""
+    """Carries out the instructions of one machine. Each call returns at once; answers arrive as events."""
 
     def send(self, send: e.Send) -> None:
         """Write bytes to a peer."""
@@ -21,25 +21,25 @@ class Outside(Protocol):
         """Close a connection."""
 
     def set_reading(self, number: int, reading: bool) -> None:
-        """Read from a peer, or do not."""
+        """Start or stop reading a peer's socket."""
 
     def ask_assignment(self, ask: e.AskAssignment) -> None:
-        """Ask the registry which slot an instance belongs to."""
+        """Ask the registry for the slot of an instance."""
 
     def release_instances(self, instances: tuple[str, ...]) -> None:
-        """Give instances back."""
+        """Release instances in the registry."""
 
     def ask_claims(self, ask: e.AskClaims) -> None:
-        """Ask the registry for stream ids."""
+        """Ask the registry to claim stream ids."""
 
     def release_claims(self, streams: tuple[int, ...]) -> None:
-        """Give stream ids back."""
+        """Release claims in the registry."""
 
     def log(self, line: e.Log) -> None:
         """Write a line to the log."""
 
     def wake_readers(self) -> None:
-        """Have plans and waiting reads look at the buffer again."""
+        """Make planning and waiting reads check the buffer again."""
 
 
 _CALLS: dict[type, Callable[[Outside, Any], None]] = {
@@ -57,5 +57,5 @@ _CALLS: dict[type, Callable[[Outside, Any], None]] = {
 
 
 def carry_out(instruction: e.Instruction, outside: Outside) -> None:
-    """Have the world do what an instruction says."""
+    """Carry out one instruction."""
     _CALLS[type(instruction)](outside, instruction)

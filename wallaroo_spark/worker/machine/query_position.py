@@ -1,4 +1,4 @@
-"""The query's place, as the driver tells it: what Spark has committed, and that the query went back.
+"""The query's position, as the driver reports it: committed references, and rewinds.
 
 Source: ``docs/architecture.md#rules``, rules 1 and 2; ``docs/protocol.md#rewinding``.
 """
@@ -16,9 +16,7 @@ from wallaroo_spark.worker.machine.resend import Resend
 
 
 class QueryPosition:
-    """Follows the newest epoch and batch that the driver has named; commit notices that are older are counted and
-    ignored.
-    """
+    """Follows the newest epoch and batch of the driver's notices. Stale notices are counted and ignored."""
 
     def __init__(self, connections: Connections, gates: Gates, resend: Resend) -> None:
         self.epoch = 0
@@ -40,7 +38,7 @@ class QueryPosition:
         self._moved(moved)
 
     def rewound(self, event: e.Rewound) -> bool:
-        """A query goes on from exactly these references; False when the notice is stale."""
+        """A query continues from exactly these references. Returns False when the notice is stale."""
         if event.epoch < self.epoch or (event.epoch == self.epoch and event.batch < self.batch):
             self._connections.counts["stale-commits"] += 1
             return False
@@ -58,7 +56,7 @@ class QueryPosition:
         return True
 
     def _moved(self, streams: Iterable[HeldStream]) -> None:
-        """Acknowledge to the senders, forget streams that nobody needs, and let more messages in."""
+        """Acknowledge to the senders, forget streams that are not needed any more, and let more messages in."""
         connections = self._connections
         keys: dict[int | None, list[StreamKey]] = {}
         for stream in streams:

@@ -1,4 +1,4 @@
-"""Makes senders go back: by NACK where the revision has it, else by connecting again.
+"""Makes senders resend: by NACK where the revision has it, otherwise by reconnecting.
 
 Source: ``docs/decisions/v3-leaves-by-closing.md``; ``docs/protocol.md#rewinding``.
 """
@@ -14,21 +14,21 @@ from wallaroo_spark.worker.machine.connections import Connections
 
 
 class Resend:
-    """Has streams sent again from their committed references."""
+    """Has streams resent from their committed references."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
     def send_again(self, keys: Iterable[StreamKey], why: str) -> None:
-        """Tell the sessions that send these streams, or that may have sent rows which are no longer committed."""
-        # All are found before the first is told: a session that leaves takes with it what is known of its streams.
+        """Ask the sessions that send these streams, or may have sent rows that are not committed, to resend."""
+        # All sessions are found before the first is asked, because a session that ends removes its streams' entries.
         pairs = [(connection, key) for key in keys for connection in self._senders(key)]
         for connection, key in pairs:
             if connection.phase is ConnectionPhase.STREAMING:
                 self._tell(connection, key, why)
 
     def _senders(self, key: StreamKey) -> Iterator[Connection]:
-        """The owner; else the sessions that have been told of it, or may be about to send it."""
+        """The owner of the stream; otherwise the sessions that were sent its reference or may be about to send it."""
         connections = self._connections
         stream = connections.buffer.streams.get(key)
         if stream is not None and stream.owner is not None:

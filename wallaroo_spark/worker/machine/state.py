@@ -40,7 +40,7 @@ _SERVING = (ConnectionPhase.PARKED, ConnectionPhase.ASKING, ConnectionPhase.STRE
 
 
 class WorkerState:
-    """The whole state of a worker. ``cookie`` is the secret itself, not its place."""
+    """The whole state of a worker. ``cookie`` is the resolved secret."""
 
     def __init__(self, options: Options, origin: Origin, cookie: str) -> None:
         self.options = options
@@ -59,24 +59,24 @@ class WorkerState:
 
     @property
     def ready(self) -> bool:
-        """Whether the driver has told the query's references."""
+        """Whether the driver has sent the query's references."""
         return self._handshake.ready
 
     @property
     def epoch(self) -> int:
-        """Grows with every start of the query."""
+        """Number of the query's start; it grows."""
         return self._position.epoch
 
     @property
     def claims(self) -> set[int]:
-        """The stream ids that this slot has claimed of the whole source."""
+        """The stream ids that this slot has claimed for the whole source."""
         return self.connections.claims
 
     def handle(self, event: e.Event) -> list[e.Instruction]:
-        """Handle one event; returns the instructions, in order.
+        """Handle one event. Returns the instructions, in order.
 
-        An error of this program ends the sessions of the event. When the event has none, or when they cannot be ended
-        in good order, the error is raised, and this state must not be used any more.
+        An error of this program ends the sessions of the event. When the event has none, or when ending them fails, the
+        error is raised, and this state must not be used any more.
         """
         version = self.buffer.version
         try:
@@ -130,18 +130,18 @@ class WorkerState:
                 self.connections.stop(event.reason)
 
     def instances(self) -> list[str]:
-        """The connector instances that are served, or of which rows are held."""
+        """The connector instances that are connected, or of which rows are held."""
         return sorted(self.connections.instances())
 
     @property
     def assigned(self) -> set[str]:
-        """The instances that are to be given back once no rows of them are held."""
+        """The instances to release once none of their rows are held."""
         return self.connections.assigned
 
     def activity(self) -> list[dict[str, Any]]:
-        """Each session: its instance, when it last sent anything (µs since 1970 UTC), how many of its streams are open.
+        """For each session: its instance, the time of its last bytes (µs since 1970 UTC), its number of open streams.
 
-        ``streams`` is how many it has announced, the ended ones included.
+        ``streams`` is the number of announced streams, including ended ones.
         """
         return [
             {

@@ -1,8 +1,7 @@
-"""The last events of a worker, each with the instructions that it caused: for whoever looks for the cause of something.
+"""The last events of a worker, each with its instructions, for finding the cause of a failure.
 
-Only a digest of each is kept, and no bytes of messages. Nothing becomes text before it is asked for. What happens all
-the time (messages that come and are taken in) has a log of its own, so that it does not push out what is rare: a
-connection, a commit, a query that goes back.
+Only a digest of each is kept, without the bytes of messages, and it is formatted only on request. Frequent events (the
+arrival of messages) have a log of their own, so that they do not displace rare ones: a connection, a commit, a rewind.
 """
 
 from __future__ import annotations
@@ -16,21 +15,22 @@ from typing import Any, NamedTuple, get_args
 from wallaroo_spark.worker.machine import events as e
 
 RARE_EVENTS = 256
-"""Events kept of those that are rare."""
+"""Number of rare events that are kept. A choice; it bounds memory."""
 FREQUENT_EVENTS = 64
-"""Events kept of those that happen all the time."""
+"""Number of frequent events that are kept. A choice; it bounds memory."""
 INSTRUCTIONS = 8
-"""Instructions kept of each event; of the rest there is only the number."""
+"""Number of instructions kept for each event; the others are only counted. A choice."""
 CHARACTERS = 200
-"""Characters kept of a text: a peer chooses names, and a reason names them."""
+"""Number of characters kept of a text, because peers choose names. A choice."""
 _SHOWN = 5
+"""Number of values kept of a collection. A choice."""
 
 _FREQUENT = frozenset({e.Received, e.Wanted, e.Tick})
 _QUIET = frozenset({e.Send, e.WakeReaders, e.PauseReading, e.ResumeReading})
 
 
 class Digest(NamedTuple):
-    """What is kept of an event or an instruction: its type, and values in the order of the type's names."""
+    """The kept part of an event or an instruction."""
 
     kind: type
     values: tuple[Any, ...]
@@ -42,14 +42,20 @@ class Digest(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One event. ``now`` is the machine's clock in monotonic seconds, ``left_out`` counts instructions not kept."""
+    """One event with its instructions."""
 
     serial: int
+    """Number of the event; it grows."""
     now: float
+    """The machine's clock in monotonic seconds."""
     event: Digest
+    """Digest of the event."""
     instructions: tuple[Digest, ...]
+    """Digests of the first instructions."""
     left_out: int
+    """Number of instructions that are not kept."""
     error: str
+    """The error of this program; empty without one."""
 
     def __str__(self) -> str:
         done = [*map(str, self.instructions)]
@@ -69,10 +75,7 @@ class Story:
         self._frequent: deque[Entry] = deque(maxlen=FREQUENT_EVENTS)
 
     def add(self, now: float, event: e.Event, instructions: Sequence[e.Instruction], error: str = "") -> None:
-        """An event was dealt with; ``error`` is what it failed with, if it did.
-
-        A Tick without instructions is left out.
-        """
+        """Record an event; ``error`` is the error that it failed with. A Tick without instructions is skipped."""
         kind = type(event)
         if kind is e.Tick and not instructions and not error:
             return
@@ -84,16 +87,16 @@ class Story:
         (self._frequent if frequent else self._rare).append(entry)
 
     def entries(self) -> list[Entry]:
-        """Those that are kept, the oldest first."""
+        """The kept entries, the oldest first."""
         return sorted([*self._rare, *self._frequent])
 
     def lines(self) -> list[str]:
-        """Those that are kept as text, the oldest first."""
+        """The kept entries as text, the oldest first."""
         return [str(entry) for entry in self.entries()]
 
 
 def digest(value: e.Event | e.Instruction) -> Digest:
-    """What is kept of an event or an instruction."""
+    """The digest of an event or an instruction."""
     kind = type(value)
     return Digest(kind, _KEPT[kind][1](value))
 

@@ -1,4 +1,5 @@
-"""Opens streams: by NOTIFY alone where an id belongs to its instance, by a claim where it belongs to the whole source.
+"""Opens streams: by NOTIFY alone where an id belongs to its instance, with a claim where it belongs to the whole
+source.
 
 Source: ``docs/protocol.md#stream-states``.
 """
@@ -16,7 +17,7 @@ from wallaroo_spark.worker.machine.resend import Resend
 
 
 class Streams:
-    """Answers NOTIFY; asks the registry for stream ids that the slot has not claimed yet."""
+    """Answers NOTIFY, and asks the registry to claim stream ids that this slot has not claimed yet."""
 
     def __init__(self, connections: Connections, gates: Gates, resend: Resend) -> None:
         self._connections = connections
@@ -25,7 +26,7 @@ class Streams:
         self._asked: dict[int, int] = {}
 
     def notify(self, connection: Connection, event: NotifyReceived) -> None:
-        """A stream is announced."""
+        """A NOTIFY has arrived."""
         notify, key = event.notify, connection.key(event.notify.stream_id)
         if connection.revision.stream_scope == "instance":
             self._open(connection, notify)
@@ -39,14 +40,14 @@ class Streams:
             connection.to_ask.append(notify.stream_id)
 
     def ask(self, connection: Connection) -> None:
-        """Ask the registry for all stream ids of one read at once."""
+        """Ask the registry to claim all stream ids of one read at once."""
         if connection.to_ask:
             self._connections.out.append(e.AskClaims(connection.number, tuple(connection.to_ask)))
             self._asked.update(dict.fromkeys(connection.to_ask, connection.number))
             connection.to_ask.clear()
 
     def _taken(self, connection: Connection, key: StreamKey) -> bool:
-        """Whether another session here has the stream, or still needs the rows that it sent."""
+        """Whether another session of this worker sends the stream, or still needs its rows."""
         connections = self._connections.by_number
         asking = connections.get(self._asked.get(key.stream_id, connection.number))
         if asking is not None and asking is not connection and key.stream_id in asking.asked:
@@ -58,7 +59,7 @@ class Streams:
         return not stream.empty or owner.protocol.streams.get(key.stream_id).state is not StreamState.CLOSED
 
     def claimed(self, event: e.Claimed) -> None:
-        """The registry says which ids are this slot's."""
+        """The registry has answered which ids this slot has claimed."""
         connections = self._connections
         connections.claims |= event.granted
         connection = connections.by_number.get(event.connection)
@@ -86,7 +87,7 @@ class Streams:
             self._connections.release(notify.stream_id)
 
     def unanswered(self, event: e.RegistryFailed) -> None:
-        """The registry could not say whose these ids are, so they are refused."""
+        """The registry did not answer, so these ids are refused."""
         connection = self._connections.by_number.get(event.connection)
         if connection is not None:
             text = f"streams {list(event.streams)} are refused: the registry does not answer: {event.reason}"
@@ -94,7 +95,7 @@ class Streams:
         self.claimed(e.Claimed(event.connection, event.streams, frozenset()))
 
     def lost(self, event: e.ClaimsLost) -> None:
-        """Another slot has these ids now: their held rows are sent again to that slot."""
+        """Another slot has claimed these ids: their held rows are resent to that slot."""
         connections = self._connections
         keys = [StreamKey("", stream_id) for stream_id in event.streams & connections.claims]
         connections.claims -= event.streams
@@ -107,7 +108,7 @@ class Streams:
             connections.tidy(stream)
 
     def _bring_up_to_date(self, connection: Connection, notify: Notify) -> None:
-        """Acknowledge what was committed between OK and NOTIFY: no later commit would tell the connector."""
+        """Acknowledge the commits between OK and NOTIFY, because no later commit acknowledges them."""
         key = connection.key(notify.stream_id)
         if self._connections.buffer.reference(key) not in (None, notify.ref):
             self._gates.tell(connection, [key])

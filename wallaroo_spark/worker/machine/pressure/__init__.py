@@ -1,1 +1,1 @@
-"""How a worker keeps within its memory: credit windows, which sockets are read, and how a full buffer gets room."""
+"""Keeps a worker within its memory: credit windows, sockets that are not read, and shedding when the buffer is full."""

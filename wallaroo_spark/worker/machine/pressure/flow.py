@@ -1,6 +1,6 @@
-"""How much a worker lets in: credit windows granted out of the memory budget, and which sockets are read.
+"""Limits the arrival of messages: credit windows from the memory budget, and sockets that are not read.
 
-Windows are fixed, as far as there is room for them, or adapted to the query's rate (:mod:`.pace`).
+Windows have a fixed part of the budget, or follow the query's rate (:mod:`.pace`).
 
 Pure. Source: ``docs/protocol.md#credits``; ``docs/architecture.md#rules``, rule 6.
 """
@@ -16,17 +16,29 @@ from wallaroo_spark.options import Options
 from wallaroo_spark.worker.machine.pressure.pace import Pace
 
 LARGEST_WINDOW = 65_536
+"""Greatest window of a session, in credits. A choice; it bounds the work on one session's messages."""
 SMALLEST_WINDOW = 64
-"""Credits below which a session's share of what the next batch needs is rounded up, where the budget allows it."""
+"""Least share of a session in the next batch's need, in credits, where the budget allows it.
+
+A choice: with fewer credits a session would wait for an ACK after each few messages.
+"""
 _SOFT_PART = 0.75
+"""Part of the budget up to which credits are granted.
+
+A choice: the rest holds messages of credits that were granted before, and messages that waiting reads need.
+"""
 _ROOM = 1.25
+"""Factor on the average size of a row when limits in rows become bytes. A choice: a quarter for variation."""
 _FIRST_GUESS = 256.0
+"""Bytes of memory of a message before any was observed. A choice; it is replaced by the measured average."""
 _SMOOTHING = 10_000
+"""Number of messages over which the average size of a message is smoothed. A choice."""
 
 
 class Pressure(IntEnum):
-    """How full the buffer is: above the soft limit only messages that a waiting read needs are let in, above the hard
-    limit none.
+    """How full the buffer is.
+
+    Above the soft limit only messages that a waiting read needs are let in, above the hard limit none.
     """
 
     NONE = 0
@@ -35,11 +47,11 @@ class Pressure(IntEnum):
 
 
 class FlowControl:
-    """The windows and gates of one worker, from its budget and the memory in use.
+    """The windows and limits of one worker, from its budget and the memory in use.
 
-    ``pace`` is None where windows are fixed. ``active`` is how many sessions have something to send, as far as is
-    known: the need of the next batch is divided among them, the room in the budget among all. ``waiting`` is whether a
-    read waits for messages, which are then let in whatever a batch needs.
+    ``pace`` is None for fixed windows. ``active`` is the number of sessions with messages to send, as far as is known:
+    the need of the next batch is divided among them, the free budget among all sessions. ``waiting`` is whether a read
+    waits for messages, which are then let in regardless of the next batch's need.
     """
 
     def __init__(self, budget: int, pace: Pace | None = None) -> None:
@@ -54,7 +66,7 @@ class FlowControl:
 
     @classmethod
     def of(cls, options: Options) -> Self:
-        """Made from the options ``credits``, ``memoryBudget`` and those of the size of a batch."""
+        """Make it from the options ``credits``, ``memoryBudget`` and those of the size of a batch."""
         flow = cls(options.memory_budget)
         if options.credits == "adaptive":
             flow.pace = Pace(flow.soft_limit)
@@ -65,17 +77,17 @@ class FlowControl:
 
     @property
     def limit(self) -> int:
-        """Credits are granted up to this many held bytes."""
+        """Held bytes up to which credits are granted."""
         return self.soft_limit if self.pace is None or self.waiting else self.pace.limit
 
     def observe(self, rows: int, size: int) -> None:
-        """Record the memory that messages cost."""
+        """Record the memory of messages."""
         if rows:
             weight = min(1.0, rows / _SMOOTHING)
             self._row_bytes += (size / rows - self._row_bytes) * weight
 
     def full(self, used: int) -> bool:
-        """Record the memory in use; returns whether no session gets credits for now, unless a read waits."""
+        """Record the memory in use. Returns whether no session gets credits now, unless a read waits."""
         if self.pace is not None:
             self.pace.arrived(used)
         return used >= self.limit
@@ -87,23 +99,23 @@ class FlowControl:
             self.pace.tick(now, used, plannable)
 
     def committed(self, now: float | None, number: int, freed: int, used: int) -> None:
-        """A batch is committed, which has freed bytes; ``now`` is monotonic, None for when the clock last ticked."""
+        """A batch was committed and has freed bytes. ``now`` is monotonic; None: the time of the last tick."""
         if self.pace is not None:
             self._bound(self.pace)
             self.pace.committed(self.pace.now if now is None else now, number, freed, used)
 
     def _bound(self, pace: Pace) -> None:
-        """Bound the pace by the options; the memory of a row is an average, so a little more than they say."""
+        """Set the pace's bounds from the options, with ``_ROOM`` because the memory of a row is an average."""
         rows = self._row_bytes * _ROOM
         pace.bound(self._least_rows * rows, min(self._most_rows * rows, self._most_bytes * _ROOM))
 
     def restart(self, number: int) -> None:
-        """A query goes on behind the batch of this number."""
+        """A query continues behind the batch of this number."""
         if self.pace is not None:
             self.pace.restart(number)
 
     def pressure(self, used: int) -> Pressure:
-        """How full the buffer is."""
+        """How full the buffer is with ``used`` bytes."""
         if used >= self.budget:
             return Pressure.HARD
         return Pressure.SOFT if used >= self.soft_limit else Pressure.NONE
@@ -129,6 +141,6 @@ class FlowControl:
         return window - available if available <= window // 2 else 0
 
     def may_read(self, used: int, *, streaming: bool, needed: bool) -> bool:
-        """Whether to read from a session's socket; handshakes are always read, they hold no messages."""
+        """Whether to read a session's socket. Handshakes are always read, because they hold no messages."""
         pressure = self.pressure(used)
         return not streaming or pressure is Pressure.NONE or (pressure is Pressure.SOFT and needed)

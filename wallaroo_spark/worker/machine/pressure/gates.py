@@ -29,7 +29,7 @@ class Gates:
         self._full = False
 
     def want(self, ranges: tuple[PlannedRange, ...]) -> None:
-        """The ranges that reads are waiting for now."""
+        """Set the ranges that reads wait for now."""
         self.waited = ranges
         self._wanted = frozenset(planned.key for planned in ranges)
         self._wanted_of.clear()
@@ -40,8 +40,8 @@ class Gates:
         self.regulate_all()
 
     def settle(self) -> None:
-        """After every event: apply a change of pressure to all sessions, and grant credits when they are available
-        again.
+        """Called after every event: apply a change of pressure to all sessions, and grant credits that have become
+        free.
         """
         flow, used = self._connections.flow, self._connections.buffer.used
         pressure, full = flow.pressure(used), flow.full(used)
@@ -54,9 +54,9 @@ class Gates:
         self._full = full
 
     def acknowledge(self, connection: Connection, references: Iterable[tuple[int, int]] = ()) -> None:
-        """One ACK with these committed references and the credits that are due; none when there is neither."""
+        """Send one ACK with these committed references and the due credits; none when there is neither."""
         if connection.phase is not ConnectionPhase.STREAMING or connection.protocol.state is not SessionState.STREAMING:
-            # A session that is about to be told ERROR is told nothing before it.
+            # A session that is about to be sent an ERROR is sent no other frame before it.
             return
         connections = self._connections
         pairs = tuple(references)
@@ -100,32 +100,32 @@ class Gates:
                 self.acknowledge(connection)
 
     def regulate_all(self) -> None:
-        """:meth:`regulate` for every session."""
+        """:meth:`regulate` every session."""
         for connection in self._connections.by_number.values():
             self.regulate(connection)
 
     def drains(self) -> bool:
-        """Whether the held rows leave the buffer by themselves: they are read now, or a batch can take some."""
+        """Whether held rows will leave the buffer: a read takes them now, or a batch can take some."""
         buffer = self._connections.buffer
         if self.waited:
             return any(buffer.find(planned) is not None for planned in self.waited)
         return buffer.plannable()
 
     def _needed(self, connection: Connection) -> bool:
-        """:meth:`needed`, under soft pressure; under any other pressure it does not matter."""
+        """:meth:`needed`, evaluated only under soft pressure, where it matters."""
         soft = self._connections.flow.pressure(self._connections.buffer.used) is Pressure.SOFT
         return soft and self.needed(connection)
 
     def needed(self, connection: Connection) -> bool:
-        """Whether a waiting read may need what this session sends."""
+        """Whether a waiting read may need this session's messages."""
         if not connection.streams or not self._wanted.isdisjoint(connection.streams):
             return True
         return self._lacks_sender(connection.key(0).scope)
 
     def _lacks_sender(self, scope: str) -> bool:
-        """Whether no session sends one of the streams of a scope that reads wait for: its NOTIFY may be on its way.
+        """Whether reads wait for a stream of this scope that no session sends: its NOTIFY may be on its way.
 
-        This is computed once until a stream gets a sender or loses one, and not once for each session.
+        The result is cached until a stream gets or loses its sender.
         """
         if self._known_at != self._connections.turnover:
             self._known_at = self._connections.turnover

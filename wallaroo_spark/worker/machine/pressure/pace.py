@@ -29,31 +29,45 @@ from collections import deque
 from collections.abc import Callable
 
 WORTH = 20
-"""How many times its fixed price a batch should last."""
+"""A batch should last this many times its fixed cost. Measured in ``docs/decisions/credits.md``, "Why 20"."""
 SMALLEST_BATCH = 2 << 20
-"""Bytes that a batch may always have; a buffer without room for two such batches is not regulated."""
+"""Bytes that a batch may always have; a buffer without room for two such batches is not regulated.
+
+A choice: one lot of the worker (2 MiB), below which nothing is gained.
+"""
 START_PART = 8
-"""The size of the first batch, as a part of the most that may be held."""
+"""The first batch may have this part (1/8) of the limit. A choice: three doublings below the limit."""
 PATIENCE_SECONDS = 15.0
-"""How long a full buffer waits for a commit before it may hold more."""
+"""Seconds that a full buffer waits for a commit before the limit grows. A choice: longer than usual batches."""
 CREEP_SECONDS = 900.0
-"""How long it then takes to reach the most that may be held: ``maxTriggerDelay``, by default."""
+"""Seconds in which the limit then grows to the most. A choice: the default of ``maxTriggerDelay``."""
 FIRST_SECONDS = 5.0
-"""The longest that a batch should last as long as its fixed price is not known."""
+"""Greatest length of a batch, in seconds, while its fixed cost is unknown. A choice."""
 FIRST_PROBE_SECONDS = 10.0
-"""How long after a batch was first held back some batches are made small; a query that starts should not be slowed."""
+"""Seconds between the first batch that was held back and the first probes.
+
+A choice, so that a query is not slowed while it starts.
+"""
 PROBE_EVERY = 64
-"""Number of batches between two groups that are made small."""
+"""Number of batches between two groups of small batches (probes).
+
+A choice: two of 64 batches bound the cost of probing to 3 % of the batches.
+"""
 _PROBES = 2
+"""Number of small batches in a group: two, because the shortest length but one counts."""
 _PROBE_PART = 4 * WORTH
+"""A probe has this part (1/80) of the batch, so that its bytes take a quarter of the fixed cost."""
 _GROWTH = 4
+"""Greatest growth of a batch from one to the next. A choice: a slow start with the factor 4."""
 _RATES = 3
+"""Number of recent drain rates of which the highest counts. A choice."""
 
 
 class Pace:
-    """How many bytes a buffer may hold now (``limit``), never more than ``most``; ``batch`` is what the next one needs.
+    """The number of bytes that a buffer may hold now (``limit``, at most ``most``), and that the next batch needs
+    (``batch``).
 
-    While a batch runs, ``limit`` leaves room for ``batch`` beside it: what it has taken is held until its commit.
+    While a batch runs, ``limit`` leaves room for ``batch`` beside it, because its rows are held until its commit.
     """
 
     def __init__(self, most: int) -> None:
@@ -65,7 +79,7 @@ class Pace:
         self.restart(-1)
 
     def restart(self, number: int) -> None:
-        """A query goes on behind the batch of this number; nothing is known of it."""
+        """A query continues behind the batch of this number, with unknown rate and length."""
         self.batch = max(self._least, self.most // START_PART)
         self._number = number
         self._held = 0
@@ -100,7 +114,7 @@ class Pace:
         return True
 
     def tick(self, now: float, used: int, plannable: Callable[[], bool]) -> None:
-        """Time has passed; ``plannable`` tells whether a batch could take any of the held rows."""
+        """Time has passed. ``plannable`` returns whether a batch could take any of the held rows."""
         passed, self.now = max(0.0, now - self.now), max(now, self.now)
         if not self.arrived(used) or self.limit >= self.most:
             return
@@ -111,7 +125,9 @@ class Pace:
         self._set_limit()
 
     def committed(self, now: float, number: int, freed: int, held: int) -> None:
-        """The batch of this number is committed, which has freed bytes and left some; numbers between are, too."""
+        """The batch of this number was committed, freed ``freed`` bytes and left ``held``. Skipped numbers were
+        committed, too.
+        """
         self.now = max(now, self.now)
         limited = self._was_full or self._full_at is not None
         if self._committed_at is not None:
@@ -127,14 +143,14 @@ class Pace:
         self._set_limit()
 
     def _see(self, length: float, freed: int) -> None:
-        """A batch has taken so long; of a small one, what its bytes have taken can be told and is left out."""
+        """Record the length of a batch, in seconds. For a small batch the time that its bytes need is subtracted."""
         if 4 * freed <= self.batch and self._rates:
             length = max(length / 2, length - freed / max(self._rates))
         if length > 0:
             self._prices.append(length)
 
     def _probe(self, limited: bool, number: int) -> None:
-        """Whether the next batches are to be small; they cannot be where a larger one is waited for."""
+        """Decide whether the next batches are probes; not while a larger batch is waited for."""
         if self._probing:
             self._probing -= 1
         elif limited and self._least <= SMALLEST_BATCH < self.most // 2:
@@ -144,10 +160,10 @@ class Pace:
                 self._probing, self._probed = _PROBES, True
 
     def _learn(self, rate: float, length: float) -> None:
-        """A batch that could have been larger has drained at this rate (bytes a second) and taken so long."""
+        """Record the drain rate (bytes a second) and the length of a batch that could have been larger."""
         worth = WORTH * sorted(self._prices)[:2][-1] if self._prices else math.inf
         if length > 2 * worth:
-            # Half of it would still be too long, whatever the rates before it say.
+            # Half of it would still be too long, so the earlier rates no longer hold.
             self._rates.clear()
         self._rates.append(rate)
         if self._probing:

@@ -1,7 +1,7 @@
-"""Makes room when the buffer is full and no row would ever leave it.
+"""Makes room when the buffer is full and no row could ever leave it.
 
-Rows leave by being committed, and they are committed once they have been planned and read. That stops when a read waits
-for messages that there is no room for, and when no held row may end a batch.
+Rows leave when they are committed, and they are committed after they were planned and read. That stops when a read
+waits for messages for which there is no room, and when no held row may end a batch.
 
 Source: ``docs/architecture.md#rules``, rule 6.
 """
@@ -17,11 +17,11 @@ from wallaroo_spark.worker.machine.resend import Resend
 
 
 class Shedding:
-    """Makes room, at the price of having messages sent again or, where that would not help, of a session.
+    """Makes room by dropping rows, whose senders must resend them, or, where that would not help, by ending a session.
 
-    Dropped rows are asked for again when no read waits any longer. If they were asked for at once, they would be back
-    before the rows that the read waits for, take the same room and be dropped again; and in some revisions a session
-    can only go back as a whole, with the streams that reads wait for.
+    Dropped rows are requested again when no read waits any longer. Requested at once, they would arrive before the rows
+    that the read waits for, take the same room and be dropped again. In some revisions only a whole session can resend,
+    with the streams that reads wait for.
     """
 
     def __init__(self, connections: Connections, gates: Gates, resend: Resend) -> None:
@@ -32,9 +32,9 @@ class Shedding:
         self._owed: set[StreamKey] = set()
 
     def shed(self) -> None:
-        """After every event; does nothing as long as the query can go on."""
+        """Called after every event; does nothing as long as the query can continue."""
         if self._owed:
-            self._ask_for_what_is_owed()
+            self._request_dropped()
         pressure = self._pressure()
         if pressure is Pressure.NONE:
             return
@@ -46,14 +46,14 @@ class Shedding:
             if self._connections.flow.pressure(self._buffer.held) is not Pressure.NONE:
                 self._drop_unstable_tails()
         elif pressure is Pressure.HARD and all(self._buffer.find(planned) is None for planned in waited):
-            # A range that is complete leaves with its reader first, and need not be there for long.
+            # A complete range leaves with its reader first, and may be held only for a short time.
             self._make_room()
 
     def _pressure(self) -> Pressure:
         return self._connections.flow.pressure(self._buffer.used)
 
     def _make_room(self) -> None:
-        """Drop streams that no read waits for: first those that can be sent again, and of them the largest."""
+        """Drop streams that no read waits for: first those that can be resent, the largest first."""
         waited = {planned.key for planned in self._gates.waited}
         streams = [stream for stream in self._buffer.streams.values() if not stream.empty]
         others = [stream for stream in streams if stream.key not in waited]
@@ -69,7 +69,7 @@ class Shedding:
         if self._connections.flow.pressure(self._buffer.held) is Pressure.HARD:
             self._give_up(max((x for x in streams if x.key in waited), key=lambda stream: stream.cost))
 
-    def _ask_for_what_is_owed(self) -> None:
+    def _request_dropped(self) -> None:
         waited = {planned.key for planned in self._gates.waited}
         due = self._owed & waited if waited else self._owed
         if not due:

@@ -38,7 +38,9 @@ class UnfinishedFrames:
             self._give(now + self._connections.options.handshake_timeout)
 
     def _give(self, until: float) -> None:
-        """Frames whose missing bytes fit into the free memory, all together; those that a read waits for come first."""
+        """Let sessions continue whose missing bytes fit into the free memory together; those that a read waits for
+        first.
+        """
         waiting = [c for c in self._connections.streaming.values() if c.unfinished and c.turn is None]
         waiting.sort(key=lambda connection: (not self._gates.needed(connection), connection.protocol.missing))
         others = [c for c in self._connections.streaming.values() if c.turn is not None]
