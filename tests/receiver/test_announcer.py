@@ -13,6 +13,7 @@ from tests.source.fleet import TOKEN, LiveFleet
 from tests.waiting import eventually
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.receiver.announcer import Announcer, LastCommit
+from wallaroo_spark.references import References, VersionedReferences
 from wallaroo_spark.registry import EmbeddedRedis, Lease
 
 A = {"shop-1": {"7": 10}}
@@ -78,15 +79,18 @@ def test_workers_know_where_the_query_stands_before_it_starts(
     assert [known(fleet, slot) for slot in (0, 1)] == [(True, 5, 3)] * 2
 
 
+@pytest.mark.parametrize("versions", [False, True], ids=["plain", "versions of named plans"])
 def test_a_worker_that_comes_later_or_takes_over_is_told_all_of_it(
-    fleet: LiveFleet, make_announcer: Callable[..., Announcer]
+    fleet: LiveFleet, make_announcer: Callable[..., Announcer], versions: bool
 ) -> None:
+    first: References = VersionedReferences.of(A) if versions else A
+    second = first.with_changes(B) if isinstance(first, VersionedReferences) else B
     fleet.start(0, own_process=True)
     announcer = make_announcer(fleet)
-    announcer.begin(LastCommit(5, 2, A))
-    announcer.commit(5, 3, B)
+    announcer.begin(LastCommit(5, 2, first))
+    announcer.commit(5, 3, second)
     fleet.kill(0)
-    announcer.commit(5, 4, B)
+    announcer.commit(5, 4, second)
     for slot in (0, 1):
         fleet.start(slot)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from wallaroo_spark.errors import TransportError, one_line
 from wallaroo_spark.inner.client import WorkerClient
-from wallaroo_spark.references import Reference, References, changed
+from wallaroo_spark.references import Reference, References, changed, plain
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
 from wallaroo_spark.steps import Step, passed
 
@@ -224,7 +224,7 @@ class Teller:
         refused = None
         try:
             if known is None or known.epoch != last_commit.epoch:
-                self.client.rewind(last_commit.epoch, last_commit.batch, last_commit.references)
+                self.client.rewind(last_commit.epoch, last_commit.batch, plain(last_commit.references))
             else:
                 news = changed(known.references, last_commit.references)
                 self.client.committed(last_commit.epoch, last_commit.batch, news)
