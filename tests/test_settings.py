@@ -177,7 +177,7 @@ def test_every_setting_is_explained() -> None:
 )
 def test_a_limit_is_printed_without_an_exponent(number: float, text: str) -> None:
     limited = next(
-        rows(make_dataclass("Limited", [("size", float, setting(0, Kind.BYTES, "A size.", maximum=number))]))
+        rows(make_dataclass("Limited", [("size", float, setting(0, Kind.NUMBER, "A size.", maximum=number))]))
     )
 
     with pytest.raises(ConfigurationError, match=f"is above {text}$"):

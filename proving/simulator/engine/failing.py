@@ -29,11 +29,26 @@ class Failing:
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Calls within count."""
+        before = sys.unraisablehook
+        sys.unraisablehook = self._not_raised
         sys.setprofile(self._look)
         try:
             yield
         finally:
             sys.setprofile(None)
+            sys.unraisablehook = before
+
+    def _not_raised(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """The interpreter has dropped an error, as it does with one from a generator that it closes.
+
+        Nobody has seen our own, so the next call fails in its place. Any other error is a defect.
+        """
+        if not isinstance(unraisable.exc_value, MemoryError):
+            sys.__unraisablehook__(unraisable)
+            return
+        self.left = 1
+        # The interpreter has unset the function that raised.
+        sys.setprofile(self._look)
 
     def _look(self, frame: FrameType, what: str, called: Any) -> None:
         if what in ("call", "c_call") and not self.failed and frame.f_code.co_filename.startswith(_ROOMS):
