@@ -42,6 +42,7 @@ class PlannedRange:
     """The messages of one stream that a batch reads: those after ``start``, up to and including ``end``."""
 
     key: StreamKey
+    """The stream."""
     start: Reference | None
     """The reference of the last message that is not read; None when the stream is read from its beginning."""
     end: Reference

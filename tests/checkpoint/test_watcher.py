@@ -179,7 +179,7 @@ def test_a_checkpoint_made_anew_is_followed_from_its_start(
     Checkpoint(checkpoint.folder, "query-2").run(0)
     watcher.wake()
     assert heard.next() == (0, None)
-    assert "made anew" in caplog.text
+    assert "created anew" in caplog.text
 
 
 def test_an_emptied_checkpoint_is_forgotten_and_said_so_once(
@@ -192,7 +192,7 @@ def test_an_emptied_checkpoint_is_forgotten_and_said_so_once(
     look(watcher, files)
     look(watcher, files)
     assert watcher.last is None
-    assert caplog.text.count("made anew") == 1
+    assert caplog.text.count("created anew") == 1
     Checkpoint(checkpoint.folder, "query-2").run(0)
     watcher.wake()
     assert heard.next() == (0, None)

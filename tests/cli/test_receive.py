@@ -196,7 +196,7 @@ def test_a_failed_query_gives_our_own_reason_where_there_is_one() -> None:
 
     assert running._failed(ours).message == "the query failed: stream 7 is gone; wait"
     assert running._failed(theirs).message == (
-        "the query failed: [STREAM_FAILED] Disk is full; once that is mended, start it again: it goes on from its "
+        "the query failed: [STREAM_FAILED] Disk is full; correct that and start it again: it continues from its "
         "checkpoint"
     )
 

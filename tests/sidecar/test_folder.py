@@ -83,9 +83,9 @@ def test_it_lies_where_spark_does_not_look(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "a\\b", "a\0"])
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigurationError, match="one part of a path"):
+    with pytest.raises(ConfigurationError, match="a single part of a path"):
         SidecarFolder(str(tmp_path), name)
-    with pytest.raises(ConfigurationError, match="one part of a path"):
+    with pytest.raises(ConfigurationError, match="a single part of a path"):
         SidecarFolder(str(tmp_path)).write(name, b"")
 
 

@@ -17,14 +17,16 @@ from wallaroo_spark.errors import one_line
 log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
 CLOSE_SECONDS = 5.0
-"""Longest that the end waits for sessions to write down what they are about."""
+"""How long the sessions may take to finish their writes at the end. A choice that bounds the program's end."""
 
 
 @click.command(short_help="Receive the rows of transactional connector sinks into files.")
 @click.option("--to", required=True, metavar="DIR", help="Directory of the outputs, one a worker: NAME-PARTITION.out.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind; empty for every interface.")
 @click.option("--port", default=7200, show_default=True, type=click.IntRange(0, 65535), help="0 takes any free port.")
-@click.option("--cookie", default="", metavar="COOKIE", help="What workers present; env:NAME or file:PATH hide it.")
+@click.option(
+    "--cookie", default="", metavar="COOKIE", help="Cookie that workers must present; also env:NAME, file:PATH."
+)
 @click.option("--protocol-version", default="0.0.1", show_default=True, help="The version that HELLO must say.")
 @click.option("--tls-certificate", default="", metavar="FILE", help="PEM file of the certificate; turns TLS on.")
 @click.option("--tls-key", default="", metavar="FILE", help="PEM file of its key; empty: in the certificate's file.")
@@ -33,11 +35,11 @@ CLOSE_SECONDS = 5.0
 @click.option("--max-sessions", default=1024, show_default=True, type=click.IntRange(1), help="Most sessions at once.")
 @debug_option
 def sink(to: str, host: str, port: int, **settings: Any) -> None:
-    """Receive what sinks.connector(…) sends, and append it to files: a batch at once, and each batch once.
+    """Receive the rows that sinks.connector(…) sends, and append each batch to files exactly once.
 
-    Readers of DIR/*.out see committed rows alone. What is prepared, and the log of transactions, is in DIR/.wallaroo;
-    it holds when this program or its machine is killed, and is taken up when the program is started again. It votes
-    abort for what it cannot write, and logs why. The first line on standard output is where it listens.
+    Readers of DIR/*.out see committed rows only. Prepared rows and the log of transactions are in DIR/.wallaroo; they
+    survive a crash of this program and of its machine, and the next start continues from them. The program votes abort
+    for rows that it cannot write, and logs the reason. The first line on standard output is its address.
     """
     if (settings["tls_key"] or settings["tls_ca"]) and not settings["tls_certificate"]:
         raise click.UsageError("--tls-key and --tls-ca need --tls-certificate")
@@ -49,7 +51,7 @@ def sink(to: str, host: str, port: int, **settings: Any) -> None:
 
 
 async def _serve(to: str, host: str, port: int, settings: dict[str, Any]) -> int:
-    """Serve until a signal comes; which."""
+    """Serve until SIGINT or SIGTERM arrives; return its number."""
     from wallaroo_spark.options import resolve_secret
     from wallaroo_spark.sinks.server.output_directory import OutputDirectory
     from wallaroo_spark.sinks.server.sink_server import SinkServer, SinkServerSettings
@@ -75,14 +77,14 @@ async def _serve(to: str, host: str, port: int, settings: dict[str, Any]) -> int
 
 
 async def _signal() -> int:
-    """The first SIGINT or SIGTERM."""
+    """Wait for the first SIGINT or SIGTERM; return its number."""
     loop = asyncio.get_running_loop()
-    came: asyncio.Future[int] = loop.create_future()
+    received: asyncio.Future[int] = loop.create_future()
 
     def note(number: int) -> None:
-        if not came.done():
-            came.set_result(number)
+        if not received.done():
+            received.set_result(number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, note, number)
-    return await came
+    return await received

@@ -1,4 +1,4 @@
-"""``wallaroo-spark subscribe``: the rows of a topic as they are published; needs no Spark."""
+"""``wallaroo-spark subscribe``: prints the rows of a topic as they are published. It needs no Spark."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from wallaroo_spark.pubsub import Epoch, Frontier, Subscription
 
 WIDE = 200
+"""Columns of a table that is not printed on a terminal. A choice: wide enough for most rows."""
 
 
 @click.command(short_help="Print the rows of a topic as they are published.")
@@ -27,8 +28,8 @@ WIDE = 200
 @click.option(
     "--wait", default=0.0, metavar="SECONDS", show_default=True, help="Wait for a topic that is not there yet."
 )
-@click.option("--all", "everything", is_flag=True, help="Rows as they come, of epochs that had begun as well.")
-@click.option("--frontier", is_flag=True, help="Print how the frontier moves, too.")
+@click.option("--all", "everything", is_flag=True, help="Print rows as they arrive, also of incomplete epochs.")
+@click.option("--frontier", is_flag=True, help="Print each change of the frontier, too.")
 @click.option("--reopen", is_flag=True, help="Wait for a topic that has ended to be started again.")
 @click.option(
     "--lost-after", default=60.0, metavar="SECONDS", show_default=True, help="Longest time without a publisher."
@@ -40,7 +41,7 @@ WIDE = 200
 @click.option("--tls-key", default="", metavar="FILE", help="PEM file with the key of --tls-certificate.")
 @debug_option
 def subscribe(topic: str, as_json: bool, limit: int | None, frontier: bool, everything: bool, **settings: Any) -> None:
-    """Print the rows of TOPIC from the next epoch on, each epoch once it is whole and its batch committed.
+    """Print the rows of TOPIC from the next epoch on; an epoch is printed when it is complete and its batch committed.
 
     With --json a line is {"epoch": …, "partition": …, "row": {…}}, or {"frontier": […]}; the epoch is the batch, or
     [batch, column]. It ends with the topic, after --limit rows, or when it is interrupted.
@@ -57,7 +58,7 @@ def subscribe(topic: str, as_json: bool, limit: int | None, frontier: bool, ever
 
 
 async def _print(subscription: Subscription, printer: _Json | _Tables, limit: int | None) -> None:
-    """Until the topic ends, or there are rows enough; SIGTERM cancels it."""
+    """Print rows until the topic ends or the limit is reached; SIGTERM cancels it."""
     from wallaroo_spark.pubsub import Epoch
 
     this = asyncio.current_task()
@@ -79,7 +80,7 @@ async def _print(subscription: Subscription, printer: _Json | _Tables, limit: in
 
 
 class _Json:
-    """A line for each row."""
+    """Prints a line of JSON for each row."""
 
     def __init__(self, with_frontier: bool) -> None:
         self._with_frontier = with_frontier
@@ -99,11 +100,11 @@ class _Json:
             click.echo(json.dumps({"frontier": item.frontier}))
 
     def end(self) -> None:
-        """Nothing is left over."""
+        """Do nothing: every row is printed already."""
 
 
 class _Tables:
-    """A table for each epoch; where there is no terminal, as wide as its rows need."""
+    """Prints a table for each epoch."""
 
     def __init__(self, with_frontier: bool) -> None:
         from rich.console import Console
@@ -117,20 +118,20 @@ class _Tables:
         self._epoch: Any = None
 
     def epoch(self, item: Epoch) -> None:
-        """Some rows of an epoch, which are shown with the others of it."""
+        """Collect rows of an epoch; they are printed together when the epoch ends."""
         if self._rows and item.epoch != self._epoch:
             self.end()
         self._epoch, self._columns = item.epoch, item.batch.schema.names
         self._rows += item.batch.to_pylist()
 
     def frontier(self, item: Frontier) -> None:
-        """The frontier has moved: what it has passed is whole."""
+        """Print the collected epoch, which is complete because the frontier has passed it."""
         self.end()
         if self._with_frontier:
             click.echo(f"frontier {', '.join(map(str, item.frontier)) or 'passed everything'}")
 
     def end(self) -> None:
-        """Show what there is."""
+        """Print the collected rows."""
         from rich.table import Table
         from rich.text import Text
 

@@ -36,6 +36,7 @@ class LastCommit:
     batch: int
     """-1 before the first commit."""
     references: References
+    """The committed reference of each stream."""
 
 
 class Announcer:

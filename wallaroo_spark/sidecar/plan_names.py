@@ -89,6 +89,7 @@ class Chain:
     """The chain of one plan: where it stands, and how long it is."""
 
     named: NamedPlan
+    """The names of the plan and of its base."""
     links: int = 0
     """Files of changes between the base and the plan."""
     changes: int = 0

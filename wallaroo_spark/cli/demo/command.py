@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 
 WORKERS = 2
 STALLED_SECONDS = 180.0
-"""Without any progress for so long, something is wrong and waiting on would not help."""
+"""The demo fails after so many seconds without progress. A choice: much longer than Spark takes to restart a worker."""
 KILL_BATCHES = 8
+"""The least number of batches when a worker is to be killed. A choice: enough for a moment between two commits."""
 _LOOK_SECONDS = 0.2
+"""Pause between two updates of the display. A choice: five a second look continuous."""
 
 
 @dataclass
@@ -41,10 +43,15 @@ class DemoPlan:
     """The settings of one run of the demo."""
 
     folder: Path
+    """The folder of all files of the run."""
     senders: list[Sender]
+    """The connectors."""
     totals: dict[str, int]
+    """The number of messages in each file, by path."""
     made_orders: bool
+    """Whether the demo generated the files, so that totals can be computed."""
     kill_worker: bool
+    """Whether a worker is killed halfway."""
 
     @property
     def expected(self) -> int:
@@ -67,8 +74,9 @@ class DemoPlan:
 def demo(files: tuple[Path, ...], messages: int, kill_worker: bool, as_json: bool, output: Path) -> None:
     """Four connectors send orders to two workers inside Spark; every one must arrive exactly once.
 
-    Without FILES, orders are generated and totalled by the minute. With FILES their lines are sent, a stream a file,
-    and the Parquet is held against the files byte for byte. The exit status is 0 only if nothing is lost or repeated.
+    Without FILES, orders are generated, and their totals computed for each minute. With FILES, the lines of each file
+    are sent as a stream. Afterwards the Parquet files are compared with the sent files byte for byte. The exit status
+    is 0 only if no message was lost, repeated or changed.
     """
     from wallaroo_spark.cli.demo import job
 
@@ -93,7 +101,7 @@ def demo(files: tuple[Path, ...], messages: int, kill_worker: bool, as_json: boo
 
 @contextlib.contextmanager
 def _quiet(log: Path) -> Iterator[IO[str]]:
-    """Give the terminal to us alone: what Spark, Java and Python workers write to stderr goes to the log."""
+    """Redirect standard error, to which Spark, Java and Python workers write, to ``log``; yield the terminal."""
     sys.stdout.flush()
     saved = os.dup(2)
     with log.open("a") as sink, open(os.dup(1), "w", encoding="utf-8") as terminal:
@@ -126,7 +134,7 @@ def _run(console: Console, plan: DemoPlan, spark: Any, sink: CountingSink) -> No
     from wallaroo_spark.receiver import Receiver
 
     cookie = secrets.token_urlsafe(16)
-    # Batches are kept small when a worker is to be killed, so that there is a half-way to kill it at.
+    # Small batches when a worker is to be killed, so that it can be killed between two commits.
     limits = {"max_offsets_per_trigger": max(1, plan.expected // KILL_BATCHES)} if plan.kill_worker else {}
     with Receiver(spark, "demo", workers=WORKERS, cookie=cookie, **limits) as receiver:
         writer = receiver.stream().writeStream.foreachBatch(sink.write)
@@ -142,7 +150,7 @@ def _run(console: Console, plan: DemoPlan, spark: Any, sink: CountingSink) -> No
 def _watch(
     plan: DemoPlan, view: DemoView, receiver: Receiver, query: Any, sink: CountingSink, senders: Senders
 ) -> None:
-    """Until every connector has ended; kills a worker on the way when asked to."""
+    """Wait until every connector has ended; kill a worker halfway if the plan says so."""
     notes: list[str] = []
     to_kill = plan.kill_worker
     seen, since = -1, time.monotonic()
@@ -171,7 +179,7 @@ def _scene(plan: DemoPlan, receiver: Receiver, sink: CountingSink, notes: list[s
 
 
 def _kill_a_worker(receiver: Receiver) -> str:
-    """End a worker's process without warning: the one with most sessions."""
+    """Kill the process of the worker with most sessions; return a sentence about it."""
     serving = [slot for slot in receiver.status()["workers"] if "worker" in slot]
     victim = max(serving, key=lambda slot: int(slot["worker"]["sessions"]))
     pid = int(victim["worker"]["pid"])
@@ -180,7 +188,7 @@ def _kill_a_worker(receiver: Receiver) -> str:
 
 
 def _check(console: Console, plan: DemoPlan, spark: Any, sink: CountingSink) -> tuple[Reconciliation, bool]:
-    """Compare the rows in the table with the lines of the files, and the totals with those of the files."""
+    """Compare the rows in the Parquet files with the lines of the sent files, and the totals of both."""
     from wallaroo_spark.cli.demo import job
 
     console.print("reading files and Parquet again to reconcile them …")

@@ -1,7 +1,7 @@
-"""A connector of the demo, a process of its own: sends the lines of its files and says on stdout how far it is.
+"""A connector process of the demo: it sends the lines of its files and reports its progress on standard output.
 
-It is started as ``python -m wallaroo_spark.cli.demo.connector INSTANCE REVISION FILE…`` and reads where the registry is
-and what the cookie is from the environment.
+It is started as ``python -m wallaroo_spark.cli.demo.connector INSTANCE REVISION FILE…``. The registry's URL and the
+cookie come from environment variables.
 """
 
 from __future__ import annotations

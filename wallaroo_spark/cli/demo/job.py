@@ -20,7 +20,7 @@ _ORDER = "shop string, time timestamp, quantity long, cents long"
 
 
 def make_session(folder: Path) -> SparkSession:
-    """Spark in local mode, everything it has to say in ``spark.log``."""
+    """Start Spark in local mode, with its log in ``spark.log``."""
     log4j = folder / "log4j2.properties"
     log4j.write_text(
         "rootLogger.level = warn\n"
@@ -108,12 +108,12 @@ def sums() -> list[Any]:
 
 
 def expected_totals(spark: SparkSession, files: list[str]) -> DataFrame:
-    """The same totals straight from the files, which no message ever left."""
+    """Compute the same totals from the sent files themselves."""
     return spark.read.schema(_ORDER).json(files).groupBy(minute(), "shop").agg(*sums()).orderBy("minute", "shop")
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier run left here, and nothing else."""
+    """Delete the files of an earlier run in the folder, and no other files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("orders", "rows", "minutes", "totals", "checkpoint"):
         shutil.rmtree(folder / name, ignore_errors=True)

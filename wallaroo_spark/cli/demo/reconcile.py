@@ -1,4 +1,4 @@
-"""Holding what came out against what went in, byte for byte; it reads both again and trusts no counter."""
+"""Compares the Parquet rows with the sent files, byte for byte. It reads both again and uses no counter of the run."""
 
 from __future__ import annotations
 
@@ -15,19 +15,26 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """The five counts of the demo, and what else must hold. Counts are of messages."""
+    """The result of the demo's comparison. Every field is a number of messages."""
 
     sent: int
+    """Lines in the files."""
     committed: int
+    """Rows in the Parquet files."""
     acknowledged: int
+    """Lines up to the last reference that was acknowledged to the connector."""
     lost: int
+    """Lines without a row."""
     repeated: int
+    """Rows beyond the first of a line."""
     altered: int = 0
+    """Rows whose bytes differ from their line."""
     disordered: int = 0
+    """Rows that are not in the order of their lines."""
 
     @property
     def clean(self) -> bool:
-        """Whether everything arrived exactly once, whole, in order, and acknowledged."""
+        """Whether every message arrived exactly once, unchanged and in order, and was acknowledged."""
         arrived = self.sent == self.committed == self.acknowledged
         return arrived and not (self.lost or self.repeated or self.altered or self.disordered)
 
@@ -44,7 +51,7 @@ NOTHING = Reconciliation(0, 0, 0, 0, 0)
 
 
 def reconcile(rows: Path, acknowledged: Mapping[str, int]) -> Reconciliation:
-    """All the files together; ``acknowledged`` has the last reference of each, by path, -1 for none."""
+    """Compare all files; ``acknowledged`` has the last acknowledged reference of each, by path, -1 for none."""
     dataset = ds.dataset(rows, format="parquet", partitioning="hive") if any(rows.rglob("*.parquet")) else None
     total = NOTHING
     for file, reference in acknowledged.items():
@@ -56,7 +63,7 @@ def reconcile(rows: Path, acknowledged: Mapping[str, int]) -> Reconciliation:
 
 
 def reconcile_file(file: Path, table: pa.Table | None, reference: int) -> Reconciliation:
-    """One file against its stream's rows. A message's id is the offset just behind its line."""
+    """Compare one file with its stream's rows. A message's id is the offset of the byte after its line."""
     expected = line_ends(file)
     acknowledged = int(np.count_nonzero(expected <= reference)) if reference >= 0 else 0
     if table is None or not table.num_rows:
@@ -78,7 +85,7 @@ def reconcile_file(file: Path, table: pa.Table | None, reference: int) -> Reconc
 
 
 def line_ends(file: Path) -> NDArray[np.int64]:
-    """The offset just behind each line, its newline included."""
+    """Return the offset of the byte after each line, its newline included."""
     data = np.memmap(file, dtype=np.uint8, mode="r") if file.stat().st_size else np.zeros(0, dtype=np.uint8)
     ends = np.flatnonzero(data == ord("\n")).astype(np.int64) + 1
     if len(data) and data[-1] != ord("\n"):

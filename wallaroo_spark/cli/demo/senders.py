@@ -1,4 +1,4 @@
-"""The demo's connector processes, and how far each has come by its own account."""
+"""The demo's connector processes, and the progress that each of them reports."""
 
 from __future__ import annotations
 
@@ -20,15 +20,22 @@ _STOP_SECONDS = 5.0
 
 @dataclass
 class Sender:
-    """One connector: its files (as the streams are called), and the reference acknowledged of each."""
+    """One connector process and its progress."""
 
     instance: str
+    """The connector's instance name."""
     revision: str
+    """The revision of the protocol that it speaks."""
     files: list[str]
+    """The paths of its files, which are also the names of its streams."""
     process: subprocess.Popen[str] | None = None
+    """The process; None before it is started."""
     messages: dict[str, int] = field(default_factory=dict)
+    """Messages sent, by file."""
     acknowledged: dict[str, int] = field(default_factory=dict)
+    """The last acknowledged reference (a byte offset), by file."""
     finished: bool = False
+    """Whether the process has ended."""
 
     @property
     def sent(self) -> int:
@@ -37,14 +44,14 @@ class Sender:
 
     def take(self, line: str) -> None:
         """Record a line of progress from the connector."""
-        said = json.loads(line)
-        self.messages[said["file"]] = said["messages"]
-        if said["acknowledged"] is not None:
-            self.acknowledged[said["file"]] = said["acknowledged"]
+        report = json.loads(line)
+        self.messages[report["file"]] = report["messages"]
+        if report["acknowledged"] is not None:
+            self.acknowledged[report["file"]] = report["acknowledged"]
 
 
 def plan_senders(files: Sequence[Path], names: Sequence[str] | None = None) -> list[Sender]:
-    """Share the files out over four connectors, named after them when there is one each."""
+    """Distribute the files over four connectors. ``names`` are their instance names, if there are any."""
     groups = [[str(path) for path in files[number::CONNECTORS]] for number in range(CONNECTORS)]
     return [
         Sender(names[number] if names else f"connector-{number + 1}", _REVISIONS[number], group)

@@ -1,4 +1,4 @@
-"""The output of the demo while it runs: a live picture on a terminal, a line now and then elsewhere."""
+"""The output of the demo while it runs: a live display on a terminal, otherwise a line at intervals."""
 
 from __future__ import annotations
 
@@ -22,14 +22,20 @@ _RATE_SECONDS = 3.0
 
 @dataclass
 class Scene:
-    """One moment of the demo."""
+    """The state of the demo at one moment."""
 
     senders: list[Sender]
+    """The connectors with their progress."""
     totals: dict[str, int]
+    """The number of messages in each file, by path."""
     status: dict[str, Any]
+    """The receiver's status."""
     committed: int
+    """Messages that Spark has committed."""
     batches: int
+    """Committed batches with messages."""
     notes: list[str]
+    """Sentences about events such as a killed worker."""
 
     @property
     def expected(self) -> int:
@@ -39,7 +45,7 @@ class Scene:
 
 @dataclass
 class DemoView:
-    """Shows scenes as they come."""
+    """Shows each scene."""
 
     console: Console
     _live: Live | None = None

@@ -1,7 +1,7 @@
 """The YAML file of ``wallaroo-spark receive``, checked before anything starts.
 
-It holds the options of the options page by their public names, and beside them ``checkpoint``, ``sink``, ``trigger``,
-``spark`` and ``select``. Upper and lower case of option names are not told apart.
+It contains the options of ``docs/options.md`` by their public names, and ``checkpoint``, ``sink``, ``trigger``,
+``spark`` and ``select``. The case of option names is ignored.
 """
 
 from __future__ import annotations
@@ -24,33 +24,46 @@ FILE_FORMATS = ("parquet", "json", "csv", "orc", "text", "avro", "xml")
 
 @dataclass(frozen=True)
 class SinkConfig:
-    """The sink of the rows: format and options of a DataStreamWriter."""
+    """The sink of the rows, as a DataStreamWriter takes it."""
 
     format: str
+    """The name of the format, such as ``parquet``."""
     path: str = ""
+    """The path of the files; empty for formats without one."""
     mode: str = "append"
+    """The output mode: one of :data:`MODES`."""
     options: Mapping[str, str] = field(default_factory=dict)
+    """Further options of the format."""
 
 
 @dataclass(frozen=True)
 class ReceiveConfig:
-    """One receiver and its one query. ``given`` are the options as they were written, by public name."""
+    """The configuration of one receiver and its query."""
 
     receiver: str
+    """The receiver's name."""
     checkpoint: str
+    """The query's checkpoint location."""
     sink: SinkConfig
+    """The query's sink."""
     given: Mapping[str, Any]
+    """The options as they stand in the file, by public name, without the receiver's name."""
     options: Options
+    """The parsed options."""
     trigger: Mapping[str, Any] = field(default_factory=dict)
+    """The keyword argument of ``DataStreamWriter.trigger``; empty: Spark's default trigger."""
     spark: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the Spark session, by full name."""
     select: tuple[str, ...] = ()
+    """SQL expressions for ``selectExpr``; empty: all columns."""
 
 
 def load(path: str, overrides: Sequence[str] = ()) -> ReceiveConfig:
     """Read the file at ``path``, then ``overrides`` of the form ``name=value``.
 
     A name is an option, ``checkpoint``, ``sink.path``, ``sink.options.…``, ``trigger.…`` or ``spark.…``. Raises
-    :class:`ConfigurationError` for what cannot be read, is not known, is missing, or names a secret that is not there.
+    :class:`ConfigurationError` for a file that cannot be read, an unknown or missing value, and a secret whose
+    variable or file does not exist.
     """
     document = _read(path)
     for override in overrides:
@@ -59,7 +72,7 @@ def load(path: str, overrides: Sequence[str] = ()) -> ReceiveConfig:
 
 
 def parse(document: Mapping[str, Any], where: str) -> ReceiveConfig:
-    """The configuration in a YAML document; ``where`` names the document in errors."""
+    """Return the configuration in a YAML document; ``where`` names the document in errors. Raises as :func:`load`."""
     sections, given = _split(document, where)
     sink = _mapping(sections, "sink", where)
     _known(sink, SINK_KEYS, "sink.", where)
@@ -110,7 +123,7 @@ def _override(document: dict[str, Any], override: str) -> None:
         inner = dict(document.get(section) or {})
         key, _, option = rest.partition(".")
         if section == "trigger":
-            # A query has one trigger: the one given here takes the place of the file's.
+            # A query has one trigger, so this one replaces the file's.
             inner = {}
         inner[key] = {**(inner.get(key) or {}), option: value} if option else value
         document[section] = inner
@@ -121,7 +134,7 @@ def _override(document: dict[str, Any], override: str) -> None:
 
 
 def _split(document: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The sections, and the options by their public names."""
+    """Split a document into its sections and its options, by public name."""
     names = {row.name.lower(): row.name for row in table()}
     flat: dict[str, Any] = {}
     for name, value in document.items():
@@ -219,5 +232,5 @@ def _select(given: Any, where: str) -> tuple[str, ...]:
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:
-    """Values as Spark takes them, which writes true and false in lower case."""
+    """Return the values as Spark writes them: true and false in lower case."""
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}

@@ -20,9 +20,12 @@ from wallaroo_spark.cli.signals import Signals, java_waits
 from wallaroo_spark.errors import ConfigurationError, WallarooError
 
 POLL_SECONDS = 0.25
-"""Interval of the looks for a signal and for the query's end."""
+"""Interval of the checks for a signal and for the query's end. A choice: a person notices no such delay."""
 LAST_PROGRESS_SECONDS = 5.0
-"""The longest wait for the last progress of a query that has ended, which a thread of Spark's delivers."""
+"""The longest wait for the last progress report of an ended query, which Spark sends in a thread of its own.
+
+A choice: it bounds the end of the program; without the report the last count may be too small.
+"""
 
 _OURS = re.compile(r"^(?:[\w.]+: )?wallaroo_spark\.errors\.\w+: (.+)$", re.MULTILINE)
 _JAVA_CLASS = re.compile(r"^: (?:[\w$]+\.)+[\w$]+: ")
@@ -31,31 +34,35 @@ _LONGEST = 500
 
 @dataclass(frozen=True)
 class QuerySnapshot:
-    """The state of a receiver at one moment, to be shown. ``seconds`` is the time since the query started."""
+    """The state of a receiver and its query at one moment, for display."""
 
     status: dict[str, Any]
+    """The receiver's status, as :meth:`Receiver.status` returns it."""
     rows: int
+    """Rows that the query has read."""
     batches: int
+    """Batches that the query has committed."""
     seconds: float
+    """Seconds since the query started."""
 
 
 class QueryView(Protocol):
-    """Shows a person what goes on."""
+    """Shows a person the state of a receiver and its query. Each method reports one change."""
 
     def starting(self, config: ReceiveConfig) -> None:
         """Spark and the workers are being started."""
 
     def listening(self, config: ReceiveConfig, addresses: list[str], registry: str) -> None:
-        """Connectors may come. ``registry`` is empty unless it is to be shown: it may hold a password."""
+        """Connectors may connect. ``registry`` is a URL to show, which may contain a password; empty: show none."""
 
     def show(self, snapshot: QuerySnapshot) -> None:
-        """Called about once a second."""
+        """A new state, about once a second."""
 
     def stopping(self, why: str) -> None:
         """The query is being stopped."""
 
     def ended(self, snapshot: QuerySnapshot) -> None:
-        """All has ended in good order."""
+        """The query and the workers have ended in good order."""
 
 
 def receive(
@@ -63,9 +70,9 @@ def receive(
 ) -> signal.Signals | None:
     """Run the receiver and its query until the query ends or a signal arrives; returns that signal.
 
-    ``spark_log`` is a file for what Spark's Java process and the workers write to standard error; empty leaves it
-    there. Raises :class:`WallarooError` when the query fails or nothing can start, and :class:`KeyboardInterrupt` when
-    it was interrupted before the query ran, or twice.
+    ``spark_log`` is a file for the standard error of Spark's Java process and of the workers; empty: it is not
+    redirected. Raises :class:`WallarooError` when the query fails or cannot start, and :class:`KeyboardInterrupt` after
+    a signal before the query runs, and after a second signal.
     """
     with Signals() as signals:
         view.starting(config)
@@ -106,7 +113,7 @@ def open_session(config: ReceiveConfig) -> tuple[Any, bool]:
     except Exception as error:
         if not _is_sparks(error):
             raise
-        raise ConfigurationError(f"Spark did not start: {_in_short(error)}; see its own messages") from error
+        raise ConfigurationError(f"Spark did not start: {_in_short(error)}; see Spark's own messages") from error
     with contextlib.suppress(Exception):
         # Spark Connect has no context, and logs elsewhere.
         session.sparkContext.setLogLevel("ERROR")
@@ -114,7 +121,7 @@ def open_session(config: ReceiveConfig) -> tuple[Any, bool]:
 
 
 def start_query(receiver: Any, config: ReceiveConfig) -> Any:
-    """Start the query of a started receiver. Raises :class:`ConfigurationError` for what Spark refuses."""
+    """Start the query of a started receiver. Raises :class:`ConfigurationError` when Spark refuses it."""
     sink = config.sink
     try:
         rows = receiver.stream()
@@ -158,7 +165,7 @@ def _run(config: ReceiveConfig, session: Any, view: QueryView, signals: Signals,
 
 
 def _watch(receiver: Any, query: Any, tally: _Tally, view: QueryView, signals: Signals) -> None:
-    """Until the query ends or a signal comes. Raises :class:`WallarooError` when the query failed."""
+    """Wait until the query ends or a signal arrives. Raises :class:`WallarooError` when the query failed."""
     shown = 0.0
     while signals.received is None:
         if time.monotonic() - shown >= 1.0:
@@ -169,13 +176,13 @@ def _watch(receiver: Any, query: Any, tally: _Tally, view: QueryView, signals: S
                 return
         except Exception as error:
             if signals.received is not None or _spark_is_gone(error):
-                # The Java process was ended by something that it could not wait for.
+                # The Java process was killed, or ended before its hook could wait.
                 return
             raise _failed(error) from error
 
 
 class _Tally:
-    """Counts what the query has committed, from the progress that Spark reports."""
+    """Counts the rows and batches that the query has committed, from Spark's progress reports."""
 
     def __init__(self, session: Any) -> None:
         from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -184,14 +191,14 @@ class _Tally:
 
         class Reports(StreamingQueryListener):
             def onQueryStarted(self, event: Any) -> None:
-                """The numbers start at nothing."""
+                """Do nothing: the counts are 0."""
 
             def onQueryProgress(self, event: Any) -> None:
                 tally.rows += event.progress.numInputRows
                 tally.batches += 1
 
             def onQueryIdle(self, event: Any) -> None:
-                """Nothing to count."""
+                """Do nothing: an idle query commits no batch."""
 
             def onQueryTerminated(self, event: Any) -> None:
                 tally._ended.set()
@@ -205,18 +212,18 @@ class _Tally:
         session.streams.addListener(self._listener)
 
     def snapshot(self, status: dict[str, Any]) -> QuerySnapshot:
-        """The numbers now, beside a receiver's status."""
+        """Return the counts now, with a receiver's status."""
         return QuerySnapshot(status, self.rows, self.batches, time.monotonic() - self.began)
 
     def wait(self, seconds: float) -> None:
-        """Wait until Spark has reported the query's end, which comes after its last progress."""
+        """Wait for at most ``seconds`` until Spark has reported the query's end, after its last progress report."""
         until = time.monotonic() + seconds
         while not self._ended.is_set() and time.monotonic() < until:
-            # Not Event.wait: a signal's handler may run in the middle of that.
+            # Event.wait is not used, because a signal handler that interrupts it may raise while it holds its lock.
             time.sleep(0.02)
 
     def close(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         with contextlib.suppress(Exception):
             self._session.streams.removeListener(self._listener)
 
@@ -226,7 +233,7 @@ def _defaults(config: ReceiveConfig) -> dict[str, str]:
     chosen = {"spark.master", "spark.remote"} & set(config.spark)
     if chosen or any(name in os.environ for name in ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "MASTER")):
         return quiet
-    # By itself Spark would run whatever python3 is on the PATH, which may lack this package.
+    # Spark's default is the first python3 on the PATH, which may lack this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     slots = max(config.options.workers + 2, os.cpu_count() or 1)
     return quiet | {
@@ -238,7 +245,7 @@ def _defaults(config: ReceiveConfig) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _standard_error_to(path: str) -> Iterator[None]:
-    """Have the processes that are started inside write their standard error to a file."""
+    """Redirect the standard error of processes that are started in the block to a file; empty: do nothing."""
     if not path:
         yield
         return
@@ -254,7 +261,7 @@ def _standard_error_to(path: str) -> Iterator[None]:
 
 
 def new_spark_log(receiver: str) -> str:
-    """An empty file of its own for one run's messages of Spark."""
+    """Create an empty temporary file for Spark's messages of one run; return its path."""
     handle, path = tempfile.mkstemp(prefix=f"wallaroo-{receiver}-", suffix=".log")
     os.close(handle)
     return path
@@ -265,17 +272,17 @@ def _addresses(status: dict[str, Any]) -> list[str]:
 
 
 def _failed(error: Exception) -> WallarooError:
-    """A failed query's reason: our own sentence where it came out of this package, else Spark's first line."""
+    """Return the error for a failed query: with this package's own message if there is one, else Spark's first line."""
     ours = _OURS.findall(str(error))
     if ours:
         return WallarooError(f"the query failed: {ours[-1]}")
     return WallarooError(
-        f"the query failed: {_in_short(error)}; once that is mended, start it again: it goes on from its checkpoint"
+        f"the query failed: {_in_short(error)}; correct that and start it again: it continues from its checkpoint"
     )
 
 
 def _is_sparks(error: Exception) -> bool:
-    """Whether Spark raised this error; some of its Java errors arrive without a Python class of their own."""
+    """Whether Spark raised this error; PySpark has no class of its own for some errors of Java."""
     from pyspark.errors import PySparkException
 
     return isinstance(error, PySparkException) or type(error).__name__ == "Py4JJavaError"
@@ -290,5 +297,5 @@ def _in_short(error: Exception) -> str:
 
 
 def _spark_is_gone(error: Exception) -> bool:
-    """Whether the Java process no longer answers, rather than answering with an error."""
+    """Whether the error says that the Java process has ended."""
     return isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"

@@ -1,4 +1,4 @@
-"""The output of ``receive``: a table that is kept up to date on a terminal, a line now and then elsewhere."""
+"""The output of ``receive``: a live table on a terminal, otherwise a line at intervals."""
 
 from __future__ import annotations
 
@@ -20,56 +20,56 @@ from wallaroo_spark.cli.receive.running import QuerySnapshot
 from wallaroo_spark.cli.tables import faults, slot_note, slots_table
 
 RATE_SECONDS = 5.0
-"""The rate shown is that of about so long."""
+"""The displayed rate is the average of so many seconds. A choice: a few batches."""
 IDLE_FACTOR = 6
-"""A line that is equal to the last one is printed this many times less often."""
+"""A line that equals the last one is printed this many times less often. A choice: once a minute by default."""
 
 
 class PlainView:
-    """Lines on standard output: what has started, a line every ``every`` seconds, and what has ended."""
+    """Prints a line at the start, every ``every`` seconds, and at the end."""
 
     def __init__(self, every: float, echo: Callable[[str], None] = click.echo) -> None:
         self._every = every
         self._echo = echo
         self._last = time.monotonic()
-        self._said = ""
+        self._last_line = ""
 
     def __enter__(self) -> Self:
         set_up_logging()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to put back."""
+        """Do nothing."""
 
     def starting(self, config: ReceiveConfig) -> None:
-        """Say what takes so long."""
+        """Print that Spark and the workers are starting."""
         self._echo(f"Starting Spark and {count(config.options.workers, 'worker')} of receiver {config.receiver!r} …")
 
     def listening(self, config: ReceiveConfig, addresses: list[str], registry: str) -> None:
-        """Say where connectors find the workers, and where the rows go."""
+        """Print the workers' addresses and the sink."""
         self._echo(listening(config, addresses))
         if registry:
             self._echo(f"Registry: {registry}")
 
     def show(self, snapshot: QuerySnapshot) -> None:
-        """A line, when it is time for one."""
+        """Print a line if the last one is old enough."""
         line = in_one_line(snapshot)
-        pause = self._every * (IDLE_FACTOR if line == self._said else 1)
+        pause = self._every * (IDLE_FACTOR if line == self._last_line else 1)
         if time.monotonic() - self._last >= pause:
-            self._last, self._said = time.monotonic(), line
+            self._last, self._last_line = time.monotonic(), line
             self._echo(f"{time.strftime('%H:%M:%S')} {line}")
 
     def stopping(self, why: str) -> None:
-        """Say that it was understood."""
+        """Print that the query is being stopped."""
         self._echo(f"Stopping ({why}) …")
 
     def ended(self, snapshot: QuerySnapshot) -> None:
-        """Say what came of it."""
+        """Print the final counts."""
         self._echo(ended(snapshot))
 
 
 class LiveView:
-    """A table at the foot of the terminal; ``spark_log`` is where Spark's own messages go."""
+    """Shows a table at the bottom of the terminal. ``spark_log`` is the path of Spark's log, which it prints."""
 
     def __init__(self, console: Console, spark_log: str) -> None:
         self._console = console
@@ -88,13 +88,13 @@ class LiveView:
         logging.getLogger("wallaroo_spark").handlers.clear()
 
     def starting(self, config: ReceiveConfig) -> None:
-        """Show what the start waits for, until there is progress to show."""
+        """Show that Spark and the workers are starting, until the first snapshot."""
         workers = count(config.options.workers, "worker")
         self._live.start()
         self._update(Text(f"Starting Spark and {workers} of receiver {config.receiver!r} …"))
 
     def listening(self, config: ReceiveConfig, addresses: list[str], registry: str) -> None:
-        """Say where connectors find the workers, and where the rows go; this stays on the screen."""
+        """Print the workers' addresses and the sink above the table, where they stay."""
         self._print(listening(config, addresses))
         if registry:
             self._print(f"Registry: {registry}")
@@ -102,18 +102,18 @@ class LiveView:
             self._print(f"Spark's own messages are in {self._spark_log}.")
 
     def show(self, snapshot: QuerySnapshot) -> None:
-        """Bring the table up to date."""
+        """Update the table."""
         self._rate.add(snapshot)
         head = Text(f"{_progress(snapshot)} · {count(round(self._rate.value))} rows/s", style="bold")
         notes = [Text(note, style="yellow") for note in map(slot_note, snapshot.status["workers"]) if note]
         self._update(Group(Text(), head, slots_table(snapshot.status["workers"]), *notes))
 
     def stopping(self, why: str) -> None:
-        """Say that it was understood."""
+        """Show that the query is being stopped."""
         self._update(Text(f"Stopping ({why}) …"))
 
     def ended(self, snapshot: QuerySnapshot) -> None:
-        """Say what came of it."""
+        """Remove the table and print the final counts."""
         self._live.stop()
         self._print(ended(snapshot))
 
@@ -132,7 +132,7 @@ class _Rate:
         self._seen: list[tuple[float, int]] = []
 
     def add(self, snapshot: QuerySnapshot) -> None:
-        """Take another count in."""
+        """Add a snapshot."""
         self._seen.append((snapshot.seconds, snapshot.rows))
         while len(self._seen) > 2 and self._seen[-1][0] - self._seen[0][0] > RATE_SECONDS:
             self._seen.pop(0)
@@ -141,7 +141,7 @@ class _Rate:
 
 
 def listening(config: ReceiveConfig, addresses: list[str]) -> str:
-    """The sentence for the moment from which connectors may come."""
+    """Return the sentence that is printed when connectors may connect."""
     where = f" at {config.sink.path}" if config.sink.path else ""
     end = "it ends when all is read" if config.trigger.get("availableNow") else "Ctrl-C stops it"
     workers = ", ".join(addresses)
@@ -149,7 +149,7 @@ def listening(config: ReceiveConfig, addresses: list[str]) -> str:
 
 
 def in_one_line(snapshot: QuerySnapshot) -> str:
-    """A snapshot for a log: how far the query is, who is connected, how full the buffers are, what went wrong."""
+    """Return a snapshot as one line: committed batch and rows, workers, sessions, buffered bytes and faults."""
     slots = snapshot.status["workers"]
     workers = [slot["worker"] for slot in slots if "worker" in slot]
     buffered = sum(worker["buffered_bytes"] for worker in workers)
@@ -164,7 +164,7 @@ def in_one_line(snapshot: QuerySnapshot) -> str:
 
 
 def ended(snapshot: QuerySnapshot) -> str:
-    """The last sentence of a run that ended in good order."""
+    """Return the last sentence of a run that ended in good order."""
     rows, batches = count(snapshot.rows, "row"), count(snapshot.batches, "batch", "batches")
     return f"Ended in good order after {snapshot.seconds:.0f} s: {rows} in {batches}; the checkpoint holds the place."
 

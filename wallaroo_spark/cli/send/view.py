@@ -37,15 +37,18 @@ _WAITS = {
 
 @dataclass
 class InputProgress:
-    """How far one input is sent."""
+    """The progress of one input."""
 
     name: str
+    """The name of the input's stream: a path or a topic."""
     size: int | None
     """Bytes of the file; None for a topic and for standard input."""
     replayable: bool
     """False for standard input."""
     messages: int = 0
+    """Messages sent in this run."""
     bytes: int = 0
+    """Bytes sent in this run."""
     acknowledged: int | None = None
     """A byte offset for a file, a reference for a topic."""
     outcome: str = ""

@@ -1,8 +1,8 @@
-"""The driver's transactional producer, and the mark that says which batch it committed last.
+"""The driver's transactional producer, and the mark: a record of the batch that was committed last.
 
-The mark is the last record of a compacted topic of the sink's own, written in the same transaction as a batch. It is
-read when the session starts, behind ``init_transactions``: from then on nobody else has a transaction open under this
-name, so what is read is all there is, and what this session commits is what it knows.
+The mark is the last record in a compacted topic of the sink's own, and is written in the same transaction as its batch.
+It is read when a session starts, after ``init_transactions``. From then on no other producer has an open transaction
+under this name, so the mark that is read is final, and only this session writes newer ones.
 """
 
 from __future__ import annotations
@@ -32,12 +32,16 @@ _OVERHEAD = 512
 
 
 class KafkaRecord(NamedTuple):
-    """A record as it is produced. ``partition`` -1 leaves the choice to the key."""
+    """A record to produce."""
 
     key: bytes | None
+    """The key; None: no key."""
     value: bytes | None
+    """The value; None: a tombstone."""
     headers: list[tuple[str, bytes | None]] | None
+    """The headers, as (key, value); None: no headers."""
     partition: int
+    """The partition; -1: the partitioner chooses one by the key."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class KafkaTopic:
-    """A topic in a Kafka: ``settings`` are librdkafka's for any client, ``timeout`` (seconds) bounds each wait."""
+    """A topic of a Kafka cluster."""
 
     settings: Mapping[str, Any]
+    """Settings of librdkafka for all clients, such as ``bootstrap.servers``."""
     topic: str
+    """The name of the topic."""
     timeout: float
+    """The longest wait for an answer, in seconds."""
 
     def partitions(self) -> int:
         """How many partitions the topic has. Raises :class:`SinkError` when there is no such topic."""

@@ -52,11 +52,14 @@ _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 
 @dataclass(frozen=True)
 class _Target:
-    """The table as PostgreSQL knows it."""
+    """The target table in PostgreSQL's catalog."""
 
     oid: int
+    """The table's object id."""
     schema: str
+    """The name of its schema."""
     name: str
+    """Its name, without quotes."""
 
     @property
     def quoted(self) -> sql.Identifier:
