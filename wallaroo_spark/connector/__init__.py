@@ -1,7 +1,7 @@
-"""The SDK for programs that push streams of records to a receiver; it needs no Spark.
+"""The SDK for programs that push streams of records to a receiver; it does not need Spark.
 
-:class:`Connector` is for asyncio, :class:`BlockingConnector` the same for plain scripts. Both keep a session with a
-worker, resume every stream at its committed reference, and send unacknowledged messages again.
+:class:`Connector` is for asyncio, :class:`BlockingConnector` is its blocking form. Both keep a session with a worker,
+resume every stream at its committed reference, and resend unacknowledged messages.
 """
 
 from wallaroo_spark.connector.backoff import Backoff
@@ -13,7 +13,7 @@ from wallaroo_spark.connector.sources import Framed, Lines, Records, Source, Std
 from wallaroo_spark.connector.stream import Stream
 
 Progress = FeedProgress
-"""The name of :class:`FeedProgress` in earlier versions."""
+"""Alias of :class:`FeedProgress`, its name in earlier versions."""
 
 __all__ = [
     "Backoff",

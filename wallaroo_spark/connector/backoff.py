@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt, and when to give up. Pure: clock and random numbers are arguments."""
+"""The delay before the next attempt, and the limit of attempts. Pure: clock and random numbers are arguments."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Backoff:
             )
 
     def delay(self, failures: int, chance: float) -> float:
-        """Seconds to wait after so many failures in a row (1 or more); ``chance`` is a random number in [0, 1)."""
-        # The exponent is bounded so that a number of failures without limit cannot overflow a float.
+        """Seconds to wait after ``failures`` failures in a row (1 or more); ``chance`` is a random number in [0, 1)."""
+        # The exponent is bounded, because an unlimited number of failures would overflow a float.
         whole = min(self.maximum, self.initial * self.multiplier ** min(failures - 1, 64))
         return whole * (1 - self.jitter * chance)
 
     def exhausted(self, failures: int, seconds: float) -> bool:
-        """Whether to give up after so many failures in a row and so long without success."""
+        """Whether to give up after ``failures`` failures in a row and ``seconds`` seconds without a session."""
         return seconds >= self.give_up_after or (self.attempts is not None and failures >= self.attempts)

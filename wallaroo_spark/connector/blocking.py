@@ -5,9 +5,9 @@
         stream.send(b"…", id=17)
     # The end of the block waits until everything is acknowledged.
 
-An event loop runs in a thread of its own; every call is carried out there while the caller waits. That costs two
-switches of threads for each call, so large amounts are better given to :meth:`BlockingStream.send_many` or
-:meth:`BlockingConnector.feed`.
+An event loop runs in a thread of its own; every call runs there while the caller waits. That costs two
+thread switches for each call, so use :meth:`BlockingStream.send_many` or :meth:`BlockingConnector.feed` for many
+messages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class _Blocking(Generic[T]):
-    """The blocking form of an object with asynchronous methods, and the thread that these run in."""
+    """The blocking form of an object with asynchronous methods, and the thread in which these run."""
 
     def __init__(self, asynchronous: T, thread: LoopThread) -> None:
         self._asynchronous = asynchronous
@@ -53,7 +53,7 @@ def _blocking(
 
 
 class BlockingStream(StreamInformation, _Blocking[Stream]):
-    """A :class:`Stream` for plain scripts; made by :meth:`BlockingConnector.open`."""
+    """A :class:`Stream` with blocking methods; made by :meth:`BlockingConnector.open`."""
 
     def __init__(self, stream: Stream, thread: LoopThread) -> None:
         StreamInformation.__init__(self, stream._sender)
@@ -82,7 +82,7 @@ class BlockingStream(StreamInformation, _Blocking[Stream]):
 
 
 class BlockingConnector(_Blocking[Connector]):
-    """A :class:`Connector` for plain scripts; it takes the same settings. May be used from several threads."""
+    """A :class:`Connector` with blocking methods and the same settings. Several threads may use it."""
 
     @takes_settings(ConnectorSettings)
     def __init__(self, settings: ConnectorSettings) -> None:
@@ -128,7 +128,7 @@ class BlockingConnector(_Blocking[Connector]):
     drain = _blocking(Connector.drain)
 
     def close(self) -> None:
-        """As :meth:`Connector.close`; ends the thread too. May be called again."""
+        """As :meth:`Connector.close`; it also ends the thread. May be called again."""
         try:
             with contextlib.suppress(LocalProtocolError):
                 self._thread.call(self._asynchronous.close)

@@ -42,18 +42,18 @@ if TYPE_CHECKING:
 _log = one_line(logging.getLogger("wallaroo_spark.connector"))
 
 _REGISTRY_ATTEMPTS = 2
-"""Attempts of one look-up in the registry; the connector's own back-off repeats the look-up."""
+"""Attempts of one lookup in the registry. Few, because the connector's own back-off repeats the lookup."""
 
 
 class Connector:
     """Pushes streams of messages to the receiver, as the connector ``instance`` of the program ``program``.
 
-    A session that is lost is replaced by a new one. An ERROR that no new session can mend ends the connector, and every
-    call then raises :class:`RemoteProtocolError`.
+    A lost session is replaced by a new one. An ERROR after which no new session can succeed ends the connector; then
+    every call raises :class:`RemoteProtocolError`.
 
-    An ``async with`` block ends when everything is acknowledged: it waits for ``drain_timeout`` seconds at most and
-    then raises :class:`TransportError`, which names the streams and how many of their messages are not acknowledged. A
-    block that an exception ends is left at once.
+    The end of an ``async with`` block waits until everything is acknowledged, at most ``drain_timeout`` seconds, and
+    then raises :class:`TransportError` with the streams and their numbers of unacknowledged messages. A block that ends
+    with an exception does not wait.
     """
 
     @takes_settings(ConnectorSettings)
@@ -89,23 +89,23 @@ class Connector:
 
     @property
     def waiting_for(self) -> str | None:
-        """The reason why sending waits now ("connection", "credit", "memory", …); None when nothing waits."""
+        """The reason for which sending waits now ("connection", "credit", "memory", …); None when no send waits."""
         found = self._state.waiting_for
         return None if found is None else str(found)
 
     @property
     def unacknowledged(self) -> int:
-        """Messages of all streams together that are kept because they are not acknowledged."""
+        """Number of messages of all streams that are kept because they are not acknowledged."""
         return sum(stream.messages.kept for stream in self._streams)
 
     async def open(
         self, name: str, *, id: int | None = None, reference: int | None = None, ephemeral: bool = False
     ) -> Stream:
-        """Open a stream, once there is a session; go on after its ``reference``.
+        """Open a stream once there is a session; continue after its ``reference``.
 
-        The stream's id is derived from instance and name unless it is given. ``reference`` is where the caller resumes
-        in case the worker has no reference of its own. An ``ephemeral`` stream is delivered at most once and keeps
-        nothing; in a revision without flags it is a stream like any other.
+        The stream's id is derived from instance and name unless given. ``reference`` is the caller's point of
+        reference, used if the worker has none. An ``ephemeral`` stream is delivered at most once, and its messages are
+        not kept; in a revision without flags it is a normal stream.
 
         Raises :class:`LocalProtocolError` when the stream is open already, and the error that has ended the connector.
         """
@@ -123,11 +123,11 @@ class Connector:
     ) -> FeedResult:
         """Send the records of a source after the committed reference; return when all of them are acknowledged.
 
-        No record is kept: after a reconnection the source is read again from the committed reference. Feeds may run at
-        the same time and take turns. ``progress`` is called after some messages, after acknowledgements and at the end,
-        with a :class:`BlockingConnector` in the connector's thread; ``end=False`` leaves the stream open. A source that
-        is not replayable is sent as an ephemeral stream. ``drain_timeout`` is the longest time in seconds without an
-        acknowledgement once everything is sent; None: no limit.
+        No record is kept: after a reconnection the source is read again from the committed reference. Several feeds may
+        run concurrently and take turns. ``progress`` is called after some messages, after acknowledgements and at the
+        end; for a :class:`BlockingConnector` in the connector's thread. ``end=False`` leaves the stream open. A source
+        that is not replayable is sent as an ephemeral stream. ``drain_timeout`` is the limit in seconds without an
+        acknowledgement after the last record was sent; None: no limit.
 
         Raises :class:`TransportError` at that limit, the errors of the source, and those of :meth:`open`.
         """
@@ -142,9 +142,9 @@ class Connector:
             self._open_streams.remove(stream)
 
     async def drain(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 -- the error says what is waiting
-        """Wait until everything sent is acknowledged, and ephemeral messages are written to the connection.
+        """Wait until all sent messages are acknowledged, and ephemeral messages are written to the connection.
 
-        Raises :class:`TransportError` after ``timeout`` seconds, which names the streams and what they wait for. The
+        Raises :class:`TransportError` after ``timeout`` seconds, with the streams and the reasons why they wait. The
         messages are kept, and drain may be called again.
         """
         try:
@@ -157,7 +157,7 @@ class Connector:
     async def close(self) -> None:
         """Write the collected frames and close the connection. Unacknowledged messages are logged, not waited for.
 
-        The end of an ``async with`` block waits for them; so does :meth:`drain`.
+        To wait for them, use :meth:`drain` or the end of an ``async with`` block.
         """
         state = self._state
         if state.closed:
@@ -165,7 +165,7 @@ class Connector:
         waiting = [stream for stream in self._streams if not stream.messages.done]
         if waiting:
             _log.warning(
-                "connector %r closes with %d messages unacknowledged: %s; what is lost of them has to be sent again",
+                "connector %r closes with %d messages unacknowledged: %s; lost ones must be sent again",
                 self.instance,
                 self.unacknowledged,
                 _listed(waiting),
@@ -229,7 +229,7 @@ class Connector:
 
         if self._registry is None:
             self._registry = Registry(url, self.program, attempts=_REGISTRY_ATTEMPTS)
-        # A worker takes its lease before it listens, and has no address until then.
+        # A worker acquires its lease before it listens, and has no address until then.
         return [lease.connect for _, lease in sorted(self._registry.leases().items()) if lease.connect]
 
     def _undrained(self, seconds: float) -> str:
@@ -247,7 +247,7 @@ class Connector:
 
 
 def stream_id_of(instance: str, name: str) -> int:
-    """The id of a stream that is opened without one: the first 64 bits of BLAKE2b over instance, NUL and name.
+    """The default id of a stream: the first 64 bits of BLAKE2b over instance, NUL and name.
 
     Source: ``docs/protocol.md#stream-states``: an id should be a deterministic mapping, such as a good hash of the full
     name.

@@ -14,11 +14,14 @@ from wallaroo_spark.errors import LocalProtocolError
 T = TypeVar("T")
 
 _FINISH_SECONDS = 15.0
-"""Longest wait for the end of the thread or of a cancelled call; a connection is closed in less."""
+"""Limit in seconds of the wait for the end of the thread or of a cancelled call.
+
+A choice: longer than closing a connection takes at most (``FLUSH_SECONDS`` twice, and lingering).
+"""
 
 
 class _Call(Generic[T]):
-    """A coroutine whose outcome another thread waits for. ``start`` and ``cancel`` run on the loop, in that order."""
+    """A coroutine for whose result another thread waits. ``start`` and ``cancel`` run on the loop, in that order."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self.outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -68,8 +71,8 @@ class LoopThread:
             self._loop.call_soon_threadsafe(call.start)
             return call.outcome.result()
         except BaseException:
-            # KeyboardInterrupt may come at any point above. Nothing waits for the outcome any more, but a coroutine
-            # that was started has to end.
+            # KeyboardInterrupt may be raised at any point above. No thread waits for the result any more, but a
+            # coroutine that was started must end.
             if not call.outcome.done():
                 self._loop.call_soon_threadsafe(call.cancel)
                 concurrent.futures.wait([call.outcome], _FINISH_SECONDS)

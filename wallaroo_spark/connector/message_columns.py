@@ -22,10 +22,16 @@ Measured on a feed of 100-byte records (draft-be), processor time a message: 32 
 """
 
 GROUP_BYTES = 64 * 1024
-"""Payload bytes after which a group is complete."""
+"""Payload bytes after which a group is complete.
+
+A choice: that of ``COLLECTED_BYTES`` of a connection, because more would wait there.
+"""
 
 GROUP_SECONDS = 0.001
-"""Seconds after which a group is complete, so that a slow iterator does not delay the records that it has given."""
+"""Seconds after which a group is complete, so that a slow iterator does not delay its records.
+
+A choice: it bounds the added delay to 1 ms.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +39,16 @@ class MessageColumns:
     """Messages as columns of equal length. A column that is None has no value for any of the messages."""
 
     payloads: Sequence[bytes]
+    """Payload of each message."""
     ids: Sequence[int] | None = None
+    """Id of each message; None: the stream numbers them."""
     event_times: Sequence[int | None] | None = None
+    """Event time of each message in the receiver's unit; None for none."""
     keys: Sequence[bytes | None] | None = None
+    """Key of each message; None for none."""
 
     def part(self, start: int, stop: int) -> MessageColumns:
-        """The messages from index ``start`` up to ``stop``, which is excluded."""
+        """The messages from index ``start`` to ``stop``, exclusive."""
         columns = (self.ids, self.event_times, self.keys)
         parts: Iterator[Any] = (None if column is None else column[start:stop] for column in columns)
         return MessageColumns(self.payloads[start:stop], *parts)
@@ -51,7 +61,7 @@ class MessageColumns:
 
 
 class GroupedRecords(Iterator[Record]):
-    """An iterator of records whose ``groups`` can be read instead. Use one of the two, not both."""
+    """An iterator of records that also offers ``groups``. Use only one of the two."""
 
     def __init__(self, groups: Generator[MessageColumns, None, None]) -> None:
         self.groups = groups
@@ -61,7 +71,7 @@ class GroupedRecords(Iterator[Record]):
         return next(self._records)
 
     def close(self) -> None:
-        """Close the generators, and with them the files that they have open."""
+        """Close the generators, and with them their open files."""
         self._records.close()
         self.groups.close()
 
@@ -77,7 +87,7 @@ class AsyncGroupedRecords(AsyncIterator[Record]):
         return await anext(self._records)
 
     async def aclose(self) -> None:
-        """Close the generators, and with them the files that they have open."""
+        """Close the generators, and with them their open files."""
         await self._records.aclose()
         await self.groups.aclose()
 
@@ -122,7 +132,7 @@ def _groups(given: Iterator[RecordOrPair]) -> Iterator[list[RecordOrPair]]:
 
 
 def _columns_of_pairs(group: Sequence[RecordOrPair]) -> MessageColumns | None:
-    """None unless each is a pair of int and bytes."""
+    """The columns of (int, bytes) pairs; None when an item is something else."""
     if set(map(type, group)) != {tuple} or set(map(len, cast("list[tuple[Any, ...]]", group))) != {2}:
         return None
     ids, payloads = zip(*cast("list[tuple[int, bytes]]", group), strict=True)

@@ -1,4 +1,4 @@
-"""A record that a program gives to be sent as a message, and the conversion of what it gives to bytes and integers."""
+"""A record that a program passes for sending, and the conversion of its values to bytes and integers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ class Record:
     """One message to send."""
 
     id: int | None
-    """Its point of reference. None: the stream numbers it, which only a source that is not replayable may ask for."""
+    """Its point of reference. None: the stream numbers it, which is allowed only for sources that are not replayable.
+    """
     payload: bytes
+    """Payload of the message."""
     event_time: int | datetime | None = None
-    """An integer in the receiver's unit (``eventTimeUnit``), or an aware datetime."""
+    """An integer in the receiver's unit (``eventTimeUnit``), or an aware datetime; None for none."""
     key: bytes | None = None
+    """Key; None for none."""
 
 
 RecordOrPair = Record | tuple[int, bytes]
-"""A record, or its id and payload alone."""
+"""A record, or its id and payload."""
 
 
 def as_record(given: RecordOrPair) -> Record:

@@ -49,7 +49,7 @@ class ConnectorSettings:
     )
     cookie: str = setting("", Kind.TEXT, "The receiver's cookie; also env:NAME or file:PATH.", secret=True)
     version: str = setting("0.0.1", Kind.TEXT, "Protocol version; the same as the receiver's option version.")
-    revision: str = setting("draft-be", Kind.TEXT, "Revision of the protocol to speak.", choices=tuple(REVISIONS))
+    revision: str = setting("draft-be", Kind.TEXT, "Revision of the protocol.", choices=tuple(REVISIONS))
     tls: ssl.SSLContext | None = setting(None, Kind.OBJECT, "TLS context, in place of ca, certificate and key.")
     ca: str = setting("", Kind.TEXT, "PEM file of the authority of the workers' certificates; turns TLS on.")
     certificate: str = setting("", Kind.TEXT, "PEM file of the certificate to present; turns TLS on.")
@@ -57,7 +57,7 @@ class ConnectorSettings:
     max_unacknowledged: int = setting(
         64 << 20,
         Kind.BYTES,
-        "Bytes of unacknowledged messages that are kept to be sent again; sending waits while there are more.",
+        "Bytes of unacknowledged messages that are kept for resending; sending waits while there are more.",
         minimum=1,
     )
     max_frame_bytes: int = setting(
@@ -109,7 +109,7 @@ class ConnectorSettings:
 
     @property
     def protocol_revision(self) -> Revision:
-        """The revision that ``revision`` names."""
+        """The revision with the name ``revision``."""
         return REVISIONS[self.revision]
 
     @property
@@ -130,7 +130,7 @@ class ConnectorSettings:
         return parse_addresses(self.workers if isinstance(self.workers, str) else ",".join(self.workers))
 
     def resolved(self) -> ConnectorSettings:
-        """The same settings with the cookie itself in place of ``env:`` or ``file:``, and with a TLS context if any."""
+        """A copy with the cookie resolved from ``env:`` or ``file:``, and with a TLS context if TLS is on."""
         tls = self.tls
         if tls is None and (self.ca or self.certificate or self.key):
             tls = client_context(self.ca, self.certificate, self.key)

@@ -1,4 +1,4 @@
-"""A stream as a program sees it: the same information in both forms, and the methods of the asyncio form."""
+"""A stream for programs: the information in both its forms, and the methods of the asyncio form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def flags_of(*, unstable: bool) -> Flags:
 
 
 class StreamInformation:
-    """What both forms of a stream tell about it."""
+    """The information that both forms of a stream have."""
 
     def __init__(self, sender: StreamSender) -> None:
         self._sender = sender
@@ -40,9 +40,9 @@ class StreamInformation:
 
     @property
     def reference(self) -> int | None:
-        """The last committed reference when the stream was opened; None means from the beginning.
+        """The last committed reference when the stream was opened; None: from the beginning.
 
-        The worker says it; where the worker has none, it is the one that the caller gave.
+        It is the worker's reference; where the worker has none, the caller's.
         """
         return self._sender.reference
 

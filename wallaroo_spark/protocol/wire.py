@@ -14,13 +14,18 @@ from wallaroo_spark.protocol.faults import Fault, broken
 
 
 class Structs(NamedTuple):
-    """The integer formats of one byte order; ``u32_u8`` is a frame's length and tag."""
+    """The integer formats of one byte order."""
 
     u16: struct.Struct
+    """Unsigned, 2 bytes."""
     u32: struct.Struct
+    """Unsigned, 4 bytes."""
     u64: struct.Struct
+    """Unsigned, 8 bytes."""
     i64: struct.Struct
+    """Signed, 8 bytes."""
     u32_u8: struct.Struct
+    """A frame's length and tag."""
 
 
 @cache

@@ -44,6 +44,7 @@ _FOR_ONLOOKERS = ("status", "story")
 _CALL_SECONDS = 30.0
 """Limit of a call on the event loop, in seconds. A choice."""
 _MADE_SECONDS = 60.0
+"""Age in seconds from which a socket's file may be removed. A choice: making one takes far less."""
 _PATIENCE = 1.0
 """Seconds between two heartbeats of a waiting read; its client takes a longer silence for a lost connection.
 

@@ -68,9 +68,14 @@ class WorkerSetup:
 
 @dataclass(slots=True)
 class _ConnectorPeer:
+    """The shell's state of one connection."""
+
     stream: ByteStream
+    """The byte stream."""
     readable: asyncio.Event
+    """Set while the socket is to be read."""
     stuck: bool = False
+    """Whether the peer was reported as not reading."""
 
 
 class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):

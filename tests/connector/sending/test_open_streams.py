@@ -205,7 +205,7 @@ class TestNacks:
             (stream_id,) = worker.streams
             worker.session.nack(stream_id, 1)
             worker.session.nack(stream_id, 1)
-            await spin(lambda: "this connector sends it no longer" in caplog.text)
+            await spin(lambda: "this connector no longer sends it" in caplog.text)
             # Opened again it answers both, and goes on where the worker wants it.
             stream = await sender.open("a")
             assert (stream.reference, await stream.send(b"y")) == (1, 2)

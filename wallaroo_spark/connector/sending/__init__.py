@@ -1,1 +1,1 @@
-"""How streams send: who may send next, what is kept until it is acknowledged, and what is sent again."""
+"""Sending: the turns of streams, the messages kept until they are acknowledged, and resending."""

@@ -1,4 +1,4 @@
-"""The state that all streams of one connector share: the connection, credits, memory, and waiting for them."""
+"""The state that all streams of one connector share: connection, credits, memory, and the queue of waiting sends."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from wallaroo_spark.protocol import ConnectorSession, Revision
 _log = one_line(logging.getLogger("wallaroo_spark.connector"))
 
 STARVED_SECONDS = 1.0
-"""Seconds after which a waiting send logs what it waits for."""
+"""Seconds after which a waiting send logs its reason. A choice: usual waits for an ACK are shorter than a batch."""
 
 
 class WaitingFor(StrEnum):
-    """What a send may wait for. The value is shown to people."""
+    """The reason for which a send waits. The value is shown to people."""
 
     CONNECTION = "connection"
     NOTIFY = "answer to NOTIFY"
@@ -41,7 +41,7 @@ class ConnectorState:
         self.connection: WorkerConnection | None = None
         """The connection of the session; None while there is no session."""
         self.queue = FairQueue()
-        """The sends that wait for credit, memory or the network."""
+        """Sends that wait for credit, memory or the network."""
         self.changed = Broadcast()
         """Notified when a stream, a session or an acknowledgement has changed."""
         self.failure: Exception | None = None
@@ -64,7 +64,7 @@ class ConnectorState:
             raise LocalProtocolError("the connector is closed; open another one")
 
     def fail(self, error: Exception) -> None:
-        """End the connector: every waiter and every later call raises ``error``."""
+        """End the connector: every waiting and every later call raises ``error``."""
         if not self.over:
             self.failure = error
         self.wake()
@@ -75,27 +75,27 @@ class ConnectorState:
             self.connection.record()
 
     def wake(self) -> None:
-        """Let every waiter check its condition again."""
+        """Let every waiting send check its condition again."""
         self.record()
         self.changed.notify_all()
         self.queue.wake_next()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until a condition holds. Raises the error that ends the connector before that."""
+        """Wait until a condition holds. Raises the error if the connector ends first."""
         while not holds():
             self.check()
             await self.changed.wait()
 
     @property
     def waiting_for(self) -> WaitingFor | None:
-        """What the oldest waiting send waits for; None when none waits."""
+        """The reason of the oldest waiting send; None when none waits."""
         return next((found for blocker in self._waiting.values() if (found := blocker())), None)
 
     async def turn(
         self, blocker: Callable[[], WaitingFor | None], may_pass: Callable[[], bool], ticket: int | None
     ) -> int:
-        """Wait in the queue, as :meth:`FairQueue.wait`; a long wait is logged with what it is for."""
-        # A stream with an open run does not look whether others wait.
+        """Wait in the queue, as :meth:`FairQueue.wait`; a long wait is logged with its reason."""
+        # A stream with an open run does not check whether others wait, so the run is closed first.
         self.record()
         starving = asyncio.get_running_loop().call_later(STARVED_SECONDS, self._log_starving)
         me = object()
@@ -115,7 +115,7 @@ class ConnectorState:
             _log.info("sending waits for %s", found)
 
     def blocker(self, *, costs_credit: bool = True) -> WaitingFor | None:
-        """What keeps every stream from sending; None when nothing does."""
+        """The reason for which no stream may send; None when there is none."""
         if self.connection is None:
             return WaitingFor.CONNECTION
         if costs_credit and self.connection.session.credits.available < 1:
@@ -123,5 +123,5 @@ class ConnectorState:
         return WaitingFor.NETWORK if self.connection.full else None
 
     def end_blocker(self) -> WaitingFor | None:
-        """What keeps every stream from sending its end; None when nothing does."""
+        """The reason for which no stream may send its end; None when there is none."""
         return self.blocker(costs_credit=self._end_costs_credit)

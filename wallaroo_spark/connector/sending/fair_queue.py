@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 
 class Broadcast:
-    """Wakes all waiters each time something has changed; each waiter then checks its own condition."""
+    """Wakes all waiters after each change; each waiter then checks its own condition."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
 
     def notify_all(self) -> None:
-        """Wake all who wait now."""
+        """Wake all current waiters."""
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():
@@ -38,9 +38,9 @@ class _Waiter:
 
 
 class FairQueue:
-    """Serves waiters in the order in which they came, and skips those whose own condition does not hold.
+    """Serves waiters in order of arrival, and skips those whose own condition does not hold.
 
-    One waiter is woken at a time, so that the next one sees what the one before it has used up.
+    One waiter is woken at a time, so that the next one sees the credits and memory that are left.
     """
 
     def __init__(self) -> None:
@@ -50,11 +50,11 @@ class FairQueue:
 
     @property
     def contended(self) -> bool:
-        """Whether anything waits."""
+        """Whether any waiter is in the queue."""
         return bool(self._waiters) or self._woken is not None
 
     def wake_next(self) -> None:
-        """Wake the first waiter whose condition holds; to be called when something has changed."""
+        """Wake the first waiter whose condition holds. Call it after every change."""
         if self._woken is not None:
             return
         for waiter in self._waiters:
@@ -67,14 +67,14 @@ class FairQueue:
     async def wait(self, may_pass: Callable[[], bool], ticket: int | None = None) -> int:
         """Wait for a turn. On return ``may_pass()`` holds, until the caller awaits something.
 
-        Returns the waiter's ticket. A waiter whose turn is not over gives it back to wait again, and is served before
-        all who came after it.
+        Returns the waiter's ticket. A waiter that needs to wait again within its turn passes the ticket, and is served
+        before all who arrived after it.
         """
         if ticket is None:
             self._tickets = ticket = self._tickets + 1
         waiter = _Waiter(may_pass, ticket)
         self._queue(waiter)
-        # The waiters ahead may all be unable to pass.
+        # Perhaps no waiter ahead may pass.
         self.wake_next()
         while True:
             try:

@@ -1,7 +1,7 @@
-"""The open streams of a connector, and what each frame of the worker means to them.
+"""The open streams of a connector, and the effect of each frame of the worker on them.
 
-A session begins: every stream is announced by NOTIFY and resumes at its committed reference. A NACK takes a stream
-back, an ACK moves its reference forward.
+When a session begins, every stream is announced by NOTIFY and resumes at its committed reference. A NACK rewinds a
+stream; an ACK advances its reference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = one_line(logging.getLogger("wallaroo_spark.connector"))
 
 
 class OpenStreams:
-    """The streams by id. The session keeper reports sessions and frames here (its ``SessionUser``)."""
+    """The streams by id. It implements ``SessionUser``: the session keeper reports sessions and frames to it."""
 
     def __init__(self, state: ConnectorState, retry: Backoff) -> None:
         self.streams: dict[int, StreamSender] = {}
@@ -59,7 +59,7 @@ class OpenStreams:
             self._announce(stream, self._state.connection)
 
     def remove(self, stream: StreamSender) -> None:
-        """Give a stream up; the messages kept for it are dropped."""
+        """Remove a stream; its kept messages are dropped."""
         if self.streams.get(stream.id) is stream:
             del self.streams[stream.id]
             if not stream.messages.all_acknowledged:
@@ -71,7 +71,7 @@ class OpenStreams:
     # Called by the session keeper.
 
     def session_began(self, connection: WorkerConnection, ok: Ok) -> None:
-        """Announce all streams. Raises :class:`ReplayError` for a stream that cannot go on from its reference."""
+        """Announce all streams. Raises :class:`ReplayError` for a stream that cannot resume from its reference."""
         state = self._state
         state.connection = connection
         if not state.revision.has(NotifyAck):
@@ -85,7 +85,7 @@ class OpenStreams:
         state.wake()
 
     def session_ended(self, connection: WorkerConnection) -> None:
-        """Stop what was sent in this session only."""
+        """Stop the tasks of the ended session."""
         connection.record()
         if self._state.connection is connection:
             self._state.connection = None
@@ -111,20 +111,20 @@ class OpenStreams:
                 self._answer(connection, frame)
 
     def written(self) -> None:
-        """The connection has written its frames: senders may go on, and ephemeral streams may be done."""
+        """The connection has written its frames: waiting sends may continue, and ephemeral streams may be done."""
         state = self._state
         state.queue.wake_next()
         if state.connection is not None and state.connection.idle and self._any_ephemeral():
             state.changed.notify_all()
 
     def failed(self, error: Exception) -> None:
-        """No further session is tried: end the connector."""
+        """No further session is attempted: end the connector."""
         self._state.fail(error)
 
     # Announcing and resuming.
 
     def _announce(self, stream: StreamSender, connection: WorkerConnection) -> None:
-        """Open a stream in this session, with one NOTIFY or, after stacked NACKs, one for each of them."""
+        """Open a stream in this session with one NOTIFY, or with one for each of several NACKs."""
         streams = connection.session.streams
         if not connection.session.is_open(stream.id) and streams.get(stream.id).state is not StreamState.NOTIFY_SENT:
             reference = stream.messages.notify_reference(self._references.get(stream.id))
@@ -150,7 +150,7 @@ class OpenStreams:
             stream.messages.acknowledge(ref)
 
     def _rewind(self, connection: WorkerConnection, nack: Nack) -> None:
-        # A NACK has no value for "no reference": it says 0, and message 0 may be sent twice without harm.
+        # A NACK has no value for "no reference": it carries 0, and sending message 0 twice does no harm.
         if nack.ref:
             self._references[nack.stream_id] = nack.ref
         else:
@@ -158,13 +158,13 @@ class OpenStreams:
         stream = self.streams.get(nack.stream_id)
         if stream is None:
             _log.warning(
-                "the worker wants stream id %d again behind reference %d, and this connector sends it no longer; "
+                "the worker requests stream id %d again behind reference %d, and this connector no longer sends it; "
                 "open or feed it again",
                 nack.stream_id,
                 nack.ref,
             )
         else:
-            _log.info("the worker takes stream %r back to reference %d", stream.name, nack.ref)
+            _log.info("the worker rewinds stream %r to reference %d", stream.name, nack.ref)
             self._announce(stream, connection)
         self._state.queue.wake_next()
 
@@ -183,7 +183,7 @@ class OpenStreams:
             self._refused(stream, connection)
 
     def _refused(self, stream: StreamSender, connection: WorkerConnection) -> None:
-        """v3: the stream is active in another session, perhaps this connector's own last one; ask again later."""
+        """v3: the stream is active in another session, perhaps an older one of this connector; NOTIFY again later."""
         loop = asyncio.get_running_loop()
         if not stream.refusals:
             stream.refused_since = loop.time()

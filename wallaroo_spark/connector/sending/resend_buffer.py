@@ -1,9 +1,9 @@
-"""The messages of a stream that are kept until they are acknowledged, within the memory that a connector may use.
+"""The messages of a stream that are kept until they are acknowledged, within the connector's memory limit.
 
-Messages without an id are numbered. An earlier process of the same program may have left messages with the worker that
-are not committed and that this process is not told of. Numbering therefore begins at the present time in nanoseconds,
-above every number that an earlier process has given; if an id came twice, the worker would take the new message for a
-replay. Source: ``docs/protocol.md#points-of-reference``.
+Messages without an id are numbered. An earlier process of the same program may have left uncommitted messages in the
+worker that this process does not know. Numbering therefore begins at the current time in nanoseconds, above every
+number of an earlier process. With a repeated id, the worker would take the new message for a replay. Source:
+``docs/protocol.md#points-of-reference``.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ ID_BYTES = 16
 
 @dataclass
 class MemoryBudget:
-    """Bytes that all resend buffers of a connector may keep together. One message always fits when nothing is kept."""
+    """Bytes that all resend buffers of a connector may keep together. One message always fits into an empty budget."""
 
     limit: int
+    """Limit in bytes."""
     held: int = 0
     """Bytes that are kept now."""
 
     @property
     def room(self) -> int:
-        """Bytes that may still be kept."""
+        """Bytes that are free."""
         return self.limit - self.held
 
     def admits(self, size: int) -> bool:
@@ -47,15 +48,15 @@ class MemoryBudget:
 
 
 def memory_cost(size: int, count: int = 1) -> int:
-    """The memory counted for ``count`` messages that are kept together, with frames of ``size`` bytes in all."""
+    """The memory counted for ``count`` messages that are kept together; their frames have ``size`` bytes."""
     return OVERHEAD_BYTES + ID_BYTES * count + size
 
 
 class ResendBuffer(UnacknowledgedMessages):
     """Keeps every message until it is acknowledged, in the runs in which they were sent.
 
-    Their bytes are counted in ``budget``; the caller asks it first whether messages fit. ``clock`` returns the
-    nanoseconds since 1970; messages without an id are numbered from there.
+    Their bytes are counted in ``budget``; the caller checks first whether messages fit. ``clock`` returns nanoseconds
+    since 1970; messages without an id are numbered from there.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class ResendBuffer(UnacknowledgedMessages):
 
     @property
     def resend_pending(self) -> bool:
-        """Whether messages of an earlier session have to be sent again first."""
+        """Whether messages of an earlier session must be resent first."""
         return bool(self._to_resend)
 
     @property
@@ -105,7 +106,7 @@ class ResendBuffer(UnacknowledgedMessages):
         return max(following, self._numbered_from)
 
     def append(self, run: EncodedRun) -> None:
-        """Messages were sent for the first time; no resend may be pending.
+        """Record messages that were sent for the first time; no resend may be pending.
 
         Messages that are committed already, because an earlier process has sent them too, are not kept.
         """
@@ -123,19 +124,19 @@ class ResendBuffer(UnacknowledgedMessages):
             self.acknowledge(self._early_ack)
 
     def acknowledge(self, ref: int) -> None:
-        """Drop the committed messages. An ACK may be for messages that were not sent again yet in this session."""
+        """Drop the committed messages. An ACK may be for messages that were not resent yet in this session."""
         if self._increasing:
             self._commit_to(ref)
         elif self._holds(ref):
             self._drop_through(ref)
             self.reference, self._early_ack = ref, None
         else:
-            # Sent by an earlier process, or acknowledged before: it is recognised when the same id is sent again.
+            # An id of an earlier process, or one acknowledged before. It is recognised when the same id is sent again.
             self._early_ack = ref
         self._settle()
 
     def resume(self, ref: int | None) -> None:
-        """Drop the committed messages; the rest is sent again in order, before any new message."""
+        """Drop the committed messages; the others are resent in order, before any new message."""
         ref = self.start if ref is None else ref
         begins_before = self._begins_before(ref)
         self._open(ref)
@@ -149,11 +150,11 @@ class ResendBuffer(UnacknowledgedMessages):
         self.end_written = False
 
     def notify_reference(self, ref: int | None) -> int:
-        """The reference to put into NOTIFY; 0 where an earlier process's messages will be sent again."""
+        """The reference for NOTIFY; 0 where messages of an earlier process will be sent again."""
         return 0 if self._begins_before(ref) else super().notify_reference(ref)
 
     def next_resend(self, most: int) -> EncodedRun | None:
-        """The next messages to send again, at least one and up to ``most``; call :meth:`resent` once they are sent."""
+        """The next run to resend, of 1 to ``most`` messages; call :meth:`resent` after sending it."""
         if self._to_resend and self._to_resend[0].count > most > 0:
             run = self._to_resend.popleft()
             self._count(run, -1)
@@ -167,14 +168,14 @@ class ResendBuffer(UnacknowledgedMessages):
         self._sent.append(self._to_resend.popleft())
 
     def clear(self) -> None:
-        """Drop all messages and give their bytes back to the budget."""
+        """Drop all messages and release their bytes in the budget."""
         self._budget.held -= self._bytes
         self._bytes = self._kept = 0
         self._sent.clear()
         self._to_resend.clear()
 
     def describe(self) -> str:
-        """How far the stream is, for error messages."""
+        """The progress of the stream, for error messages."""
         return f"{self.kept} messages unacknowledged, {super().describe()}"
 
     def validate(self) -> None:
@@ -200,7 +201,7 @@ class ResendBuffer(UnacknowledgedMessages):
 
     def _commit_to(self, ref: int) -> None:
         if self._numbered_from is not None and self.last is not None and ref > self.last >= self._numbered_from:
-            # Ids that an earlier process has given are below all numbers that this one has given.
+            # Numbers of an earlier process are below all numbers of this one.
             raise self._overtaken(ref)
         self._drop_to(ref)
         self._advance(ref)
@@ -227,10 +228,10 @@ class ResendBuffer(UnacknowledgedMessages):
         self.reference = ref
 
     def _begins_before(self, ref: int | None) -> bool:
-        """Whether the program will send messages of an earlier process again, up to ``ref`` and more.
+        """Whether the program will send messages of an earlier process again, up to ``ref`` and beyond.
 
-        So it is when it was told of no reference at the opening of the stream, has sent nothing yet, and messages of
-        the earlier process were committed meanwhile.
+        That is the case when the stream was opened without a reference, has sent no message yet, and messages of the
+        earlier process were committed meanwhile.
         """
         told = not self._opened or self.start is not None or self.reference is not None or self.last is not None
         return not self._increasing and not told and ref is not None

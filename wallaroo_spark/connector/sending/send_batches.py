@@ -1,4 +1,4 @@
-"""The messages of ``send_many`` in batches, which are read from the caller's iterables column by column."""
+"""The messages of ``send_many`` in batches that are read from the caller's iterables column by column."""
 
 from __future__ import annotations
 
@@ -24,18 +24,25 @@ Measured with messages of 100 bytes (draft-be), processor time a message: 64 mes
 """
 
 BATCH_BYTES = 256 * 1024
-"""Payload bytes after which a batch is complete."""
+"""Payload bytes after which a batch is complete.
+
+A choice: four times ``COLLECTED_BYTES`` of a connection. It bounds the memory of payloads that are read ahead.
+"""
 
 BATCH_SECONDS = 0.001
-"""Seconds after which a batch is complete, so that a slow iterable does not delay the messages that it has given."""
+"""Seconds after which a batch is complete, so that a slow iterable does not delay its messages.
+
+A choice: it bounds the added delay to 1 ms.
+"""
 
 _OFFSETS: dict[str, Literal["i", "q"]] = {"binary": "i", "string": "i", "large_binary": "q", "large_string": "q"}
 
 
 class SendBatch:
-    """Messages to send together, and how many of them were sent.
+    """Messages to send together, and the number of those that were sent.
 
-    ``before`` messages came before it from ``origin``, which is the name of a call or a source in error messages.
+    ``before`` is the number of earlier messages from the same iterables. ``origin`` is the name of the call or the
+    source, for error messages.
     """
 
     def __init__(self, columns: MessageColumns, before: int = 0, origin: str = "send_many") -> None:
@@ -50,17 +57,17 @@ class SendBatch:
 
     @property
     def left(self) -> int:
-        """The number of messages that are not sent yet."""
+        """Number of messages that are not sent yet."""
         return len(self._ends) - self._at
 
     @property
     def index(self) -> int:
-        """The index of the next message among all that the caller gives, from 0."""
+        """Index of the next message among all messages of the call, from 0."""
         return self._before + self._at
 
     @property
     def next_cost(self) -> int:
-        """The memory counted for keeping the next message, at most."""
+        """Greatest memory counted for keeping the next message."""
         return memory_cost(self._ends[self._at] - self._begin)
 
     def fitting(self, most: int, network: int, memory: int | None) -> int:
@@ -78,15 +85,15 @@ class SendBatch:
         return max(1, fits)
 
     def take(self, count: int) -> MessageColumns:
-        """The next ``count`` messages; they stay the next ones until :meth:`sent` is called."""
+        """The next ``count`` messages, without advancing; see :meth:`sent`."""
         return self._columns.part(self._at, self._at + count)
 
     def sent(self, count: int) -> None:
-        """The next ``count`` messages were sent."""
+        """The next ``count`` messages were sent: advance."""
         self._at += count
 
     def located(self, error: WallarooError) -> WallarooError:
-        """The error of the next message, with the index and the id of that message added."""
+        """The error of the next message, with the message's index and id added."""
         ids = self._columns.ids
         return _located(error, self.index, self._origin, None if ids is None else ids[self._at])
 
@@ -107,7 +114,7 @@ class SendBatches:
     ) -> None:
         _check_lengths(payloads, ids=ids, event_times=event_times, keys=keys)
         self.slow = False
-        """Whether the payloads came so slowly that the last batch was completed early."""
+        """Whether the last batch was completed early because the payloads are slow."""
         self._at_once = isinstance(payloads, list | tuple)
         self._payloads = _payloads(payloads)
         columns = (("ids", ids, _id_of), ("event_times", event_times, event_time_of), ("keys", keys, key_of))
@@ -116,7 +123,7 @@ class SendBatches:
         self._error: Exception | None = None
 
     def next(self) -> SendBatch | None:
-        """The next batch; None at the end. Raises the error of the message or iterable after the last batch."""
+        """The next batch; None at the end. After the last batch it raises the error of the message or the iterable."""
         if self._error is not None:
             raise self._error
         payloads = self._read_payloads()
@@ -156,7 +163,7 @@ class SendBatches:
         return payloads
 
     def _fail(self, at: int) -> None:
-        """A column has ended before the payloads, or has raised an error: report the first such column."""
+        """Report the first column that has ended before the payloads or has raised an error."""
         column = next(column for column in self._columns if column.count == self._count + at)
         error = column.error or LocalProtocolError(f"{column.name} has {column.count} items, and payloads has more")
         self._error = self._located(error, at)
@@ -166,7 +173,7 @@ class SendBatches:
 
 
 class _Column:
-    """A column beside the payloads, read as far as they are."""
+    """A column beside the payloads, read as far as the payloads are."""
 
     def __init__(self, name: str, values: Iterable[Any], convert: Callable[[Any], Any]) -> None:
         self.name = name
@@ -206,7 +213,7 @@ def _compact(ids: Sequence[int]) -> Sequence[int]:
     try:
         return array("Q", ids)
     except OverflowError:
-        # One of them is not an unsigned 64-bit integer; next_ids says which.
+        # One of them is not an unsigned 64-bit integer; next_ids raises the error that names it.
         return ids
 
 

@@ -1,4 +1,4 @@
-"""Feeds a source into a stream, and reads it again from the committed reference after a session was lost."""
+"""Feeds a source into a stream, and reads the source again from the committed reference after a session was lost."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from wallaroo_spark.errors import TransportError
 from wallaroo_spark.protocol import Flags
 
 _REPORT_EVERY = 256
-"""Messages between two calls of the progress callback."""
+"""Messages between two calls of the progress callback. A choice that keeps its cost small."""
 
 _CLOSABLE = (Generator, GroupedRecords)
 
 
 @dataclass(frozen=True)
 class FeedProgress:
-    """How far a feed is."""
+    """The progress of a feed."""
 
     name: str
-    """The stream's name."""
+    """Name of the stream."""
     messages: int
-    """Records sent, each counted once even if it was sent again."""
+    """Number of records sent. Resent ones count once."""
     bytes: int
-    """Their payload bytes."""
+    """Bytes of their payloads."""
     sent: int | None
-    """The id of the last record sent; None before the first."""
+    """Id of the last record sent; None before the first."""
     acknowledged: int | None
     """The last committed reference; None when there is none."""
 
 
 @dataclass(frozen=True)
 class FeedResult:
-    """What a whole feed has sent."""
+    """The totals of a finished feed."""
 
     messages: int
-    """Records sent, each counted once even if it was sent again."""
+    """Number of records sent. Resent ones count once."""
     bytes: int
-    """Their payload bytes."""
+    """Bytes of their payloads."""
     acknowledged: int | None
-    """The reference that is committed at the end of the feed."""
+    """The committed reference at the end of the feed."""
 
 
 class SourceFeed:
@@ -95,7 +95,7 @@ class SourceFeed:
                 return FeedResult(self._messages, self._bytes, messages.reference)
 
     async def _sent_all(self, reference: int | None) -> bool:
-        """Send the source; whether all of it was acknowledged before a rewind was asked for."""
+        """Send the source. Returns whether all of it was acknowledged before a rewind was requested."""
         sending = asyncio.create_task(self._send_source(reference))
         watch = asyncio.create_task(self._watch())
         try:
@@ -183,7 +183,7 @@ class SourceFeed:
             self._report()
 
     def _counted_before(self, ids: Sequence[int]) -> int:
-        """How many of these records, read again after a rewind, were counted before it."""
+        """Number of these records that were counted before the rewind after which they are read again."""
         assert self._counted is not None
         if self._state.increasing:
             self._recount = ids[-1] < self._counted
@@ -192,7 +192,7 @@ class SourceFeed:
         return len(ids) if self._recount else ids.index(self._counted) + 1
 
     async def _watch(self) -> None:
-        """Report acknowledgements; return when the source has to be read again."""
+        """Report acknowledgements; return when the source must be read again."""
         messages = self._stream.messages
         seen = messages.reference
         while not (isinstance(messages, SourcePosition) and messages.resend_pending):

@@ -1,7 +1,7 @@
-"""Which messages of a stream were sent and are not acknowledged: the bookkeeping of references, without I/O.
+"""The sent and unacknowledged messages of a stream: the bookkeeping of references, without I/O.
 
-It answers three questions: may this id be sent, what does an ACK settle, and where does a session go on. There are
-three kinds: :class:`~wallaroo_spark.connector.sending.resend_buffer.ResendBuffer` keeps the messages themselves;
+It decides whether an id may be sent, which messages an ACK settles, and where a session resumes. There are three kinds:
+:class:`~wallaroo_spark.connector.sending.resend_buffer.ResendBuffer` keeps the messages themselves;
 :class:`SourcePosition` keeps the position in a source that can be read again; :class:`EphemeralMessages` keeps nothing.
 Source: ``docs/protocol.md#points-of-reference``.
 """
@@ -44,12 +44,12 @@ class UnacknowledgedMessages(ABC):
 
     @property
     def kept(self) -> int:
-        """The number of messages kept to be sent again."""
+        """Number of messages kept for resending."""
         return 0
 
     @property
     def resend_pending(self) -> bool:
-        """Whether older messages have to be sent again before any new one."""
+        """Whether older messages must be resent before any new one."""
         return False
 
     @property
@@ -60,7 +60,7 @@ class UnacknowledgedMessages(ABC):
     @property
     @abstractmethod
     def all_acknowledged(self) -> bool:
-        """Whether every message that was sent is acknowledged."""
+        """Whether every sent message is acknowledged."""
 
     def next_id(self, wanted: int | None) -> int:
         """The id of the next message: ``wanted`` if it is allowed, or one above the last id.
@@ -99,21 +99,21 @@ class UnacknowledgedMessages(ABC):
 
     @abstractmethod
     def acknowledge(self, ref: int) -> None:
-        """An ACK has come: everything up to and including ``ref`` is committed."""
+        """An ACK has arrived: everything up to and including ``ref`` is committed."""
 
     @abstractmethod
     def resume(self, ref: int | None) -> None:
-        """A session, or a NACK within one, goes on after ``ref``: uncommitted messages have to be sent again.
+        """A session, or a NACK within one, resumes after ``ref``: uncommitted messages must be resent.
 
-        Raises :class:`ReplayError` when they are not available any more.
+        Raises :class:`ReplayError` when they are no longer available.
         """
 
     def notify_reference(self, ref: int | None) -> int:
-        """The reference to put into NOTIFY when the worker has committed up to ``ref``; 0 is the beginning."""
+        """The reference for NOTIFY when the worker has committed up to ``ref``; 0 is the beginning."""
         return (self.start if ref is None else ref) or 0
 
     def describe(self) -> str:
-        """How far the stream is, for error messages."""
+        """The progress of the stream, for error messages."""
         return f"sent up to {describe_reference(self.last)}, acknowledged up to {describe_reference(self.reference)}"
 
     def validate(self) -> None:
@@ -122,7 +122,7 @@ class UnacknowledgedMessages(ABC):
         assert not self.end_written or self.ended
 
     def _following(self) -> int:
-        """The id of a message that is given none: one above the last; the first is 1."""
+        """The id of a message without one: one above the last; the first is 1."""
         return 1 if self.last is None else self.last + 1
 
     def _open(self, ref: int | None) -> None:
@@ -169,7 +169,7 @@ class SourcePosition(UnacknowledgedMessages):
 
     @property
     def resend_pending(self) -> bool:
-        """Whether the reader still has to go back."""
+        """Whether the reader must still go back."""
         return self._rewound
 
     @property
@@ -191,7 +191,7 @@ class SourcePosition(UnacknowledgedMessages):
         self._settle()
 
     def resume(self, ref: int | None) -> None:
-        """Ask the reader to go back to ``ref``. The end has to be sent again too."""
+        """Request that the reader goes back to ``ref``. The end must be sent again, too."""
         self.reference = ref
         self._rewound = True
         self.ended = self.end_written = self.settled = False
@@ -204,7 +204,7 @@ class SourcePosition(UnacknowledgedMessages):
 
 
 class EphemeralMessages(UnacknowledgedMessages):
-    """The messages of an ephemeral stream: none is kept, and those that a lost connection had are lost."""
+    """The messages of an ephemeral stream: none is kept, and those in a lost connection are lost."""
 
     @property
     def all_acknowledged(self) -> bool:
@@ -220,7 +220,7 @@ class EphemeralMessages(UnacknowledgedMessages):
         self._settle()
 
     def resume(self, ref: int | None) -> None:
-        """Go on with new messages."""
+        """Continue with new messages."""
         self.settled = self.settled or self.end_written
         self.end_written = False
 

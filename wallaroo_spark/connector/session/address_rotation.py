@@ -1,4 +1,5 @@
-"""The order in which a connector tries the workers' addresses, and when. Pure: clock and random numbers are arguments.
+"""The order and the times in which a connector tries the workers' addresses. Pure: clock and random numbers are
+arguments.
 
 Source: ``docs/protocol.md#when-to-try-again``.
 """
@@ -13,13 +14,17 @@ from wallaroo_spark.errors import TransportError
 Address = tuple[str, int]
 
 REDIRECTS_IN_A_ROW = 5
-"""Redirections followed without delay; a further one without progress in between counts as a failed attempt."""
+"""Redirections that are followed without delay; another one without progress counts as a failed attempt.
+
+A choice: enough for the moves of one instance, and a bound for workers that redirect to each other.
+"""
 
 
 BEHIND_SECONDS = 15.0
-"""How long a connector comes back to workers that ask again for acknowledged messages. A worker that the driver could
-not reach does not know the last commits yet: it is told again every half second, and a call to it ends after 10
-seconds.
+"""Seconds for which a connector reconnects to workers that request acknowledged messages again.
+
+A worker that the driver could not reach does not know the last commits yet. The driver notifies it again every half
+second, and one of its calls ends after 10 seconds at the latest; this is longer.
 """
 
 
@@ -52,11 +57,11 @@ class AddressRotation:
         return self._failures
 
     def replace(self, addresses: Sequence[Address]) -> None:
-        """Set the addresses known now; their order is kept."""
+        """Set the known addresses; their order is kept."""
         self._addresses = list(addresses)
 
     def next(self) -> Address | None:
-        """The address to try now; None when none is known."""
+        """The address for the next attempt; None when none is known."""
         if self._first_choice is not None:
             address, self._first_choice = self._first_choice, None
             return address
@@ -77,7 +82,7 @@ class AddressRotation:
     def redirected(self, where: str, address: Address) -> None:
         """The worker at ``where`` has redirected the connector to ``address``."""
         if self._redirects >= REDIRECTS_IN_A_ROW:
-            self.failed(where, f"redirected {self._redirects + 1} times in a row without being let in")
+            self.failed(where, f"redirected {self._redirects + 1} times in a row without a session")
             return
         self._redirects += 1
         self._tried[where] = self._tried.get(where, 0) + 1
@@ -89,7 +94,8 @@ class AddressRotation:
         self._tried.clear()
 
     def behind(self, address: Address, reason: str, now: float) -> bool:
-        """The worker asks again for acknowledged messages; whether to try again, as it may not know the commits yet.
+        """The worker requests acknowledged messages again. Returns whether to retry, because it may not know the
+        commits.
 
         After :data:`BEHIND_SECONDS`, or at the limit of the back-off, the query itself must have gone back.
         """
@@ -124,7 +130,7 @@ class AddressRotation:
         return min(left, self._backoff.delay(self._failures, self._random()))
 
     def given_up(self, now: float) -> TransportError | None:
-        """The error to raise once the limits of the back-off are reached; None before."""
+        """The error once the limits of the back-off are reached; None before."""
         seconds = now - self._down_since
         if not self._attempts or not self._backoff.exhausted(self._attempts, seconds):
             return None

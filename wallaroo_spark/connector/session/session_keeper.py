@@ -1,4 +1,4 @@
-"""Keeps a session alive: finds a worker, shakes hands, and comes back with back-off when the session is lost.
+"""Keeps a session alive: finds a worker, performs the handshake, and reconnects with back-off when the session is lost.
 
 Source: ``docs/protocol.md#when-to-try-again``; ``docs/protocol.md#session-states`` and ``docs/protocol.md#rewinding``.
 """
@@ -29,10 +29,10 @@ from wallaroo_spark.transport import connect, format_address, parse_address
 _log = one_line(logging.getLogger("wallaroo_spark.connector"))
 
 AddressLookup = Callable[[], Awaitable[Sequence[Address]]]
-"""Finds the workers' addresses as they are now."""
+"""Returns the workers' current addresses."""
 
 Ending = Error | Restart | TransportError
-"""The frame or the error that has ended a session."""
+"""The frame or the error that ended a session."""
 
 _HINTS = {
     "cookie": "check that the connector's cookie is the receiver's",
@@ -43,26 +43,26 @@ _HINTS = {
 
 
 class SessionUser(Protocol):
-    """The object that uses the sessions."""
+    """The user of the sessions, which is called on their events."""
 
     def session_began(self, connection: WorkerConnection, ok: Ok) -> None:
         """The worker has answered HELLO. Raises :class:`ReplayError` for a stream that cannot be resumed."""
 
     def received(self, connection: WorkerConnection, frame: Frame) -> None:
-        """The worker has sent a frame. Raises :class:`ReplayError` likewise."""
+        """The worker has sent a frame. Raises :class:`ReplayError` as :meth:`session_began` does."""
 
     def written(self) -> None:
         """The connection has written the collected frames."""
 
     def session_ended(self, connection: WorkerConnection) -> None:
-        """The session is over. Also called for a connection whose handshake has failed."""
+        """The session has ended. Also called for a connection whose handshake has failed."""
 
     def failed(self, error: Exception) -> None:
-        """No further session is tried, for this reason."""
+        """No further session is attempted, because of ``error``."""
 
 
 class SessionKeeper:
-    """The task that gives its user a session, and another one whenever a session has ended."""
+    """The task that opens a session for its user, and another one whenever a session has ended."""
 
     def __init__(self, user: SessionUser, settings: ConnectorSettings, addresses: AddressLookup) -> None:
         self._user = user
@@ -70,7 +70,7 @@ class SessionKeeper:
         self._addresses = addresses
 
     async def run(self) -> None:
-        """Run until cancelled, or until no further attempt can help: then the user is told that it has failed."""
+        """Run until cancelled, or until no further attempt can succeed; then call ``failed`` of the user."""
         try:
             await self._run()
         except Exception as error:
@@ -129,7 +129,7 @@ class SessionKeeper:
             goodbye = error.message
             if not rotation.behind(address, error.message, clock()):
                 raise
-            _log.warning("the worker at %s may not know of the last commits yet, and is asked again: %s", where, error)
+            _log.warning("the worker at %s may not know the last commits yet; reconnecting: %s", where, error)
             return
         except RemoteProtocolError as error:
             raise RemoteProtocolError(
@@ -172,7 +172,7 @@ class SessionKeeper:
         began: float | None,
         progressed: bool,
     ) -> None:
-        """Tell the rotation how the attempt has ended. Raises if no further attempt can help."""
+        """Report the end of the attempt to the rotation. Raises if no further attempt can succeed."""
         where = format_address(*address)
         elsewhere, reason = _meaning(last, where)
         if began is not None:
@@ -189,9 +189,9 @@ class SessionKeeper:
         try:
             target = parse_address(elsewhere)
         except ConfigurationError as error:
-            self._attempt_failed(rotation, where, f"it redirects to what is no address: {error}")
+            self._attempt_failed(rotation, where, f"its redirection has no valid address: {error}")
             return
-        _log.info("the worker at %s sends this connector to %s", where, elsewhere)
+        _log.info("the worker at %s redirects this connector to %s", where, elsewhere)
         rotation.redirected(where, target)
 
     def _attempt_failed(self, rotation: AddressRotation, where: str, reason: str) -> None:
@@ -200,7 +200,9 @@ class SessionKeeper:
 
 
 def _meaning(last: Ending | Frame, where: str) -> tuple[str, str]:
-    """The address that an ending redirects to, if any, and its reason. Raises if no further attempt can help."""
+    """The address of a redirection, empty for none, and the reason of an ending. Raises if no further attempt can
+    succeed.
+    """
     match last:
         case TransportError():
             return "", last.message

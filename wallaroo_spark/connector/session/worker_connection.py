@@ -21,7 +21,7 @@ Measured with messages of 100 bytes in bulk (draft-be), processor time a message
 """
 
 FLUSH_SECONDS = 5.0
-"""Longest that closing waits until collected frames are written."""
+"""Limit in seconds of the wait in :meth:`close` until collected frames are written. A choice."""
 
 
 class WorkerConnection:
@@ -50,13 +50,13 @@ class WorkerConnection:
 
     @property
     def session(self) -> ConnectorSession:
-        """The session; every message that was sent is known to it."""
+        """The session; it has recorded every message that was sent."""
         self.record()
         return self._session
 
     @property
     def full(self) -> bool:
-        """Whether a sender has to wait until collected frames are written."""
+        """Whether a sender must wait until collected frames are written."""
         self.record()
         return self._pending >= COLLECTED_BYTES
 
@@ -68,7 +68,7 @@ class WorkerConnection:
 
     @property
     def idle(self) -> bool:
-        """Whether every frame was handed to the byte stream."""
+        """Whether every frame was passed to the byte stream."""
         self.record()
         return self._pending == 0
 
@@ -124,8 +124,8 @@ class WorkerConnection:
     async def next(self) -> Frame:
         """The worker's next frame.
 
-        Raises :class:`TransportError` when the connection has ended in any way, and :class:`RemoteProtocolError` when
-        the worker breaks the protocol; an ERROR was sent to it then.
+        Raises :class:`TransportError` when the connection has ended for any reason, and :class:`RemoteProtocolError`
+        when the worker violates the protocol; then an ERROR was sent to it.
         """
         while True:
             frame = self._next_frame()
@@ -150,7 +150,7 @@ class WorkerConnection:
                     await self._written.wait()
         self._writer.cancel()
         await asyncio.wait([self._writer])
-        # A reset by the peer during the close must end this session only.
+        # A reset by the peer during the close ends only this session.
         with contextlib.suppress(OSError):
             await self._stream.close()
 

@@ -15,10 +15,10 @@ from wallaroo_spark.connector.record import Record
 from wallaroo_spark.errors import ConfigurationError, ReplayError
 
 CHUNK_BYTES = 1 << 20
-"""Bytes that are read from a file at a time."""
+"""Bytes of one read of a file. A choice: large enough that a system call costs little for each record."""
 
 LONGEST_RECORD = 64 << 20
-"""Bytes of a record that a file source reads before an error; the frame limit of a session is lower."""
+"""Limit in bytes of a record. A choice that bounds memory; the frame limit of a session is usually lower."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -26,8 +26,8 @@ _LENGTH = struct.Struct(">I")
 class _FileSource:
     """A file that is read in order from any of its references, to its end or, with ``follow``, as it grows.
 
-    With ``follow`` the end of the file is looked at every ``poll`` seconds. The stream's name is the path as given,
-    unless ``name`` says another.
+    With ``follow`` the end of the file is checked every ``poll`` seconds. The stream's name is the path as given, or
+    ``name``.
     """
 
     replayable = True
@@ -55,7 +55,7 @@ class _FileSource:
         raise NotImplementedError
 
     def _last(self, rest: bytes, at: int) -> MessageColumns:
-        """The record that is left incomplete at the end of the file. Raises :class:`ReplayError` if it is none."""
+        """The incomplete record at the end of the file. Raises :class:`ReplayError` if it is not a record."""
         raise NotImplementedError
 
     def _check_boundary(self, file: BinaryIO, at: int) -> None:

@@ -10,10 +10,10 @@ from wallaroo_spark.errors import ReplayError
 
 
 class Records:
-    """Any iterable of :class:`Record` or (reference, payload) that can be made again.
+    """An iterable of :class:`Record` or (reference, payload) that can be made again.
 
     ``make`` is called for each reading and returns an iterable, plain or asynchronous, that starts at the beginning;
-    committed records are skipped. With ``opaque`` references are compared for equality alone; otherwise they increase.
+    committed records are skipped. With ``opaque`` references are only compared for equality; otherwise they increase.
     """
 
     replayable = True
@@ -31,7 +31,7 @@ class Records:
 
     @property
     def opaque(self) -> bool:
-        """Whether references are compared for equality alone."""
+        """Whether references are only compared for equality."""
         return self._opaque
 
     def read(self, after: int | None) -> Iterator[Record] | AsyncIterator[Record]:
@@ -63,7 +63,7 @@ class Records:
 
 
 class _Committed:
-    """Tells the committed records at the beginning of a reading from those after them."""
+    """Recognises the committed records at the beginning of a reading."""
 
     def __init__(self, source: Records, after: int | None) -> None:
         self._source = source
@@ -93,7 +93,7 @@ class _Committed:
         if self._source.opaque and not self.passed:
             raise ReplayError(
                 f"source {self._source.name!r} has no record with reference {self._after}, which is the last one "
-                "committed; it is not the source it was",
+                "committed; the source has changed",
                 source=self._source.name,
                 reference=self._after,
             )

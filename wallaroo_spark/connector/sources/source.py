@@ -1,6 +1,6 @@
-"""The protocol of a source that a connector is fed from.
+"""The protocol of a source for :meth:`Connector.feed`.
 
-A source gives records, each with a point of reference, and gives them again from any reference if it is replayable.
+A source returns records, each with a point of reference, and returns them again from any reference if it is replayable.
 Source: ``docs/protocol.md#points-of-reference``.
 """
 
@@ -17,7 +17,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of its stream, unless :meth:`Connector.feed` is given another."""
+        """The name of its stream, unless :meth:`Connector.feed` gets another."""
 
     @property
     def replayable(self) -> bool:

@@ -13,10 +13,10 @@ from wallaroo_spark.connector.record import Record
 from wallaroo_spark.errors import ConfigurationError
 
 READ_BYTES = 64 * 1024
-"""Bytes that are read from standard input at a time."""
+"""Bytes of one read of standard input. A choice: the usual size of a pipe's buffer."""
 
 LONGEST_LINE = 64 << 20
-"""Bytes of a line of standard input that are read before an error; the frame limit of a session is lower."""
+"""Limit in bytes of a line. A choice that bounds memory; the frame limit of a session is usually lower."""
 
 _ReadResult = Sequence[bytes] | Exception | None
 """Lines; or the error that ended reading; or None at the end."""
@@ -92,7 +92,7 @@ class _LineReader(threading.Thread):
             self._hand_over([rest])
 
     def _hand_over(self, lines: Sequence[bytes]) -> None:
-        """Hand lines over, as many at once as there is room for."""
+        """Queue lines, as many at once as there is room for."""
         at = 0
         while at < len(lines):
             self._room.acquire()

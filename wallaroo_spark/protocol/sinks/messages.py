@@ -23,6 +23,7 @@ class Range(NamedTuple):
     """The part of a transaction in one stream: bytes of the sink's output."""
 
     stream_id: int
+    """Id of the stream."""
     start: int
     """Offset in front of the first byte."""
     end: int
@@ -81,11 +82,18 @@ SinkMessage = ListUncommitted | ReplyUncommitted | Phase1 | Reply | Phase2 | Wor
 
 
 class _Row(NamedTuple):
+    """One row of the table of control messages."""
+
     tag: int
+    """First byte of the payload."""
     name: str
+    """Name of the message in the protocol."""
     message: type[Any]
+    """Its type."""
     decode: Callable[[Reader], SinkMessage]
+    """Decodes the bytes behind the tag."""
     encode: Callable[[Writer, Any], None]
+    """Encodes the bytes behind the tag."""
 
 
 def encode_control(message: SinkMessage) -> bytes:

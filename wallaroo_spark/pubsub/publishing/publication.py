@@ -21,6 +21,7 @@ SubscriberKey = Hashable
 """Key of a subscriber's connection, chosen by the shell."""
 
 RETAIN = 64
+"""Default number of batches that are retained; see :mod:`.topic_log`."""
 MAX_SUBSCRIBER_BYTES = 64 << 20
 """Default limit of the bytes that may wait for one subscriber, in more than one batch.
 

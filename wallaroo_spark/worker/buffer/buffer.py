@@ -18,15 +18,21 @@ from wallaroo_spark.worker.buffer.segments import HeldLot, Lots, LotSlice
 
 @dataclass(frozen=True, slots=True)
 class FoundRange:
-    """A planned range that is held, as slices of lots, with the reference that each slice leads up to."""
+    """A planned range that is held completely."""
 
     key: StreamKey
+    """Key of the stream."""
     name: str
+    """Name of the stream."""
     slices: tuple[tuple[LotSlice, Reference], ...]
+    """Slices of lots to deliver, each with the reference that is reached behind it."""
 
 
 STREAM_OVERHEAD = 2048
-"""Bytes that a stream costs beside its name and its rows: its held stream, and the entries of sessions."""
+"""Bytes counted for a stream beside its name and its rows: its held stream, and the entries of sessions.
+
+An estimate, rounded up.
+"""
 
 
 class Buffer:
@@ -53,12 +59,12 @@ class Buffer:
 
     @property
     def held(self) -> int:
-        """The bytes that rows take."""
+        """Bytes of the held rows."""
         return self._lots.used
 
     @property
     def used(self) -> int:
-        """The bytes that rows take, and unfinished frames, which may become rows."""
+        """Bytes of the held rows and of incomplete frames, which may become rows."""
         return self._lots.used + self.unfinished
 
     def open(self, key: StreamKey, name: str, notified: int) -> HeldStream:
@@ -99,7 +105,7 @@ class Buffer:
                     self.version += 1
 
     def settle(self, held: HeldLot) -> None:
-        """All new rows of a lot have been accepted."""
+        """All new rows of a lot were accepted."""
         self._lots.touch(held)
         self._lots.settle()
         self._lots.merge()
@@ -114,7 +120,7 @@ class Buffer:
         self.version += 1
 
     def drop(self, stream: HeldStream) -> None:
-        """Drop a stream's rows; the uncommitted ones have to be sent again."""
+        """Drop a stream's rows; the uncommitted ones must be resent."""
         stream.drop()
         self._lots.settle(tight=True)
         self.version += 1
@@ -126,7 +132,7 @@ class Buffer:
         self.version += 1
 
     def forget(self, stream: HeldStream) -> None:
-        """Forget a stream of which nothing is held."""
+        """Forget a stream without held rows."""
         assert stream.empty, stream
         self.overhead -= _overhead(stream.name)
         del self.streams[stream.key]
@@ -155,13 +161,13 @@ class Buffer:
         return reference if isinstance(reference, int) else None
 
     def senders(self) -> set[str]:
-        """The instances that have sent the held rows."""
+        """The instances that have sent held rows."""
         scopes = {key.scope for key in self.streams if key.scope}
         shared = (stream for key, stream in self.streams.items() if not key.scope)
         return scopes | {segment.instance for stream in shared for segment in stream.segments}
 
     def resumable(self, scope: str) -> Iterator[tuple[StreamKey, int]]:
-        """Each stream of a scope that has a committed reference."""
+        """Iterate over the streams of a scope that have a committed reference."""
         for key in self._scopes.get(scope, ()):
             reference = self.committed[key]
             if isinstance(reference, int):
@@ -235,7 +241,7 @@ class Buffer:
         return self._extents(start, shares)
 
     def plannable(self) -> bool:
-        """Whether a batch could take any of the held rows."""
+        """Whether a batch could take any held row."""
         return any(stream.start < stream.stable_end for stream in self.streams.values())
 
     def owes(self, start: Mapping[StreamKey, Reference]) -> bool:
@@ -255,7 +261,7 @@ class Buffer:
         return found
 
     def find(self, planned: PlannedRange) -> FoundRange | None:
-        """A planned range, once all of it is held."""
+        """Return a planned range once it is held completely; None before."""
         stream = self.streams.get(planned.key)
         if stream is None:
             return self._lost(planned)
@@ -266,7 +272,7 @@ class Buffer:
         return FoundRange(planned.key, stream.name, tuple(stream.delivery(begin, end)))
 
     def _lost(self, planned: PlannedRange) -> FoundRange | None:
-        """An ephemeral range of this slot whose buffer is gone: it is delivered at most once, and cannot come again."""
+        """An ephemeral range of this slot whose buffer is gone. It is delivered at most once, and cannot be resent."""
         if isinstance(planned.end, str) and self._origin.same_slot(planned.end):
             return FoundRange(planned.key, "", ())
         return None

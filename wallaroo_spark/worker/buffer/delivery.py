@@ -19,17 +19,23 @@ from wallaroo_spark.worker.buffer.buffer import FoundRange
 from wallaroo_spark.worker.buffer.segments import LotSlice
 
 ROWS_A_BATCH = 5_000
-"""Rows to gather before a batch leaves, so that a stream of small slices does not become a stream of small batches.
+"""Rows to gather before a batch is sent, so that many small slices do not become many small batches.
 
-A lot that has this many rows leaves as it is; gathering costs a copy.
+A lot with this many rows is sent without gathering, which costs a copy. A choice.
 """
 BYTES_A_BATCH = 1 << 20
+"""Bytes to gather before a batch is sent, whatever its rows. A choice; it bounds the copied memory."""
 
 
 class _Part(NamedTuple):
+    """One slice of a batch."""
+
     range: int
+    """Index of its range in the request."""
     slice: LotSlice
+    """The rows."""
     reference: Reference
+    """Reference that is reached behind the rows."""
 
 
 def gather(found: Mapping[int, FoundRange]) -> Iterator[tuple[pa.RecordBatch, bytes]]:

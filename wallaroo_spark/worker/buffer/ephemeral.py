@@ -1,5 +1,4 @@
-"""References of ephemeral streams: for which buffer one is valid, and where a stream continues that comes back from
-another buffer.
+"""References of ephemeral streams: the buffer in which one is valid, and the position of a stream that changes buffers.
 
 Source: ``docs/protocol.md#points-of-reference``.
 """
@@ -21,12 +20,12 @@ class Origin:
         return f"e:{self.slot}:{self.generation}:{position}"
 
     def position(self, reference: str) -> int | None:
-        """The position behind a reference, None when it is of another buffer."""
+        """The position in a reference; None when the reference is of another buffer."""
         kind, slot, generation, position = reference.split(":")
         return int(position) if (kind, int(slot), int(generation)) == ("e", self.slot, self.generation) else None
 
     def same_slot(self, reference: str) -> bool:
-        """Whether a reference is of this slot: only this slot can say that its rows are gone."""
+        """Whether a reference is of this slot. Only this slot can report that its rows are gone."""
         return int(reference.split(":")[1]) == self.slot
 
 
@@ -42,11 +41,11 @@ class Passage:
         self._elsewhere: tuple[str, int] | None = None
 
     def was_read(self, position: int) -> None:
-        """A planned range up to this position was handed out."""
+        """A planned range up to this position was delivered."""
         self._read = max(self._read, position)
 
     def behind(self, reference: str) -> int:
-        """The position behind a reference of another buffer, the same whenever it is asked for."""
+        """The position behind a reference of another buffer; the same on each call."""
         if self._elsewhere is None or self._elsewhere[0] != reference:
             self._elsewhere = (reference, self._read)
         return self._elsewhere[1]

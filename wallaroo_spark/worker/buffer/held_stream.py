@@ -26,21 +26,24 @@ from wallaroo_spark.worker.buffer.segments import HeldLot, LotSlice, Segment
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A part of a stream that a batch may take: its end (a reference), and how many rows and bytes it has."""
+    """A part of a stream that a batch may take."""
 
     end: Reference
+    """Reference of its end."""
     rows: int
+    """Number of rows."""
     bytes: int
+    """Memory of the rows, in bytes."""
 
 
 class HeldStream:
-    """One stream's rows in ``[start, end)``, the rule that tells replays, and who sends it now.
+    """The held rows of one stream at the positions ``[start, end)``, the rule that recognises replays, and its sender.
 
-    Nothing is taken in of a stream that is ``broken_off``: what was held of it has been let go of, and it is sent again
-    from there once its sender is told to.
+    While ``broken_off`` is set, new rows are refused: its held rows were dropped, and its sender will be asked to
+    resend them.
 
-    ``position`` is where it starts to count. Ids are opaque only where a stream belongs to its instance: those of v3
-    always increase.
+    ``position`` is the first position. Ids are opaque only where a stream belongs to its instance; those of v3 always
+    increase.
     """
 
     def __init__(
@@ -113,9 +116,9 @@ class HeldStream:
             self._rule.rewind(self._id_before(self._stable_end))
 
     def drop(self) -> None:
-        """Drop everything; uncommitted rows have to be sent again."""
+        """Drop all rows; uncommitted ones must be resent."""
         if self.ephemeral:
-            # A position may have been planned, so it must never stand for another row.
+            # The position may be part of a plan, so it must never denote another row.
             self._drop_head(self.end)
         else:
             self._drop_tail(self.start)
@@ -178,7 +181,7 @@ class HeldStream:
             self._rule.rewind(self._id_before(self.end))
 
     def _count_stable(self, segment: Segment) -> None:
-        """Take note of where a batch may end in the last segment."""
+        """Record the positions in the last segment at which a batch may end."""
         if segment.held.lot.plain:
             self._stable_end = segment.end
             return
@@ -253,7 +256,7 @@ class HeldStream:
         return Extent(reference, end - begin, self._size(begin, end))
 
     def owes(self, start: Reference) -> bool:
-        """Whether rows up to ``start``, which Spark has committed, are held: then the sender was not told yet."""
+        """Whether rows up to ``start``, which Spark has committed, are held; then no ACK was sent for them."""
         begin = self.position_after(start)
         return begin is not None and begin > self.start
 
@@ -351,7 +354,7 @@ class HeldStream:
         return begin, max(begin, position)
 
     def commit(self, reference: Reference) -> bool:
-        """Drop the committed rows; returns whether the reference moved forward."""
+        """Drop the committed rows. Returns whether the reference advanced."""
         if reference == self.committed:
             return False
         behind = self.position_after(reference)
@@ -365,7 +368,7 @@ class HeldStream:
         return True
 
     def rewind(self, reference: Reference | None) -> bool:
-        """The query goes on from ``reference``; returns whether the sender must send again."""
+        """The query continues from ``reference``. Returns whether the sender must resend."""
         before = self.committed
         if reference == before:
             return False
@@ -379,7 +382,7 @@ class HeldStream:
         self.committed, ended = reference, self.ended
         self.drop()
         ahead = self.increasing and isinstance(reference, int) and (not isinstance(before, int) or reference > before)
-        # Nothing is asked for again of a query that is ahead, so the stream's end stays what was said of it.
+        # A query that is ahead needs no rows again, so the stream's end stays valid.
         self.ended = ended and ahead
         return not ahead and not self.ephemeral
 

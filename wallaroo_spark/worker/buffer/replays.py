@@ -93,7 +93,7 @@ class IncreasingIds:
         if not self._may_go_back:
             self._check(ids, highest, above | (same & (follows_unstable | (flags & np.uint16(Flags.BOUNDARY) != 0))))
         if self._replay_to is not None:
-            # Of what was accepted in sessions before, every message has been sent once already.
+            # Every message that was accepted in earlier sessions has been repeated now.
             same &= highest > np.uint64(self._replay_to)
         # A stream that ends with a boundary of the last message's id has ended with that message.
         end = np.uint16(Flags.BOUNDARY | Flags.EOS)
@@ -118,7 +118,7 @@ class IncreasingIds:
         self.last = highest if self.last is None else max(self.last, highest)
 
     def resume(self, notified: int, committed: int | None) -> None:
-        """Accepted messages stay accepted, whichever session sends them again, and will be repeated first."""
+        """Accepted messages stay accepted, whichever session resends them, and will be repeated first."""
         self._replay_to, self._repeated, self._sent_unstable = self.last, self.last is None, False
 
     def commit(self, ref: int) -> None:

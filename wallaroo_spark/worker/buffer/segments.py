@@ -29,9 +29,17 @@ LOT_OVERHEAD = 4096
 SMALL_LOT = 4 * LOT_OVERHEAD
 """A lot with fewer bytes of rows is joined with its neighbours, because its own cost matters."""
 LARGEST_MERGED = 1 << 20
-"""Most bytes of rows in a joined lot: a lot stays until half of it is dropped, or all of it."""
+"""Limit in bytes of the rows of a joined lot.
+
+A choice: a lot's memory stays until half of it is dropped, so a large one would keep more.
+"""
 _COMPACT_BELOW = 0.5
+"""A lot is compacted when less than this part of it is held.
+
+A choice: each row is copied at most once for each halving, and a lot takes at most twice the memory of its held rows.
+"""
 _MERGE_FROM = 256
+"""Number of held lots from which small ones are joined. A choice; each join looks at all of them."""
 
 
 class Lots:
@@ -46,7 +54,7 @@ class Lots:
         self._unmerged = 0
 
     def hold(self, lot: Lot) -> HeldLot:
-        """A lot that has arrived. It counts as soon as a segment holds some of it."""
+        """Register a lot that has arrived. It is counted once a segment holds some of its rows."""
         self._serial += 1
         return HeldLot(self, lot, self._serial)
 
@@ -57,7 +65,7 @@ class Lots:
             self.touch(held)
 
     def touch(self, held: HeldLot) -> None:
-        """Less of a lot is held than before."""
+        """A smaller part of a lot is held than before."""
         self._touched.add(held)
 
     def enter(self, held: HeldLot) -> None:
@@ -145,7 +153,7 @@ class HeldLot:
 
     @property
     def cost(self) -> int:
-        """The memory that it takes, in bytes, with its segments."""
+        """The memory of the lot and its segments, in bytes."""
         return self.size + LOT_OVERHEAD + len(self.segments) * SEGMENT_OVERHEAD if self.segments else 0
 
     def add(self, segment: Segment) -> None:
@@ -171,7 +179,7 @@ class HeldLot:
         self._lots.touch(self)
 
     def part(self, rows: NDArray[np.intp]) -> HeldLot:
-        """Some of its rows in a lot of their own."""
+        """Copy some of its rows to a lot of their own."""
         return self._lots.hold(_take(self.lot, rows))
 
     def compact(self) -> None:
@@ -218,19 +226,24 @@ def _together(lots: list[Lot]) -> Lot:
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """Consecutive rows of one stream: ``low`` to ``high`` of a lot. ``first`` is the position of the first of them.
-
-    ``size`` is the memory that its rows cost, in bytes, and ``last_id`` the message id of the last one.
-    """
+    """Consecutive rows of one stream: a part of a lot."""
 
     first: int
+    """Position of the first row in the stream."""
     held: HeldLot
+    """The lot."""
     low: int
+    """Index of the first row in the lot."""
     high: int
+    """Index behind the last row in the lot."""
     size: int
+    """Memory of its rows, in bytes."""
     last_id: int
+    """Message id of the last row."""
     received_at: int
+    """Time of arrival in µs since 1970 UTC."""
     instance: str
+    """Instance that sent the rows."""
 
     def __len__(self) -> int:
         return self.high - self.low
@@ -293,20 +306,24 @@ class Segment:
 
 
 class LotSlice(NamedTuple):
-    """Consecutive rows of a lot, ``low`` to ``high``, to deliver: the lot as it was when the rows were found.
-
-    ``serial`` is the lot's; ``size`` is in bytes; ``last_id`` is the last row's message id; ``received_at`` is in µs
-    since 1970 UTC.
-    """
+    """Rows of one stream to deliver: a part of a lot, unchanged by later changes of the buffer."""
 
     lot: Lot
+    """The lot."""
     serial: int
+    """Serial number of the lot."""
     low: int
+    """Index of the first row in the lot."""
     high: int
+    """Index behind the last row in the lot."""
     size: int
+    """Memory of the rows, in bytes."""
     last_id: int
+    """Message id of the last row."""
     received_at: int
+    """Time of arrival in µs since 1970 UTC."""
     instance: str
+    """Instance that sent the rows."""
 
     @property
     def stored(self) -> pa.RecordBatch:
