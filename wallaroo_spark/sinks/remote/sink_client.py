@@ -32,18 +32,20 @@ PROGRAM = "wallaroo_spark"
 STREAM = "data"
 """The name of stream 1."""
 ALREADY_ACTIVE = "already active"
-"""In the reason of a sink that has another session of the worker, and keeps it."""
+"""The end of the reason by which a sink refuses a second session of a worker."""
 FLUSH_BYTES = 64 * 1024
-"""Bytes that are encoded before messages of the sink are looked at."""
+"""Bytes that are sent before messages of the sink are read. A choice: an ERROR of the sink is noticed this early."""
 
 Answer = TypeVar("Answer")
 
 
 class SinkClient:
-    """One session, as ``worker``. Methods raise :class:`TransportError` when the sink cannot be reached, is silent for
-    too long, or has another session of that worker, and :class:`SinkError` when it refuses or breaks the protocol.
+    """One session with a connector sink, as ``worker``.
 
-    ``prepared`` is what the sink has of this worker that waits for a decision; a sink tells it to nobody else.
+    ``prepared`` are the ids of the worker's transactions that wait for a decision; a sink lists them only to the worker
+    that has prepared them. Methods raise :class:`TransportError` when the sink cannot be reached, does not answer in
+    time, or has another session of the worker, and :class:`SinkError` when it refuses a request or violates the
+    protocol.
     """
 
     def __init__(self, stream: ByteStream, worker: str, connection: ConnectionSettings) -> None:
@@ -59,9 +61,9 @@ class SinkClient:
     async def open(
         cls, address: tuple[str, int], worker: str, connection: ConnectionSettings, reference: int = 0
     ) -> Self:
-        """Connect, greet, announce the rows and ask for what is prepared, as Wallaroo's workers do.
+        """Connect, send HELLO, NOTIFY and LIST_UNCOMMITTED as Wallaroo's workers do, and await the answers.
 
-        ``reference`` is where this side takes the worker's output to end.
+        ``reference`` is the length of the worker's output by the decision log, in bytes.
         """
         tls = (
             client_context(connection.ca, connection.certificate, connection.key)
@@ -76,7 +78,7 @@ class SinkClient:
             stream.write(hello)
             await client._answer(Ok)
             client._greeted = True
-            # One after the other, with one wait for both answers.
+            # Both requests are sent before the first answer is awaited.
             client._announce(reference)
             client._ask()
             await client._announced()
@@ -97,11 +99,11 @@ class SinkClient:
 
     @property
     def reference(self) -> int:
-        """The length of the output as the sink says; the committed length may be smaller or greater."""
+        """The length of the output that the sink reports, in bytes; the committed length may differ."""
         return self._session.reference
 
     async def notify(self, reference: int = 0) -> None:
-        """Announce the rows; once more for a later :attr:`reference`."""
+        """Send NOTIFY and await its answer, which updates :attr:`reference`."""
         self._announce(reference)
         await self._announced()
 
@@ -114,11 +116,11 @@ class SinkClient:
             raise self.refused(f"it does not take stream {DATA_STREAM}")
 
     def begin(self, offset: int) -> None:
-        """Have the rows begin there: where what is committed of the worker's output ends."""
+        """Set the offset of the first row: the committed length of the worker's output, in bytes."""
         self._session.begin(offset)
 
     async def send(self, rows: Sequence[bytes]) -> None:
-        """Send rows, as many as there is room for, and wait for room. Raises LocalProtocolError for a row too long."""
+        """Send rows, waiting while the connection is full. Raises LocalProtocolError for a row that is too long."""
         at, size = 0, 0
         for number, row in enumerate(rows, 1):
             size += len(row)
@@ -130,19 +132,19 @@ class SinkClient:
                 await self._drain()
 
     async def vote(self, transaction: str) -> tuple[bool, Range]:
-        """PHASE1 for all that was sent: the sink's vote, and what it is about."""
+        """Send PHASE1 for all sent rows; return the sink's vote (True: commit) and the range of the rows."""
         rows = Range(DATA_STREAM, self._session.committed, self._session.offset)
         self._stream.write(self._session.control(Phase1(transaction, (rows,))))
         reply = await self._answer(Reply)
         return reply.commit, rows
 
     def decide(self, transaction: str, commit: bool) -> None:
-        """PHASE2; that it arrived is known when something asked afterwards is answered."""
+        """Send PHASE2. It has no answer: the answer to a later request shows that it has arrived."""
         log.debug("> %s: PHASE2 %s %s", self._stream.peer, transaction, commit)
         self._stream.write(self._session.control(Phase2(transaction, commit)))
 
     async def uncommitted(self) -> tuple[str, ...]:
-        """LIST_UNCOMMITTED: the transactions that wait for a decision."""
+        """Send LIST_UNCOMMITTED; return the ids of the worker's transactions that wait for a decision."""
         self._ask()
         return await self._told()
 
@@ -173,7 +175,7 @@ class SinkClient:
             raise
 
     async def _answer(self, kind: type[Answer]) -> Answer:
-        """The next frame of a kind; grants of credit are passed over."""
+        """Return the next frame of type ``kind``; credit frames are ignored."""
         try:
             async with asyncio.timeout(self._connection.answer_timeout):
                 while True:
@@ -217,7 +219,7 @@ class SinkClient:
             raise TransportError(f"sink {self._stream.peer} asks to connect again", peer=self._stream.peer)
 
     def refused(self, reason: str) -> SinkError:
-        """The error for a sink that does not do what is asked of it."""
+        """Return the error for a sink that refuses a request."""
         return SinkError(
             f"sink {self._stream.peer} refuses {self._worker}: {reason}", peer=self._stream.peer, reason=reason
         )

@@ -1,4 +1,4 @@
-"""A log of records on the disk: each is there for good when :meth:`Journal.append` returns, or is not there at all."""
+"""A durable log: when :meth:`Journal.append` returns, the record is on the disk; after an error it is not."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _CHECKSUM = 8
 
 
 def encode_record(record: Mapping[str, Any]) -> bytes:
-    """A line: the checksum of its JSON in hexadecimal, a space, the JSON."""
+    """Return the record's line: the CRC-32 of its JSON as eight hexadecimal digits, a space, the JSON, a newline."""
     text = json.dumps(record, separators=(",", ":")).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
 def decode_record(line: bytes) -> dict[str, Any] | None:
-    """The record of a line with its end, or None for one that is cut short or damaged."""
+    """Return the record of a line (with its newline); None for a line that is truncated or damaged."""
     text = line[_CHECKSUM + 1 : -1]
     if line[-1:] != b"\n" or line[: _CHECKSUM + 1] != b"%08x " % zlib.crc32(text):
         return None
@@ -35,10 +35,10 @@ def decode_record(line: bytes) -> dict[str, Any] | None:
 
 
 def decode_log(data: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
-    """The records, and where the last whole one ends.
+    """Return the records, and the offset of the byte after the last whole one.
 
-    The last line may be damaged, by a crash in its midst: it was acknowledged to nobody. Raises :class:`SinkError` when
-    whole records stand behind a damaged one.
+    The last line may be damaged by a crash while it was written; it was not acknowledged then. Raises
+    :class:`SinkError` when whole records follow a damaged one.
     """
     records: list[dict[str, Any]] = []
     at = end = 0
@@ -74,7 +74,7 @@ class Journal:
         self.lines = 0
 
     def read(self) -> list[dict[str, Any]]:
-        """All records, before the first is appended; a damaged end is cut off."""
+        """Return all records and remove a damaged end. To be called once, before the first :meth:`append`."""
         data = self._path.read_bytes()
         records, self._end = decode_log(data, str(self._path))
         if self._end < len(data):
@@ -85,7 +85,7 @@ class Journal:
         return records
 
     def append(self, record: Mapping[str, Any], *, synced: bool = True) -> None:
-        """Write a record; with ``synced`` it is on the disk afterwards. After an OSError it is not in the log."""
+        """Append a record; with ``synced`` it is on the disk afterwards. After an OSError it is not in the log."""
         line = encode_record(record)
         try:
             written = self._file.write(line)
@@ -100,7 +100,7 @@ class Journal:
         self.lines += 1
 
     def rewrite(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Put these in place of all that is there, at once."""
+        """Replace the whole log by these records, atomically and durably."""
         lines = [encode_record(record) for record in records]
         shorter = self._path.with_name(self._path.name + ".new")
         file = shorter.open("wb", buffering=0)

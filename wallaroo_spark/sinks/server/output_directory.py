@@ -1,12 +1,13 @@
-"""A sink server's disk: an output a worker, files of what is not committed, and the log of transactions.
+"""A sink server's directory: an output file for each worker, uncommitted rows, and the log of transactions.
 
-    DIR/<worker>.out            what readers see: committed rows, appended; nothing else ever
+    DIR/<worker>.out            committed rows only, appended; readers read this file
     DIR/.wallaroo/log           the transactions (``journal.py``)
     DIR/.wallaroo/….part        rows of one transaction, until PHASE2
-    DIR/.wallaroo/lock          held by the server that uses the directory
+    DIR/.wallaroo/lock          locked by the server that uses the directory
 
-A yes is given when the part and a record of it are synced; a commit is appended when its record is synced, and may be
-appended again by the next server, at the same place. Source: ``docs/protocol.md#sinks``.
+The server votes to commit when the part and its log record are synced. A committed part is appended when the record of
+its commit is synced; after a crash the next server appends it again at the same offset.
+Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
 HIDDEN = ".wallaroo"
 LOG_LINES = 10_000
-"""Records after which the log is written anew."""
+"""The log is rewritten without ended transactions after so many records. A choice: a log of a few MiB."""
 WORKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""The names a worker may have: each is part of a file's name."""
+"""The names that a worker may have; a name is part of the name of a file."""
 _PIECE = 1 << 20
-# A session has one of these, and there may be many.
+"""The most bytes that are copied at once. A choice: larger pieces need more memory."""
 _BUFFER = 64 * 1024
+"""Bytes of the write buffer of a part. A choice: every session has one, and there may be a thousand."""
 
 
 class UnvotedPart:
-    """Rows of a transaction before its vote. A failure of the disk is kept as the reason to vote abort."""
+    """The rows of a transaction before its vote. An error of the disk becomes the reason of a vote to abort."""
 
     def __init__(self, folder: Path, worker: str) -> None:
         self.worker = worker
@@ -51,7 +53,7 @@ class UnvotedPart:
         self._file: IO[bytes] | None = None
 
     def write(self, rows: Sequence[bytes]) -> None:
-        """Add rows."""
+        """Append rows."""
         self.size += sum(map(len, rows))
         if self.failure:
             return
@@ -63,7 +65,7 @@ class UnvotedPart:
             self._fail(error)
 
     def sync(self) -> None:
-        """Have all of it on the disk, and the file closed."""
+        """Sync the rows and the file's name to the disk, and close the file."""
         if self.failure:
             return
         try:
@@ -90,9 +92,10 @@ class UnvotedPart:
 
 
 class OutputDirectory:
-    """The directory ``to``, made if need be, brought up to date with its log. For any threads.
+    """The directory ``to``, which is created if it does not exist. May be used from several threads.
 
-    Raises :class:`SinkError` when another server has it, or the log or an output is not as it must be.
+    The constructor completes the transactions that the log has as committed. It raises :class:`SinkError` when another
+    server uses the directory, or when the log or an output is damaged.
     """
 
     def __init__(self, to: str | Path, *, log_lines: int = LOG_LINES) -> None:
@@ -120,11 +123,14 @@ class OutputDirectory:
             ) from error
 
     def begin(self, worker: str) -> UnvotedPart:
-        """A place for the rows of a transaction."""
+        """Return a new part for the rows of a transaction."""
         return UnvotedPart(self._hidden, worker)
 
     def prepare(self, part: UnvotedPart, transaction: str, start: int, end: int) -> str:
-        """Vote: empty for a yes, and then the part is on the disk until it is decided; else the reason for a no."""
+        """Vote on a part; return an empty text for a vote to commit, otherwise the reason of a vote to abort.
+
+        After a vote to commit the part is on the disk until its transaction is decided.
+        """
         with self._of(part.worker):
             wanted = OutputPart(transaction, part.worker, start, end, part.path.name)
             with self._mutex:
@@ -143,9 +149,9 @@ class OutputDirectory:
         return ""
 
     def decide(self, worker: str, transaction: str, commit: bool) -> None:
-        """PHASE2, from a session of ``worker``. A transaction that is unknown, or somebody else's, is nothing.
+        """Carry out PHASE2 of a session of ``worker``. Transactions of other workers and unknown ones are ignored.
 
-        Raises :class:`SinkError` when the decision cannot be carried out now; it may be given again.
+        Raises :class:`SinkError` when the decision cannot be carried out now; the worker may send it again.
         """
         part = self.transactions.part(transaction)
         if part is None or part.worker != worker:
@@ -169,7 +175,7 @@ class OutputDirectory:
                 self._append(part)
 
     def settle(self, worker: str) -> int:
-        """Append what is committed and could not be appended; how much of the worker's output readers see."""
+        """Append a committed part that could not be appended before; return the length of the worker's output."""
         with self._of(worker):
             part = self.transactions.waiting(worker)
             if part is not None:
@@ -177,17 +183,17 @@ class OutputDirectory:
             return self.transactions.offset(worker)
 
     def offset(self, worker: str) -> int:
-        """How much of the worker's output readers see."""
+        """Return the number of bytes in the worker's output that readers see."""
         with self._mutex:
             return self.transactions.offset(worker)
 
     def uncommitted(self, worker: str) -> list[str]:
-        """The answer to LIST_UNCOMMITTED."""
+        """Return the ids of the worker's transactions that wait for a decision, as the answer to LIST_UNCOMMITTED."""
         with self._mutex:
             return self.transactions.uncommitted(worker)
 
     def output(self, worker: str) -> Path:
-        """The file that readers of a worker's rows read."""
+        """Return the path of a worker's output."""
         return self.folder / f"{worker}.out"
 
     def close(self) -> None:
@@ -212,7 +218,7 @@ class OutputDirectory:
             return self._busy.setdefault(worker, threading.RLock())
 
     def _settle_all(self) -> None:
-        """Bring the outputs up to the log, and remove parts that it does not have."""
+        """Append the committed parts to their outputs, and delete parts that are not in the log."""
         for worker, offset in self.transactions.outputs().items():
             self._check(worker, offset)
         known = {part.file for part in self.transactions.parts()}
@@ -231,7 +237,7 @@ class OutputDirectory:
             raise SinkError(problem, path=str(self.output(worker)))
 
     def _misfit(self, worker: str, least: int, most: int) -> str:
-        """Why an output cannot have its size; empty if it can."""
+        """Return a sentence when the output's size is not between ``least`` and ``most`` bytes; empty otherwise."""
         output = self.output(worker)
         size = output.stat().st_size if output.exists() else 0
         if least <= size <= most:
@@ -242,7 +248,7 @@ class OutputDirectory:
         )
 
     def _append(self, part: OutputPart) -> None:
-        """Put a committed part into its output, where it may stand already, in part or whole."""
+        """Write a committed part to its place in the output, also when some or all of it is there already."""
         source, output = self._hidden / part.file, self.output(part.worker)
         try:
             if source.exists():
@@ -250,7 +256,7 @@ class OutputDirectory:
             elif not output.exists() or output.stat().st_size < part.end:
                 raise FileNotFoundError(2, "its rows are gone", str(source))
             passed(SinkStep.SERVER_APPENDED)
-            # Were this record lost, the part would be appended again, at the same place.
+            # Not synced: if the record is lost, the part is appended again at the same offset.
             self._log({"do": "append", "transaction": part.transaction}, synced=False)
         except OSError as error:
             log.error("transaction %s is committed, and cannot be appended to %s: %s", part.transaction, output, error)
@@ -279,7 +285,7 @@ class OutputDirectory:
             (self._hidden / part.file).unlink(missing_ok=True)
 
     def _logged(self, record: LogRecord) -> str:
-        """Log a record; why it could not be, empty when it is."""
+        """Log a record; return the reason when that fails, otherwise an empty text."""
         try:
             self._log(record)
         except OSError as error:
@@ -299,7 +305,7 @@ class OutputDirectory:
                 try:
                     self._shorten()
                 except OSError as error:
-                    # The record is in the long log all the same.
+                    # The record is in the log all the same; only the rewriting has failed.
                     log.warning("the log in %s cannot be written anew: %s", self._hidden, error)
 
     def _shorten(self) -> None:

@@ -1,4 +1,4 @@
-"""The connector sink: an asyncio server whose workers' rows end in files, a transaction at a time.
+"""The server of a connector sink: an asyncio server that writes the rows of each committed transaction to files.
 
 The thin layer between the transport, :class:`~wallaroo_spark.protocol.sinks.sessions.SinkServerSession` and the disk.
 Source: ``docs/protocol.md#sinks``.
@@ -53,9 +53,9 @@ class SinkServerSettings:
 
 
 class SinkServer:
-    """Serves accepted streams: pass it to :func:`wallaroo_spark.transport.serve`. Nothing a peer sends ends it.
+    """Serves accepted connections: pass it to :func:`wallaroo_spark.transport.serve`. No input of a peer ends it.
 
-    A worker has one session; a new one supersedes it, and rows that it has not prepared are deleted.
+    A worker has one session. A new session of the worker supersedes it, and its unprepared rows are deleted.
     """
 
     def __init__(self, directory: OutputDirectory, settings: SinkServerSettings | None = None) -> None:
@@ -97,7 +97,7 @@ class SinkServer:
             log.info("< %s: %s", served.shown, error.message)
 
     async def _supersede(self, served: _Served) -> None:
-        """One session a worker: end the other, and wait until what it was about is on the disk, or is not."""
+        """End the other session of the worker, and wait until its writes to the disk have ended."""
         while (other := self._of_worker.get(served.worker)) is not None:
             log.warning("< %s: a new session supersedes that of %s", served.shown, other.peer)
             other.supersede()
@@ -113,7 +113,7 @@ class SinkServer:
 
 
 class _Served:
-    """One session, and the connection that it is carried over."""
+    """One session and its connection."""
 
     def __init__(self, directory: OutputDirectory, stream: ByteStream, settings: SinkServerSettings) -> None:
         self.worker = ""
@@ -134,7 +134,7 @@ class _Served:
         return f"{self.worker or '?'} ({self.peer})"
 
     async def greeted(self) -> None:
-        """Wait for HELLO. Raises what ends the session."""
+        """Wait for HELLO. Raises the error that ends the session."""
         while (event := self._session.next_event()) is None:
             await self._read()
         assert isinstance(event, Hello)
@@ -146,7 +146,7 @@ class _Served:
         self._stream.write(self._session.ok())
 
     async def run(self) -> None:
-        """Everything behind HELLO, until the peer closes."""
+        """Serve the session after HELLO, until the peer closes."""
         while True:
             while (event := self._session.next_event()) is not None:
                 await self._on(event)
@@ -157,14 +157,14 @@ class _Served:
                 return
 
     def supersede(self) -> None:
-        """End the session, because the worker has another; what is half done on the disk is finished."""
+        """End the session, because the worker has a new one; a write that has begun is finished."""
         if not self._superseded:
             self._superseded = True
             self._stream.write(self._session.fail(SUPERSEDED))
             self._stream.abort()
 
     async def refuse(self, reason: str) -> None:
-        """End the session with ERROR, and close."""
+        """End the session with ERROR, and close the connection."""
         if self._superseded:
             return
         log.warning("< %s: the session ends: %s", self.shown, reason)
@@ -242,7 +242,7 @@ class _Served:
             self._stream.write(self._session.control(Reply(phase1.transaction, not reason)))
 
     async def _drop_part(self) -> None:
-        """Rows that are not voted on end with the announcement that they came under."""
+        """Delete the rows that have not been voted on."""
         if self.part is not None:
             part, self.part = self.part, None
             await asyncio.to_thread(part.discard)

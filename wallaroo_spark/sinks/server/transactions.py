@@ -14,7 +14,7 @@ from wallaroo_spark.errors import SinkError
 from wallaroo_spark.sinks.two_phase.states import TRANSACTION, TransactionEvent, TransactionState
 
 LONGEST_ID = 1024
-"""Bytes of a transaction's id; ``short_bytes`` would let a peer make us keep 64 KiB for each."""
+"""The most bytes of a transaction's id. A choice: the type ``short_bytes`` of the protocol would permit 64 KiB."""
 
 LogRecord = Mapping[str, Any]
 _EVENTS = {"commit": TransactionEvent.COMMIT, "abort": TransactionEvent.ABORT, "append": TransactionEvent.APPENDED}
@@ -37,7 +37,7 @@ class OutputPart:
 
 
 class ServerTransactions:
-    """Every worker's output, and the transactions that are not at their end. Changed by :meth:`apply` alone."""
+    """The length of every worker's output, and the transactions in progress. Only :meth:`apply` changes them."""
 
     def __init__(self) -> None:
         self._offsets: dict[str, int] = {}
@@ -45,7 +45,7 @@ class ServerTransactions:
         self._states: dict[str, TransactionState] = {}
 
     def offset(self, worker: str) -> int:
-        """Bytes of the worker's output that readers see: its point of reference."""
+        """Return the number of bytes in the worker's output that readers see: its point of reference."""
         return self._offsets.get(worker, 0)
 
     def outputs(self) -> Mapping[str, int]:
@@ -53,11 +53,11 @@ class ServerTransactions:
         return self._offsets
 
     def parts(self) -> Iterator[OutputPart]:
-        """Everything prepared or committed whose rows are not yet in the output."""
+        """Iterate over the prepared and committed transactions whose rows are not in the output yet."""
         return iter(list(self._parts.values()))
 
     def state(self, transaction: str) -> TransactionState:
-        """Where a transaction stands; UNKNOWN also when it is at its end."""
+        """Return the state of a transaction; UNKNOWN also after it has ended."""
         return self._states.get(transaction, TransactionState.UNKNOWN)
 
     def part(self, transaction: str) -> OutputPart | None:
@@ -65,7 +65,7 @@ class ServerTransactions:
         return self._parts.get(transaction)
 
     def uncommitted(self, worker: str) -> list[str]:
-        """The worker's transactions that are prepared and not decided: one, or several in a log of an older version."""
+        """Return the worker's prepared transactions: at most one, but several in a log of an older version."""
         return [
             name
             for name, state in self._states.items()
@@ -73,14 +73,14 @@ class ServerTransactions:
         ]
 
     def waiting(self, worker: str) -> OutputPart | None:
-        """The part that is committed and not in the worker's output yet; at most one exists."""
+        """Return the committed part that is not in the worker's output yet (at most one exists), or None."""
         for name, state in self._states.items():
             if state is TransactionState.COMMITTED and self._parts[name].worker == worker:
                 return self._parts[name]
         return None
 
     def objection(self, part: OutputPart) -> str:
-        """Why a part cannot be prepared, empty when it can."""
+        """Return the reason why a part cannot be prepared; empty when it can."""
         size = len(part.transaction.encode())
         if not 0 < size <= LONGEST_ID:
             return f"its id has {size} bytes; it has 1 to {LONGEST_ID}"
@@ -99,9 +99,9 @@ class ServerTransactions:
         return ""
 
     def apply(self, record: LogRecord) -> None:
-        """Take in a record of the log: ``prepare``, ``commit``, ``append``, ``abort`` or ``offset``.
+        """Apply a record of the log: ``prepare``, ``commit``, ``append``, ``abort`` or ``offset``.
 
-        Raises :class:`SinkError` for one that cannot follow what came before.
+        Raises :class:`SinkError` for a record that cannot follow the records before it.
         """
         do = record["do"]
         if do == "offset":
@@ -135,15 +135,15 @@ class ServerTransactions:
         return after
 
     def records(self) -> list[LogRecord]:
-        """The shortest log that says the same."""
-        found: list[LogRecord] = [
+        """Return the shortest log with the same result."""
+        records: list[LogRecord] = [
             {"do": "offset", "worker": worker, "offset": offset} for worker, offset in self._offsets.items()
         ]
         for name, part in self._parts.items():
-            found.append(prepare_record(part))
+            records.append(prepare_record(part))
             if self._states[name] is TransactionState.COMMITTED:
-                found.append({"do": "commit", "transaction": name})
-        return found
+                records.append({"do": "commit", "transaction": name})
+        return records
 
     def validate(self) -> None:
         """Raise AssertionError if an invariant is broken; for tests."""

@@ -1,4 +1,4 @@
-"""Columns as the bytes that stores without types keep: whole Arrow columns at a time."""
+"""Converts Arrow columns to bytes, for stores without types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wallaroo_spark.errors import SinkError
 
 
 def checked_columns(found: Sequence[str], known: Sequence[str], needed: Sequence[str], where: str) -> None:
-    """Raises :class:`SinkError` for a column that is needed and missing, is there twice, or has no place there."""
+    """Raise :class:`SinkError` when a needed column is missing, or a column is unknown to the sink or repeated."""
     missing = [name for name in needed if name not in found]
     strange = [name for name in found if name not in known]
     if missing or strange or len(set(found)) < len(found):
@@ -26,9 +26,9 @@ def checked_columns(found: Sequence[str], known: Sequence[str], needed: Sequence
 
 
 def as_bytes(column: pa.Array, name: str, where: str) -> pa.Array:
-    """A column as ``binary``: binary as it is, text as UTF-8, numbers, booleans, dates and times as their text.
+    """Convert a column to ``binary``: binary unchanged, text as UTF-8; numbers, booleans, dates and times as text.
 
-    Raises :class:`SinkError` for structs, lists, maps and whatever else has no text of its own.
+    Raises :class:`SinkError` for structs, lists, maps and other types that have no text form.
     """
     kind = column.type
     try:

@@ -1,11 +1,11 @@
-"""Rows into files: a batch is a folder, written out of sight and put in its place by one rename.
+"""The sink ``files``: a batch is a folder, which is written in a staging folder and made visible by one rename.
 
-    <path>/.staging/<name>/…                              what is prepared
-    <path>/batch=000000017/part-00000.parquet             what readers see
-    <path>/batch=000000017/_wallaroo.json                 whose batch it is; readers pass such names over
+    <path>/.staging/<name>/…                              prepared rows
+    <path>/batch=000000017/part-00000.parquet             committed rows, visible to readers
+    <path>/batch=000000017/_wallaroo.json                 the sink that wrote the batch; readers ignore such names
 
-A rename that takes a whole folder, or nothing, is what this rests on. Local file systems and HDFS have it; object
-stores copy file by file, so they are refused.
+The sink needs a rename that moves a whole folder atomically. Local file systems and HDFS have one. Object stores copy
+each file, so they are refused.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class FilesSink:
         return {**kept, "_path": for_tasks(self._path, session())}
 
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
-        """Write the rows to a file out of sight, onto the disk."""
+        """Write the rows durably to a file in the staging folder."""
         pieces = (piece for piece in rows if piece.num_rows)
         first = next(pieces, None)
         with self._explained(f"write {transaction.id}"):
@@ -84,7 +84,7 @@ class FilesSink:
         return Prepared(transaction, counted.rows)
 
     def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
-        """Gather the batch's files in one folder, and rename that into its place."""
+        """Move the batch's files to one folder, and rename that folder to its final name."""
         given = [one for one in prepared if one.rows]
         with self._explained(f"commit batch {batch}"):
             if given and not self._is_there(batch):
@@ -92,13 +92,13 @@ class FilesSink:
             self._clear(batch)
 
     def abort(self, transactions: Sequence[Transaction]) -> None:
-        """Remove the files of these."""
+        """Delete the staged files of transactions."""
         with self._explained("abort"):
             for transaction in transactions:
                 durable.delete_file(self._opened[0], f"{self._staging}/{self._file(transaction)}")
 
     def recover(self) -> Sequence[Transaction]:
-        """Whose files are out of sight, whole or not."""
+        """Return the transactions with a staged file, complete or not."""
         with self._explained("recover"):
             found = self._opened[0].get_file_info(fs.FileSelector(self._staging, allow_not_found=True))
         names = (info.base_name.removesuffix(f".{self._format}") + ".arrow" for info in found)
@@ -127,7 +127,7 @@ class FilesSink:
             if not self._is_there(batch):
                 filesystem.move(ready, target)
         except OSError:
-            # Another driver of this query may have been told the same, and been faster.
+            # Another driver of this query may have renamed the batch first.
             if not self._is_there(batch):
                 raise
         durable.sync_names(filesystem, root)
@@ -150,7 +150,7 @@ class FilesSink:
         return True
 
     def _clear(self, batch: int) -> None:
-        """Remove what is left of this batch and those before it, the attempts that nobody waited for among it."""
+        """Delete the staged files of this batch and of earlier ones, also those of abandoned task attempts."""
         self.abort([one for one in self.recover() if one.batch <= batch])
         filesystem, _ = self._opened
         left = f"{self._staging}/{_folder(batch)}"
@@ -195,7 +195,7 @@ class FilesSink:
 
 
 class _Counted(Iterator[pa.RecordBatch]):
-    """Pieces that pass through, and their rows."""
+    """Iterates over record batches and counts their rows."""
 
     def __init__(self, pieces: Iterable[pa.RecordBatch]) -> None:
         self._pieces = iter(pieces)

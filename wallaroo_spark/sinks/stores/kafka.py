@@ -1,8 +1,8 @@
-"""Rows into a Kafka topic, a batch in one transaction.
+"""The sink ``kafka``: each batch is produced to a topic in one transaction.
 
-A transaction of Kafka ends with its producer, so nobody could commit what a task that is gone has prepared. Partitions
-are therefore prepared beside the checkpoint, and commit produces all of them, with a mark of the batch, in one
-transaction of the driver's. Consumers with ``isolation.level=read_committed`` see a whole batch, or nothing of it.
+A Kafka transaction ends with its producer, so the driver could not commit a transaction of a task that has ended.
+Therefore tasks stage their rows beside the checkpoint, and commit produces all rows of the batch, and a mark with its
+number, in one transaction of the driver. Consumers with ``isolation.level=read_committed`` see whole batches only.
 """
 
 from __future__ import annotations

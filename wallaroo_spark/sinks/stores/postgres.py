@@ -1,7 +1,7 @@
-"""Rows into a table of PostgreSQL, under its own two-phase commit or moved out of staging tables in one transaction.
+"""The sink ``postgres``: with PostgreSQL's two-phase commit, or with staging tables that one transaction moves.
 
-A transaction of ours leaves a line in the table ``wallaroo_commits``, in the same transaction of PostgreSQL that shows
-its rows. So a commit that is told twice knows that it was done, and is not mistaken for one that somebody rolled back.
+Each transaction of the sink inserts a row into the table ``wallaroo_commits``, in the same PostgreSQL transaction that
+makes its rows visible. So a repeated commit finds that row, and can be distinguished from one that was rolled back.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from wallaroo_spark.steps import SinkStep, passed
 _COMMITS = "wallaroo_commits"
 _STAGING = "wallaroo_stage_"
 _KEEPALIVE = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-"""A server that is gone is noticed after a minute, also while its answer is waited for; a dsn may say otherwise."""
+"""Settings of libpq by which a lost server is noticed after a minute (30 s and three times 10 s); a dsn may differ."""
 KEEP = 100
-"""Batches of a sink whose lines in ``wallaroo_commits`` are kept."""
+"""Batches of a sink whose rows in ``wallaroo_commits`` are kept: as many as in the decision log."""
 
 _CREATE = """CREATE TABLE IF NOT EXISTS {} (
     transaction text PRIMARY KEY, sink text NOT NULL, batch bigint NOT NULL, rows bigint NOT NULL,

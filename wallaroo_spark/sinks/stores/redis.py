@@ -1,9 +1,8 @@
-"""Rows into a Redis stream or list, a batch at once: one script moves all of it into place and notes the batch.
+"""The sink ``redis``: one script appends all rows of a batch to a stream or list, and records the batch's number.
 
-A partition's rows are prepared beside the checkpoint, so what a Redis forgets before a batch is committed is not lost.
-Commit carries them to a key of their own, and then the script, which nothing else in Redis runs beside, checks which
-batch was last, moves the rows and writes down the batch. Rows that Redis loses after that are lost: the promise is as
-good as its persistence.
+Tasks stage their rows beside the checkpoint, so rows that Redis loses before the commit are not lost. Commit sends the
+rows to a temporary key. Then a script, which Redis runs atomically, compares the number of the last batch, moves the
+rows and records the new number. Rows that Redis loses after that are lost: the sink is as durable as Redis is.
 """
 
 from __future__ import annotations
@@ -66,11 +65,11 @@ return rows
 """
 
 _LOT = 2_000
-"""Rows that are sent to Redis in one go."""
+"""Rows that are sent to Redis in one command. A choice that bounds the memory of a command."""
 _FORGOTTEN_SECONDS = 3600
-"""After so long Redis removes rows on their way whose sender has died."""
+"""Redis deletes the rows in a temporary key after so long. A choice: much longer than a commit takes."""
 _MOST_COLUMNS = 1_000
-"""Lua hands no more than some thousands of values to one command."""
+"""The most columns of a row, because Lua's ``unpack`` passes at most some thousands of values to a command."""
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
-"""Rows that are prepared beside the checkpoint, for stores whose own transactions end with their connection.
+"""Stages prepared rows beside the checkpoint, for stores whose own transactions end with their connection.
 
-A partition's rows are an Arrow stream in a file of their own, complete and on the disk before its transaction counts as
-prepared. Commit reads only the files that the decision names, so a file left behind by a dead task does no harm.
+The rows of a partition are an Arrow stream in a file, which is complete and on the disk before the transaction counts
+as prepared. Commit reads only the files of the transactions in the decision, so the file of a failed task does no harm.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def file_of(transaction: Transaction) -> str:
 
 
 def transaction_of(sink: str, name: str) -> Transaction | None:
-    """The transaction that a file's name tells of, or None for any other file."""
-    found = _FILE.fullmatch(name)
-    return Transaction(sink, int(found[1]), int(found[2]), found[3]) if found else None
+    """Return the transaction of a file by its name; None for a name of another form."""
+    match = _FILE.fullmatch(name)
+    return Transaction(sink, int(match[1]), int(match[2]), match[3]) if match else None
 
 
 class StagedRows:
     """The folder ``<checkpoint>/_wallaroo/stages/<sink>``. Picklable: tasks write to it, the driver reads it.
 
-    Methods raise :class:`SinkError` for rows that are gone, :class:`CheckpointError` when the folder cannot be used.
+    Methods raise :class:`SinkError` for missing rows, :class:`CheckpointError` when the folder cannot be used.
     """
 
     def __init__(self, checkpoint: Location, sink: str) -> None:
@@ -51,14 +51,14 @@ class StagedRows:
         return SidecarFolder(self.checkpoint, FOLDER, self._sink, spark=session())
 
     def identity(self) -> str:
-        """The identity of this sink of this checkpoint: made once, and deleted with the checkpoint.
+        """Return a random text that identifies this sink of this checkpoint. It is deleted with the checkpoint.
 
-        A store that notes how far it is notes this with it: batches of a new checkpoint count from 0 again.
+        A store records it together with its last batch, because the batches of a new checkpoint begin at 0 again.
         """
         return self._folder.mark()
 
     def write(self, transaction: Transaction, rows: Iterable[pa.RecordBatch]) -> Prepared:
-        """Write rows of one schema to a file; when this returns they are on the disk."""
+        """Write rows of one schema to a file; they are on the disk when this returns."""
         try:
             with self._folder.new_file(file_of(transaction)) as stream:
                 written = write_arrow(stream, rows, compression="lz4")
@@ -71,7 +71,7 @@ class StagedRows:
         return Prepared(transaction, written)
 
     def read(self, prepared: Sequence[Prepared]) -> Iterator[pa.RecordBatch]:
-        """The rows of several partitions, in the order of these. Raises :class:`SinkError` for rows that are gone."""
+        """Iterate over the rows of several transactions, in their order. Raises :class:`SinkError` for missing rows."""
         for one in prepared:
             if not one.rows:
                 continue
@@ -88,17 +88,17 @@ class StagedRows:
                 raise self._gone(one, found, "the file ends too early")
 
     def found(self) -> list[Transaction]:
-        """The transactions that have a file here, whole or not."""
+        """Return the transactions that have a file, complete or not."""
         found = (transaction_of(self._sink, name) for name in self._folder.names())
         return [transaction for transaction in found if transaction is not None]
 
     def drop(self, transactions: Iterable[Transaction]) -> None:
-        """Delete the rows of transactions; those without rows here are ignored."""
+        """Delete the files of transactions; transactions without a file are ignored."""
         for transaction in transactions:
             self._folder.delete(file_of(transaction))
 
     def clear(self, batch: int) -> None:
-        """Delete the rows of a batch and of all batches before it, those of abandoned tasks included."""
+        """Delete the files of a batch and of all earlier batches, also those of abandoned tasks."""
         self.drop(transaction for transaction in self.found() if transaction.batch <= batch)
 
     def _gone(self, prepared: Prepared, found: int, why: str) -> SinkError:
