@@ -43,7 +43,7 @@ _MOUNTS = ("/dbfs/", "/Volumes/")
 _TRIES = 5
 """Attempts to read files that Spark may be writing. A choice: with the pause, they take a tenth of a second."""
 _RETRY_SECONDS = 0.02
-"""Pause between two attempts. A choice: longer than Spark needs between creating a file and renaming it."""
+"""Pause between two attempts. A choice: Spark may meanwhile finish or rename the file."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Parts that several verbs share: the switch for tracebacks, logging, and numbers as people read them."""
+"""Parts that several verbs share: the flag ``--debug``, logging, and the formatting of numbers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEBUG = "wallaroo_spark.debug"
-"""The key in the root context's ``meta`` under which the switch is kept."""
+"""The key of the flag ``--debug`` in the root context's ``meta``."""
 
 INTERRUPTED = 130
-"""The exit status of a program that was interrupted, as shells count it: 128 and SIGINT."""
+"""The exit status after SIGINT, by the convention of shells: 128 and the signal's number."""
 TERMINATED = 143
-"""The same for SIGTERM."""
+"""The exit status after SIGTERM."""
 REPEAT_SECONDS = 60.0
-"""A warning is repeated after this time at the earliest."""
+"""The same warning is shown again after this time at the earliest. A choice: once a minute is enough for a person."""
 _REMEMBERED = 1000
+"""The most messages whose time is remembered. A choice that bounds memory; beyond it, warnings may repeat earlier."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -31,7 +32,7 @@ def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def debug_option(command: F) -> F:
-    """Give a command the switch ``--debug``."""
+    """Add the flag ``--debug`` to a command."""
     return click.option(
         "--debug",
         is_flag=True,
@@ -62,7 +63,7 @@ def set_up_logging(handler: logging.Handler | None = None) -> None:
 
 
 class _Fresh(logging.Filter):
-    """Passes over a message that was shown within the last minute, and errors that a verb raises and shows itself."""
+    """Drops messages that were shown within the last minute, and errors that a verb raises and shows itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,14 +81,14 @@ class _Fresh(logging.Filter):
 
 
 def count(number: int, thing: str = "", things: str = "") -> str:
-    """A number with its thousands set apart, and what is counted: ``1 message``, ``1,200 messages``."""
+    """Format a number with the name of the counted thing: ``1 message``, ``1,200 messages``."""
     if not thing:
         return f"{number:,}"
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
 
 def size(number: float) -> str:
-    """Bytes in the unit a person would use: ``512 B``, ``1.5 MiB``."""
+    """Format a number of bytes with a suitable unit: ``512 B``, ``1.5 MiB``."""
     unit = 0
     while number >= 1024 and unit < len(_UNITS) - 1:
         number /= 1024

@@ -1,7 +1,7 @@
-"""The command ``wallaroo-spark``: a group whose verbs are loaded when they are asked for.
+"""The command ``wallaroo-spark``: a group whose verbs are loaded on first use.
 
-Source: issue text, Command line. Errors of the package are one sentence on standard error and exit status 1, usage
-errors exit status 2, an interrupt 130; a traceback appears only with ``--debug`` or ``WALLAROO_DEBUG=1``.
+An error of the package is one sentence on standard error with exit status 1. A usage error has exit status 2, an
+interrupt 130. A traceback appears only with ``--debug`` or ``WALLAROO_DEBUG=1``. Source: ``docs/cli.md``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ VERBS = {
     ),
     "subscribe": ("wallaroo_spark.cli.subscribe", "subscribe", "Print the rows of a topic as they are published."),
 }
-"""Verb → module, the click command in it, and its line in the help: listing the verbs loads none of them."""
+"""Verb → (module, name of the click command, line in the help), so that the help loads no verb."""
 
 EXTRAS = {
     "pyspark": "spark",
@@ -52,18 +52,18 @@ EXTRAS = {
     "rich": "cli",
     "yaml": "cli",
 }
-"""Package → the extra that brings it."""
+"""Package → the extra of this package that installs it."""
 
 
 class Verbs(click.Group):
-    """The group: finds its verbs in :data:`VERBS`, and turns errors into sentences."""
+    """The group of the verbs in :data:`VERBS`; it shows an error as one sentence."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs that this installation has."""
+        """Return the verbs that are installed."""
         return [verb for verb, (module, _, _) in VERBS.items() if importlib.util.find_spec(module) is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load one verb; None when there is no such verb."""
+        """Load and return one verb; None when there is no such verb."""
         if cmd_name not in self.list_commands(ctx):
             return None
         module, name, _ = VERBS[cmd_name]
@@ -79,7 +79,7 @@ class Verbs(click.Group):
             formatter.write_dl([(verb, VERBS[verb][2]) for verb in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; what it raises becomes a sentence and an exit status."""
+        """Run the verb; show its error as one sentence and exit with the error's status."""
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -89,7 +89,7 @@ class Verbs(click.Group):
             raise click.exceptions.Exit(INTERRUPTED) from None
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
-                # Whoever read our output has gone; click ends quietly.
+                # The reader of standard output has closed it; click ends without a message.
                 raise
             if ctx.find_root().meta.get(DEBUG):
                 traceback.print_exception(error)

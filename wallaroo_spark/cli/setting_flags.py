@@ -1,4 +1,4 @@
-"""Flags of verbs that are rows of a table of settings: their default, choices, limits and help come from the row."""
+"""Makes flags of the rows of a table of settings: default, choices, limits and help come from the row."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from wallaroo_spark.settings import Kind, Row, rows
 
 
 def setting_flag(table: type, attribute: str, flag: str = "", **attributes: Any) -> Callable[[Any], Any]:
-    """A click option for one setting; ``flag`` if it is not named as the setting, ``attributes`` where it differs."""
+    """Return a click option for one setting of a table.
+
+    ``flag`` is the name of the flag if it differs from that of the setting; ``attributes`` are arguments of
+    ``click.option`` that differ from the row.
+    """
     row = next(row for row in rows(table) if row.attribute == attribute)
-    found: dict[str, Any] = {"help": row.help, "type": _type(row)}
+    from_row: dict[str, Any] = {"help": row.help, "type": _type(row)}
     if not row.required:
-        found["default"] = row.default
-        found["show_default"] = row.default not in (None, "")
-    return click.option(flag or f"--{attribute.replace('_', '-')}", **{**found, **attributes})
+        from_row["default"] = row.default
+        from_row["show_default"] = row.default not in (None, "")
+    return click.option(flag or f"--{attribute.replace('_', '-')}", **{**from_row, **attributes})
 
 
 def _type(row: Row) -> click.ParamType[Any]:

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a wish to stop, whichever process of a Spark driver they reach."""
+"""Handles SIGINT and SIGTERM as requests to stop, in the Python process and in the Java process of a Spark driver."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from types import FrameType
 from typing import Any
 
 BEFORE_SPARK = 100
-"""Priority of the hook in the Java process: Spark's own, which end its jobs, have 50 at most."""
+"""Priority of the hook in the Java process, above that of Spark's own hooks, which end its jobs (50 at most)."""
 HOOK_SECONDS = 30
-"""How long the Java process waits for Python to stop the query."""
+"""How long the Java process waits for Python to stop the query. A choice: Hadoop's own limit, 30 s."""
 
 
 @dataclass
 class Signals:
-    """Notes SIGINT and SIGTERM. As a context manager it puts the old handlers back.
+    """Records SIGINT and SIGTERM. It is a context manager, which restores the old handlers on exit.
 
-    While Spark starts, a signal raises :class:`KeyboardInterrupt` at once; once :attr:`gentle` is set it is only noted,
-    so that no call to Spark is cut in two. A second one of them raises in any case.
+    While :attr:`gentle` is False (while Spark starts), a signal raises :class:`KeyboardInterrupt` at once. Afterwards
+    it is only recorded, so that it interrupts no call to Spark. A second signal raises in any case.
     """
 
     received: int | None = None
+    """The number of the last signal; None before the first."""
     gentle: bool = False
+    """Whether the first signal is only recorded."""
     _before: dict[int, Any] = field(default_factory=dict)
 
     def __enter__(self) -> Signals:
@@ -41,7 +43,7 @@ class Signals:
             signal.signal(number, handler)
 
     def install(self) -> None:
-        """Install the handlers of signals; again after Spark has started, which installs its own for SIGINT."""
+        """Install the handlers. To be called again when Spark has started, because Spark replaces that of SIGINT."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 before = signal.signal(number, self._note)
@@ -55,7 +57,7 @@ class Signals:
 
 
 def _not_a_cut_call(record: logging.LogRecord) -> bool:
-    """Py4J logs a traceback for a call that an interrupt has cut in two, and then clears it up."""
+    """False for Py4J's log record of a call that a signal has interrupted; Py4J recovers from that by itself."""
     return not str(record.msg).startswith("KeyboardInterrupt while sending command")
 
 
@@ -67,7 +69,7 @@ class _Hook:
         self._signals = signals
 
     def run(self) -> None:
-        """Note the wish, and wait until it is fulfilled."""
+        """Record SIGTERM, and wait until the query is stopped."""
         if self._signals.received is None:
             self._signals.received = signal.SIGTERM
         self.done.wait(HOOK_SECONDS)
@@ -80,10 +82,10 @@ class _Hook:
 
 @contextlib.contextmanager
 def java_waits(session: Any, signals: Signals) -> Iterator[None]:
-    """While this lasts, a Java process that is told to end has the query stopped first.
+    """Within the block, a Java process that receives SIGTERM waits until the query is stopped before it ends.
 
-    Under spark-submit the signal reaches the Java process alone, and else it would cancel every job at once. Does
-    nothing on Spark Connect.
+    Under spark-submit only the Java process receives the signal; without the wait it would cancel every job at once.
+    Does nothing on Spark Connect.
     """
     hook = _Hook(signals)
     manager = thread = None
@@ -96,7 +98,7 @@ def java_waits(session: Any, signals: Signals) -> Iterator[None]:
         manager = jvm.org.apache.hadoop.util.ShutdownHookManager.get()
         manager.addShutdownHook(thread, BEFORE_SPARK, HOOK_SECONDS, jvm.java.util.concurrent.TimeUnit.SECONDS)
     except Exception as error:
-        logging.getLogger("wallaroo_spark.cli").debug("the Java process will not wait: %s", error)
+        logging.getLogger("wallaroo_spark.cli").debug("the Java process does not wait for the query's end: %s", error)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""How a receiver's slots are shown, by ``receive`` and by ``status`` alike."""
+"""The table of a receiver's slots, which ``receive`` and ``status`` show."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STYLES = {
 
 
 def slots_table(slots: Iterable[Mapping[str, Any]]) -> Table:
-    """One row a slot, from ``workers`` of :meth:`Receiver.status`."""
+    """Return a table with a row for each slot, from ``workers`` of :meth:`Receiver.status`."""
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1))
     table.add_column("slot", no_wrap=True)
     table.add_column("state", no_wrap=True)
@@ -34,13 +34,13 @@ def slots_table(slots: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def faults(worker: Mapping[str, Any]) -> int:
-    """How often connectors broke the protocol on a worker."""
+    """Return how often connectors have violated the protocol on a worker."""
     counts = worker.get("counts", {})
     return sum(number for name, number in counts.items() if name.startswith(_FAULT))
 
 
 def slot_note(slot: Mapping[str, Any]) -> str:
-    """Why a slot is not served, or that its worker was lost before; empty when all is as it should be."""
+    """Return a sentence about the last error of a slot's job; empty when there was none."""
     if slot.get("last_error"):
         return f"slot {slot['slot']}: submitted {slot.get('submissions', 0)} times; last error: {slot['last_error']}"
     return ""

@@ -35,7 +35,7 @@ STEADY_SECONDS = 30.0
 MISSED_LEASES = 2.0
 """A job whose task held a lease and then holds none for this many lease times is cancelled and submitted again.
 
-A choice: one lease time may pass while Redis restarts and the holder renews; cancelling costs the worker its buffer.
+A choice: a restart of Redis may cost one lease time, and cancelling a job costs the worker its buffer.
 """
 _OURS = re.compile(r"^wallaroo_spark\.errors\.\w+: ")
 

@@ -22,7 +22,7 @@ from wallaroo_spark.errors import one_line
 log = one_line(logging.getLogger(__name__))
 
 _CHUNK_BYTES = 1 << 20
-"""The most bytes of one call to the JVM. A choice: the files here are smaller, and a call copies its bytes twice."""
+"""The most bytes of one call to the JVM. A choice that bounds the memory of a call."""
 _NOT_FOUND = ("java.io.FileNotFoundException", "java.nio.file.NoSuchFileException")
 _EXISTS = ("org.apache.hadoop.fs.FileAlreadyExistsException", "java.nio.file.FileAlreadyExistsException")
 _HDFS_SETTINGS = (

@@ -1,10 +1,10 @@
-"""Rows to connector sinks: programs that speak v3 with the roles reversed, and vote.
+"""The sink ``connector``: sends rows to programs that speak v3 with the roles reversed, and vote.
 
-Each partition is a worker of its own, ``<name>-<partition>``, whose rows are appended to an output of its own at the
-sink; with several addresses, partition p goes to address p modulo their number. A sink names a prepared transaction
-only to the worker that prepared it, so the driver asks and decides as that worker, and a task aborts transactions left
-by earlier tasks before it sends. The end of an output is taken from the decision log, not from the sink. Source:
-``docs/protocol.md#sinks``.
+Each partition is a worker ``<name>-<partition>`` of the sink, and its rows are appended to an output of that worker.
+With several addresses, partition p is sent to address p modulo their number. A sink lists a prepared transaction only
+to the worker that has prepared it. So the driver connects as that worker to list and decide transactions, and a task
+aborts transactions of earlier tasks before it sends. The length of an output comes from the decision log, not from the
+sink. Source: ``docs/protocol.md#sinks``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ if TYPE_CHECKING:
 
 COLUMN = "value"
 AT_ONCE = 16
-"""Connections that the driver has at a time."""
+"""The most connections of the driver at the same time. A choice that bounds its sockets."""
 ROWS_AT_ONCE = 1000
+"""Rows that are converted to Python objects at once. A choice that bounds the memory of a task."""
 _RETRY_FIRST, _RETRY_MOST = 0.05, 2.0
+"""The first and the longest pause between attempts to reach a sink, in seconds. A choice: they bound the load."""
 
 Result = TypeVar("Result")
 Address = tuple[str, int]
@@ -66,16 +68,16 @@ def _as_json(df: DataFrame) -> DataFrame:
 
 @dataclass
 class Known:
-    """The driver's knowledge that is sent to the tasks with the sink."""
+    """The driver's state that is sent to the tasks with the sink."""
 
     ends: dict[str, dict[str, int]] = field(default_factory=dict)
-    """By partition and address: how much of its output is committed."""
+    """The committed length of each output in bytes, by partition (decimal text) and address."""
     whole: bool = False
-    """Whether an output that is not there has nothing committed; else only its sink can tell."""
+    """Whether an output that is not in ``ends`` is empty; otherwise only its sink knows its length."""
     try_number: int | None = None
-    """The try at the batch that is run."""
+    """The number of the batch's try that runs; None before the first."""
     alone: bool = True
-    """Whether a task runs only once at a time."""
+    """Whether Spark runs each task only once at a time (no speculation)."""
 
 
 @dataclass(frozen=True)
@@ -107,19 +109,19 @@ class ConnectorSink:
             )
 
     def remember(self, memory: Memory) -> None:
-        """Where the outputs end."""
+        """Set the committed lengths of the outputs."""
         self.known.ends = {partition: dict(ends) for partition, ends in memory["ends"].items()}
         self.known.whole = bool(memory["whole"])
 
     def recollect(self, history: Sequence[Prepared], *, whole: bool) -> Memory:
-        """The same from what was prepared and committed."""
+        """Compute the committed lengths of the outputs from the committed transactions."""
         return {"ends": _ended({}, history), "whole": whole}
 
     def after(self, prepared: Sequence[Prepared]) -> Memory:
-        """Where they end once these are committed."""
+        """Return the committed lengths after these transactions are committed."""
         here = {shown(address) for address in self.addresses}
         gone = {str(one.transaction.partition) for one in prepared if one.detail}
-        # An address that is no longer one of ours was renamed, and its output is the one that has grown.
+        # An address that is not in ``addresses`` any more was renamed, so its output is the one at the new address.
         kept = {
             partition: {at: end for at, end in ends.items() if at in here or partition not in gone}
             for partition, ends in self.known.ends.items()
@@ -127,11 +129,11 @@ class ConnectorSink:
         return {"ends": _ended(kept, prepared), "whole": self.known.whole}
 
     def begin(self, batch: int, try_number: int, *, alone: bool) -> None:
-        """Put the try in the ids of transactions, so that any task or driver may abort those of an older try."""
+        """Add the try's number to the ids of transactions, by which a task or driver can abort those of older tries."""
         self.known.try_number, self.known.alone = try_number, alone
 
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
-        """Send the partition's rows and have them voted on; a partition without rows asks nobody."""
+        """Send the partition's rows to its sink and return the vote; a partition without rows does not connect."""
         lots = (lot for piece in rows for lot in self._encoded(piece))
         first = next(lots, None)
         if first is None:
@@ -142,28 +144,31 @@ class ConnectorSink:
             raise SinkError(f"a row cannot be sent: {error.message}") from error
 
     def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
-        """Tell each partition's sink, and see that its output has the rows."""
+        """Send the decision to each partition's sink, and check that its output has the rows."""
         _run(self._each(self._commit, [one for one in prepared if one.detail]))
 
     def abort(self, transactions: Sequence[Transaction]) -> None:
-        """Tell the sink of each, as the worker that prepared it."""
+        """Send the decision to abort to the sink of each transaction, as the worker that has prepared it."""
         unwanted: dict[int, set[str]] = {}
         for one in transactions:
             unwanted.setdefault(one.partition, set()).add(one.id)
         _run(self._each(self._abort, list(unwanted.items())))
 
     def recover(self) -> Sequence[Transaction]:
-        """Ask as every worker whose output the log knows; what others have left, the tasks of theirs find."""
+        """Return the prepared transactions of every worker whose output the log knows.
+
+        The tasks of other workers find and abort the transactions that earlier tasks have left there.
+        """
         answers = _run(self._each(self._uncommitted, [int(partition) for partition in self.known.ends]))
         found = (Transaction.parse(name) for names in answers for name in names)
         return [one for one in found if one is not None and one.sink == self.name]
 
     def worker(self, partition: int) -> str:
-        """The worker name of a partition, at its sink."""
+        """Return the worker name of a partition."""
         return f"{self.name}-{partition}"
 
     def address(self, partition: int) -> Address:
-        """The sink of a partition."""
+        """Return the address of a partition's sink."""
         return self.addresses[partition % len(self.addresses)]
 
     def _encoded(self, piece: pa.RecordBatch) -> Iterator[list[bytes]]:
@@ -189,7 +194,7 @@ class ConnectorSink:
             await self._clear(client, transaction)
             if start is None:
                 if client.prepared:
-                    # Of its output what is aborted now may have been counted.
+                    # The sink may have counted the rows that were aborted just now.
                     await client.notify()
                 start = client.reference
             client.begin(start)
@@ -219,7 +224,7 @@ class ConnectorSink:
         )
 
     def _start(self, partition: int) -> int | None:
-        """Where the partition's output ends; None where only the sink can tell."""
+        """Return the committed length of the partition's output; None when only the sink knows it."""
         ends = self.known.ends.get(str(partition), {})
         here = {shown(address) for address in self.addresses}
         address = shown(self.address(partition))
@@ -231,7 +236,7 @@ class ConnectorSink:
         return 0 if self.known.whole and self.start == "log" else None
 
     async def _clear(self, client: SinkClient, transaction: Transaction) -> None:
-        """Abort what earlier attempts have left. Many a sink holds one transaction of a worker, and no more."""
+        """Abort the transactions of earlier attempts, because many sinks hold only one transaction of a worker."""
         if not client.prepared:
             return
         for name in client.prepared:
@@ -269,10 +274,10 @@ class ConnectorSink:
         passed(SinkStep.HALF_COMMITTED)
 
     async def _see_committed(self, client: SinkClient, one: Prepared) -> None:
-        """See that a transaction that the sink no longer lists was committed, and not lost.
+        """Check that a transaction that the sink no longer lists was committed, and not lost.
 
-        A sink that was started again may say that its output has nothing. Then it votes on nothing at all, to stand
-        behind the transaction's end: that is a yes where the output ends there.
+        A sink that was restarted may report that its output is empty. Then it is asked to vote on an empty transaction
+        at the end of the lost one: it votes to commit only if its output ends there.
         """
         end = one.detail["end"]
         if client.reference >= end:
@@ -316,9 +321,9 @@ class ConnectorSink:
         return await SinkClient.open(self.address(partition), self.worker(partition), self.connection, start)
 
     async def _reached(self, act: Callable[[], Awaitable[Result]]) -> Result:
-        """The result of ``act``, which is tried again while the sink cannot be reached.
+        """Return the result of ``act``, which is repeated while the sink cannot be reached.
 
-        Raises :class:`SinkError` at the end.
+        Raises :class:`SinkError` after ``give_up_after`` seconds.
         """
         try:
             async for attempt in AsyncRetrying(
@@ -336,7 +341,7 @@ class ConnectorSink:
         return result
 
     async def _each(self, act: Callable[[Any], Awaitable[Result]], things: Sequence[Any]) -> list[Result]:
-        """``act`` on each, some at once; the first error when all are through."""
+        """Run ``act`` on each thing, up to :data:`AT_ONCE` at a time; raise the first error when all have ended."""
         limit = asyncio.Semaphore(AT_ONCE)
 
         async def one(thing: Any) -> Result:
@@ -351,7 +356,7 @@ class ConnectorSink:
 
 
 def _ended(ends: dict[str, dict[str, int]], prepared: Iterable[Prepared]) -> dict[str, dict[str, int]]:
-    """Where outputs end once these are committed; it is in ``ends`` for all others."""
+    """Update ``ends`` with the lengths of the outputs after these transactions are committed, and return it."""
     for one in prepared:
         if one.detail:
             ends.setdefault(str(one.transaction.partition), {})[one.detail["address"]] = one.detail["end"]
@@ -366,7 +371,7 @@ def _attempt(try_number: int, text: str) -> str:
 
 
 def _age(transaction: Transaction) -> tuple[int, int]:
-    """The batch and the try of a transaction; an older version of this writer did not say of which try it was."""
+    """Return the batch and the try of a transaction; the try is -1 in ids of an older version of this writer."""
     try_number = _TRY.match(transaction.attempt)
     return transaction.batch, int(try_number[1]) if try_number else -1
 
@@ -374,7 +379,7 @@ def _age(transaction: Transaction) -> tuple[int, int]:
 def _explained(
     error: SinkError | TransportError, worker: str, start: int, reference: int
 ) -> SinkError | TransportError:
-    """The error, with what the log and the sink say of the output where they differ."""
+    """Return the error, with the lengths that the log and the sink report if they differ."""
     if reference in (0, start):
         return error
     return type(error)(
@@ -386,7 +391,7 @@ def _explained(
 
 
 def _run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine to its end, also where an event loop runs already, as in a notebook."""
+    """Run a coroutine to its end, also in a thread that already runs an event loop, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -33,7 +33,7 @@ log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
 HIDDEN = ".wallaroo"
 LOG_LINES = 10_000
-"""The log is rewritten without ended transactions after so many records. A choice: a log of a few MiB."""
+"""The log is rewritten without ended transactions after so many records. A choice that bounds the log's size."""
 WORKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """The names that a worker may have; a name is part of the name of a file."""
 _PIECE = 1 << 20
