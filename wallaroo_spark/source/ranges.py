@@ -17,6 +17,7 @@ from wallaroo_spark.errors import ReplayError, TransportError, one_line
 from wallaroo_spark.inner.client import SILENCE_SECONDS, Trust, WorkerClient
 from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
+from wallaroo_spark.source.kept_clients import KEPT
 from wallaroo_spark.steps import Step, passed
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
@@ -60,24 +61,29 @@ class Workers:
         self._registry: Registry | None = None
         self._discovery = FleetDiscovery(self._leases, "a reading task")
         self._clients: dict[str, WorkerClient] = {}
+        self._failed: set[str] = set()
         self._silent: dict[str, float] = {}
         self._refreshed = time.monotonic()
 
-    def in_turn(self) -> list[WorkerClient]:
-        """The likeliest worker first, without those that fell silent just now, unless all did."""
+    def in_turn(self) -> list[str]:
+        """The addresses, the likeliest worker's first, without those that fell silent just now, unless all did."""
         known = self._partition.addresses | self._discovery.addresses()
         addresses = [known[slot] for slot in sorted(known, key=lambda slot: (slot != self._partition.slot, slot))]
         lately = time.monotonic() - SHUN_SECONDS
-        speaking = [address for address in addresses if self._silent.get(address, lately) <= lately]
-        return [self._client(address) for address in speaking or addresses]
+        return [address for address in addresses if self._silent.get(address, lately) <= lately] or addresses
 
-    def fell_silent(self, client: WorkerClient) -> None:
+    def fell_silent(self, address: str) -> None:
         """Ask the others first for a while: each attempt takes as long as the silence did."""
-        self._silent[client.address] = time.monotonic()
+        self._silent[address] = time.monotonic()
 
-    def _client(self, address: str) -> WorkerClient:
+    def failed(self, address: str) -> None:
+        """An error ended a call to this worker: no later task uses the connection."""
+        self._failed.add(address)
+
+    def client(self, address: str) -> WorkerClient:
+        """The client of the worker at an address, made when it is first asked for."""
         if address not in self._clients:
-            self._clients[address] = WorkerClient(address, self._partition.token, trust=self._partition.trust)
+            self._clients[address] = KEPT.take(address, self._partition.token, self._partition.trust)
         return self._clients[address]
 
     def refresh(self) -> None:
@@ -90,8 +96,13 @@ class Workers:
         self._registry = self._registry or self._open_registry()
         return self._registry.leases()
 
+    def keep(self) -> None:
+        """All reads came to their end: leave the connections to the next task of this process."""
+        for address in self._clients.keys() - self._failed:
+            KEPT.keep(self._clients.pop(address), self._partition.token, self._partition.trust)
+
     def close(self) -> None:
-        """Give the connections up."""
+        """Close the connections that were not kept."""
         for client in self._clients.values():
             client.close()
 
@@ -109,16 +120,17 @@ def read_ranges(partition: RangePartition, registry: Callable[[], Registry]) -> 
         while missing:
             before = dict(missing)
             turn = workers.in_turn()
-            for number, client in enumerate(turn):
+            for number, address in enumerate(turn):
                 if missing:
                     wait = PATIENCE_SECONDS if number == 0 else 0.0
                     silence = min(SILENCE_SECONDS, max(LEAST_SILENCE_SECONDS, until - time.monotonic()))
                     try:
-                        yield from _read_from(client, missing, partition, wait, silence)
+                        yield from _read_from(workers.client(address), missing, partition, wait, silence)
                     except TransportError as error:
                         log.warning("%s; looking for the rest elsewhere", error)
+                        workers.failed(address)
                         if error.fields.get("reason") == "timeout":
-                            workers.fell_silent(client)
+                            workers.fell_silent(address)
                         else:
                             time.sleep(min(PATIENCE_SECONDS, partition.replay_timeout))
             if missing != before:
@@ -130,6 +142,7 @@ def read_ranges(partition: RangePartition, registry: Callable[[], Registry]) -> 
                 if not turn:
                     time.sleep(PATIENCE_SECONDS)
                 workers.refresh()
+        workers.keep()
     finally:
         workers.close()
 

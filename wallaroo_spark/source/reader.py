@@ -40,6 +40,7 @@ from wallaroo_spark.sidecar.plan_files import PlanStore
 from wallaroo_spark.sidecar.plan_place import plans_at
 from wallaroo_spark.source.agreement import Agreement, followed
 from wallaroo_spark.source.available_now import AvailableNow
+from wallaroo_spark.source.collector import LOADED_CODE
 from wallaroo_spark.source.fleet_view import FleetView
 from wallaroo_spark.source.plan_book import PlanBook
 from wallaroo_spark.source.planner import Limits, Plan, combine, shares, slot_of
@@ -354,6 +355,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The partition's rows as Arrow record batches, in an executor."""
         assert isinstance(partition, RangePartition)
         _refuse_another_query(partition)
+        if TaskContext.get() is not None:
+            LOADED_CODE.set_aside()
         return read_ranges(partition, lambda: Registry(partition.registry, partition.receiver, attempts=1))
 
     def commit(self, end: dict[str, Any]) -> None:
