@@ -81,7 +81,13 @@ class Options:
     max_frame_bytes: int = setting(
         4 << 20, Kind.BYTES, "Longest frame accepted, tag and body together.", minimum=1 << 10
     )
-    max_sessions: int = setting(1024, Kind.COUNT, "Most sessions that a worker serves at the same time.", minimum=1)
+    max_sessions: int = setting(
+        16_384,
+        Kind.COUNT,
+        "Most sessions that a worker serves at the same time. Each takes an open file of the worker's process, which "
+        "raises its own limit as far as the host's hard limit allows.",
+        minimum=1,
+    )
     handshake_timeout: float = setting(
         10.0,
         Kind.SECONDS,

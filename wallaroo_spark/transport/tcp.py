@@ -42,6 +42,11 @@ TLS_LINGER_SECONDS = 0.25
 HANDSHAKE_SECONDS = 10.0
 """Limit of the TLS handshake of an accepted connection, in seconds. A choice."""
 
+BACKLOG = 1024
+"""Connections that wait to be accepted; the system may allow fewer (net.core.somaxconn). When a worker is replaced, all
+its connectors come to the next one at about the same time, and those beyond the queue try again a second later.
+"""
+
 _READ_AHEAD = 64 * 1024
 """The socket is not read while this many bytes wait for :meth:`read`; one more chunk can arrive on top.
 
@@ -96,7 +101,7 @@ async def serve(
     port: int,
     *,
     tls: ssl.SSLContext | None = None,
-    backlog: int = 128,
+    backlog: int = BACKLOG,
     handshake_timeout: float = HANDSHAKE_SECONDS,
 ) -> Listener:
     """Listen on ``host:port`` and run ``handler`` in a task of its own for every connection.

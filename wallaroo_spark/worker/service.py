@@ -20,7 +20,7 @@ from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.slots.shell import Door, ServiceShell
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import ByteStream, Listener
-from wallaroo_spark.worker import ports
+from wallaroo_spark.worker import open_files, ports
 from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.flight_server import InnerPort
 from wallaroo_spark.worker.machine import events as e
@@ -89,6 +89,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         self.state: WorkerState | None = None
         self.reads: Reads | None = None
         self._inner_port: InnerPort | None = None
+        self._warnings: list[str] = []
         self._arrived: list[tuple[int, bytes]] = []
         self._arrived_bytes = 0
 
@@ -98,6 +99,11 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         options = self.options
         origin = Origin(self.setup.slot, self._tenancy.current.generation)
         state = self.state = WorkerState(options, origin, resolve_secret(options.cookie))
+        files = open_files.raise_limit(options.max_sessions)
+        state.bound(files.connections, files.sessions)
+        self._warnings = [warning for warning in (files.warning(options.max_sessions),) if warning]
+        for warning in self._warnings:
+            log.warning("slot %d: %s", self.setup.slot, warning)
         self.reads = Reads(state.buffer, lambda ranges: self.handle(e.Wanted(ranges)), self._later)
         # A predecessor may hold the port for longer than the lease lasts, so the lease is renewed meanwhile.
         self._spawn(
@@ -369,5 +375,5 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
             "connect": self._tenancy.current.connect,
             "registry_away": self._tenancy.registry_away,
             "stopping": self._stop_reason,
-            "warnings": ports.warnings(self.options),
+            "warnings": [*ports.warnings(self.options), *self._warnings],
         }

@@ -56,10 +56,24 @@ class Connections:
         self.assigned: set[str] = set()
         self.claims: set[int] = set()
         self.counts: Counter[str] = Counter()
+        self.room: int | None = None
+        """The connections that the worker's process has open files for; None is no limit."""
+        self.recent: dict[int, Connection] = {}
+        """The connections that were heard in the last ``ACTIVE_SECONDS``, the longest ago first."""
+        self.unheard: set[int] = set()
+        """Those that were not heard since, and had no credits left."""
+        self.paused: dict[int, Connection] = {}
+        """The connections that are not read."""
+        self.denied: dict[int, Connection] = {}
+        """The sessions that were given no credits because the buffer was full; they are given some when it is not."""
+        self.expiring: dict[int, Connection] = {}
+        """The connections that have a deadline."""
         self.early = 0
         self.turnover = 0
         self.stopping = ""
         self.out: list[e.Instruction] = []
+        self._departures = 0
+        self._nothing_to_give_back: tuple[int, int] | None = None
         self._cookie = cookie.encode("utf-8")
         self.now = 0.0
 
@@ -72,14 +86,17 @@ class Connections:
             max_frame_bytes=self.options.max_frame_bytes,
             find=find_messages,
         )
-        deadline = event.now + self.options.handshake_timeout
-        self.by_number[event.connection] = Connection(event.connection, event.peer, protocol, deadline, event.names)
-        self.heard(self.by_number[event.connection])
+        connection = Connection(event.connection, event.peer, protocol, None, event.names)
+        self.by_number[event.connection] = connection
+        self.expire(connection, event.now + self.options.handshake_timeout)
+        self.heard(connection)
         self.counts["connections"] += 1
-        if len(self.by_number) > 2 * self.options.max_sessions:
-            self.fault(
-                self.by_number[event.connection], broken(Fault.WORKER_FULL, "too many connections"), at_once=True
-            )
+        most, why = 2 * self.options.max_sessions, "twice maxSessions"
+        if self.room is not None and self.room < most:
+            most, why = self.room, "as many as its process has open files for; raise their hard limit (ulimit -Hn)"
+        if len(self.by_number) > most:
+            reason = f"the worker has {most} connections, {why}"
+            self.fault(connection, broken(Fault.WORKER_FULL, reason), at_once=True)
 
     def disconnected(self, event: e.Disconnected) -> None:
         """The connection has ended; either side may have ended it."""
@@ -96,7 +113,23 @@ class Connections:
             self.counts[f"fault:{error.fields['fault']}"] += 1
         self.log(connection, ": ".join(["is gone", *reasons_given]), warning=truncated)
         self._let_go(connection)
-        del self.by_number[event.connection]
+        self.forget(event.connection)
+
+    def forget(self, number: int) -> None:
+        """A connection is gone for good."""
+        self.by_number.pop(number, None)
+        self.expiring.pop(number, None)
+        self.recent.pop(number, None)
+        self.paused.pop(number, None)
+        self.unheard.discard(number)
+
+    def expire(self, connection: Connection, deadline: float | None) -> None:
+        """Set when the current phase of a connection has lasted too long; None is never."""
+        connection.deadline = deadline
+        if deadline is None:
+            self.expiring.pop(connection.number, None)
+        else:
+            self.expiring[connection.number] = connection
 
     def stuck(self, event: e.Stuck) -> None:
         """A peer does not read its bytes."""
@@ -135,7 +168,7 @@ class Connections:
         for stream in [stream for stream in self.buffer.streams.values() if stream.owner is None]:
             self.tidy(stream)
 
-    def _put_in_order(self, connections: Iterable[int]) -> None:
+    def _put_in_order(self, numbers: Iterable[int]) -> None:
         """Make the parts of the state consistent again after an error between them."""
         connections = self.by_number
         self.buffer.unfinished = sum(connection.unfinished for connection in connections.values())
@@ -143,7 +176,7 @@ class Connections:
         for stream in self.buffer.streams.values():
             if stream.owner is not None:
                 connections[stream.owner].streams.add(stream.key)
-        mine = [connections[number] for number in connections if number in connections]
+        mine = [connections[number] for number in numbers if number in connections]
         owned = {key: None for connection in mine for key in connection.streams}
         # A stream that a session was about to take over has no owner yet.
         nobodys = {key: None for key, stream in self.buffer.streams.items() if stream.owner is None}
@@ -164,12 +197,12 @@ class Connections:
     def tick(self, now: float) -> None:
         """Time has passed: end the phases that have exceeded their limits."""
         self.now = now
-        self.flow.active = sum(self._active(connection) for connection in self.streaming.values())
+        self.flow.active = self._active()
         self.flow.tick(now, self.buffer.used, self.buffer.plannable)
-        for connection in [c for c in self.by_number.values() if c.deadline is not None and c.deadline <= now]:
+        for connection in [c for c in self.expiring.values() if c.deadline is not None and c.deadline <= now]:
             if connection.phase is ConnectionPhase.LEAVING:
                 self.out.append(e.Close(connection.number, at_once=True))
-                connection.deadline = None
+                self.expire(connection, None)
             else:
                 seconds = self.options.handshake_timeout
                 reason = f"no HELLO came within {seconds:g} seconds (handshakeTimeout)"
@@ -188,15 +221,34 @@ class Connections:
 
     def _release_instances(self) -> None:
         """Release instances that are not connected and have no held rows, so that another worker can get them."""
-        if not self.assigned.issubset(self.by_number[number].instance for number in self.serving):
-            gone = self.assigned - self.instances()
-            if gone:
-                self.assigned -= gone
-                self.out.append(e.ReleaseInstances(tuple(sorted(gone))))
+        if self._nothing_to_give_back == (self._departures, len(self.assigned)):
+            # Nobody has left since every instance was found to be served, and none has come from elsewhere.
+            return
+        self._nothing_to_give_back = None
+        if self.assigned.issubset(self.by_number[number].instance for number in self.serving):
+            self._nothing_to_give_back = (self._departures, len(self.assigned))
+            return
+        gone = self.assigned - self.instances()
+        if gone:
+            self.assigned -= gone
+            self.out.append(e.ReleaseInstances(tuple(sorted(gone))))
 
-    def _active(self, connection: Connection) -> bool:
-        """Whether a session has sent bytes recently, or would have if it had credits."""
-        return connection.heard_at + ACTIVE_SECONDS > self.now or connection.protocol.credits.available <= 0
+    def _active(self) -> int:
+        """How many sessions have sent something recently, or would have if they had credits."""
+        while self.recent:
+            number = next(iter(self.recent))
+            connection = self.recent[number]
+            if connection.heard_at + ACTIVE_SECONDS > self.now:
+                break
+            del self.recent[number]
+            self.unheard.add(number)
+        for number in [n for n in self.unheard if not self._starves(n)]:
+            self.unheard.discard(number)
+        return sum(number in self.streaming for number in self.recent) + len(self.unheard)
+
+    def _starves(self, number: int) -> bool:
+        connection = self.streaming.get(number)
+        return connection is not None and connection.protocol.credits.available <= 0
 
     def weigh(self, connection: Connection) -> None:
         """Count the received bytes of a session's incomplete frame.
@@ -218,6 +270,9 @@ class Connections:
     def heard(self, connection: Connection) -> None:
         """A peer has sent bytes."""
         connection.heard_at = self.now
+        self.recent.pop(connection.number, None)
+        self.recent[connection.number] = connection
+        self.unheard.discard(connection.number)
 
     def _awaits(self, connection: Connection) -> bool:
         """Whether a silent peer has a reason: its socket is not read, or it waits for an ACK."""
@@ -279,16 +334,20 @@ class Connections:
         """End the session: close now, or after the peer has closed (``wait``)."""
         connection.phase = ConnectionPhase.LEAVING
         self._let_go(connection)
-        connection.deadline = self.now + LEAVING_SECONDS
+        self.expire(connection, self.now + LEAVING_SECONDS)
         if connection.paused:
             connection.paused = False
+            self.paused.pop(connection.number, None)
             self.out.append(e.ResumeReading(connection.number))
         if not wait:
             self.out.append(e.Close(connection.number, at_once))
 
     def _let_go(self, connection: Connection) -> None:
-        self.serving.discard(connection.number)
+        if connection.number in self.serving:
+            self.serving.discard(connection.number)
+            self._departures += 1
         self.streaming.pop(connection.number, None)
+        self.denied.pop(connection.number, None)
         if self.senders.get(connection.instance) is connection:
             del self.senders[connection.instance]
         self.buffer.unfinished -= connection.unfinished

@@ -20,6 +20,8 @@ class Handshake:
 
     def __init__(self, connections: Connections, gates: Gates) -> None:
         self.ready = False
+        self.most: int | None = None
+        """The sessions that the worker's process has open files for; None is no limit."""
         self._connections = connections
         self._gates = gates
 
@@ -27,7 +29,7 @@ class Handshake:
         """A valid HELLO has arrived."""
         connections, options = self._connections, self._connections.options
         connections.log(connection, f"says HELLO in {connection.revision.name}")
-        connection.deadline = None
+        connections.expire(connection, None)
         if options.tls_bind_instances and connection.instance not in connection.names:
             names = ", ".join(connection.names)
             why = f"instance {connection.instance!r} is not among the names in its certificate: {names}"
@@ -44,6 +46,12 @@ class Handshake:
             connections.refuse(connection, reasons.later(connections.stopping))
         elif serving >= options.max_sessions:
             why = f"the worker of slot {connections.slot} has {serving} sessions and takes no more (maxSessions)"
+            connections.fault(connection, broken(Fault.WORKER_FULL, reasons.later(why)))
+        elif self.most is not None and serving >= self.most:
+            why = (
+                f"the worker of slot {connections.slot} has {serving} sessions, and its process has no open files for "
+                "more; raise the hard limit of open files there (ulimit -Hn)"
+            )
             connections.fault(connection, broken(Fault.WORKER_FULL, reasons.later(why)))
         else:
             connections.serving.add(connection.number)

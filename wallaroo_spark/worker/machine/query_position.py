@@ -5,12 +5,14 @@ Source: ``docs/architecture.md#rules``, rules 1 and 2; ``docs/protocol.md#rewind
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.machine.connection_state import Connection
 from wallaroo_spark.worker.machine.connections import Connections
+from wallaroo_spark.worker.machine.pressure.flow import Pressure
 from wallaroo_spark.worker.machine.pressure.gates import Gates
 from wallaroo_spark.worker.machine.resend import Resend
 
@@ -62,5 +64,13 @@ class QueryPosition:
         for stream in streams:
             keys.setdefault(stream.owner, []).append(stream.key)
             connections.tidy(stream)
-        for connection in connections.streaming.values():
+        for connection in self._concerned(keys):
             self._gates.tell(connection, keys.get(connection.number, ()))
+
+    def _concerned(self, owners: Collection[int | None]) -> list[Connection]:
+        """The sessions that are told something of a commit: under pressure all, because a read may need any of them."""
+        connections = self._connections
+        if connections.flow.pressure(connections.buffer.used) is not Pressure.NONE:
+            return list(connections.streaming.values())
+        found = (connections.streaming.get(owner) for owner in owners if owner is not None)
+        return [connection for connection in found if connection is not None]

@@ -57,6 +57,11 @@ class WorkerState:
         self._unfinished_frames = UnfinishedFrames(self.connections, self._gates)
         self.story = Story()
 
+    def bound(self, connections: int | None, sessions: int | None) -> None:
+        """Take in no more connections and sessions than the process has open files for; None is no limit."""
+        self.connections.room = connections
+        self._handshake.most = sessions
+
     @property
     def ready(self) -> bool:
         """Whether the driver has sent the query's references."""
@@ -88,7 +93,7 @@ class WorkerState:
                 raise
             self.connections.give_up([number], error)
             if isinstance(event, e.Disconnected):
-                self.connections.by_number.pop(number, None)
+                self.connections.forget(number)
         self._shedding.shed()
         self._gates.settle()
         out, self.connections.out = self.connections.out, []
@@ -189,6 +194,12 @@ class WorkerState:
             ), connection
             for key in connection.streams:
                 assert self.buffer.streams[key].owner == connection.number, (connection, key)
+            assert (connection.deadline is not None) == (connection.number in self.connections.expiring), connection
+            assert connection.paused == (connection.number in self.connections.paused), connection
+        for known in (self.connections.expiring, self.connections.recent, self.connections.paused):
+            assert known.keys() <= connections.keys(), known
+        assert self.connections.denied.keys() <= self.connections.streaming.keys()
+        assert self.connections.unheard <= connections.keys()
         assert self.buffer.unfinished == sum(connection.unfinished for connection in connections.values())
         assert self.connections.early == sum(connection.early for connection in connections.values())
         for instance, connection in self.connections.senders.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.worker.bench import Bench, Connector
 from wallaroo_spark.protocol import DRAFT_BE, REVISIONS, V3, Ack, Flags, Revision
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.machine.connection_state import Connection
 from wallaroo_spark.worker.machine.pressure import pace
 from wallaroo_spark.worker.machine.pressure.gates import Gates
 
@@ -307,3 +309,24 @@ def test_what_reads_wait_for_is_looked_through_once_and_not_for_every_session(
     senders[3].leave()
     bench.do(e.Wanted(ranges))
     assert not any(sender.paused for sender in senders[10:])
+
+
+def test_a_commit_looks_at_the_sessions_it_concerns_and_at_no_other(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench()
+    connectors = [bench.join(DRAFT_BE, f"shop-{number}") for number in range(50)]
+    for number, connector in enumerate(connectors):
+        connector.open(number + 1)
+    connectors[7].messages(8, [1, 2])
+    looked_at: list[int] = []
+    acknowledge = Gates.acknowledge
+
+    def count(gates: Gates, connection: Connection, *references: Any) -> None:
+        looked_at.append(connection.number)
+        acknowledge(gates, connection, *references)
+
+    monkeypatch.setattr(Gates, "acknowledge", count)
+    bench.run_batch()
+    assert looked_at == [connectors[7].number]
+    assert connectors[7].said(Ack)[-1].refs == ((8, 2),)

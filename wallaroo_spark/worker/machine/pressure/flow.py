@@ -92,6 +92,10 @@ class FlowControl:
             self.pace.arrived(used)
         return used >= self.limit
 
+    def denies(self, used: int) -> bool:
+        """Whether no session gets credits while this much memory is in use, unless a read waits."""
+        return used >= self.limit
+
     def tick(self, now: float, used: int, plannable: Callable[[], bool]) -> None:
         """Time has passed (``now`` is monotonic, in seconds); see :meth:`.pace.Pace.tick`."""
         if self.pace is not None:

@@ -26,7 +26,6 @@ class Gates:
         self._known: dict[str, bool] = {}
         self._known_at = 0
         self._pressure = Pressure.NONE
-        self._full = False
 
     def want(self, ranges: tuple[PlannedRange, ...]) -> None:
         """Set the ranges that reads wait for now."""
@@ -48,10 +47,11 @@ class Gates:
         if pressure is not self._pressure:
             self._pressure = pressure
             self.regulate_all()
-        if self._full and not full:
-            for connection in self._connections.streaming.values():
+        denied = self._connections.denied
+        if denied and not full:
+            for connection in list(denied.values()):
                 self.acknowledge(connection)
-        self._full = full
+            denied.clear()
 
     def acknowledge(self, connection: Connection, references: Iterable[tuple[int, int]] = ()) -> None:
         """Send one ACK with these committed references and the due credits; none when there is neither."""
@@ -66,6 +66,8 @@ class Gates:
             len(connections.streaming),
             needed=self._needed(connection),
         )
+        if not credits and connections.flow.denies(connections.buffer.used):
+            connections.denied[connection.number] = connection
         if pairs or credits:
             connections.send(connection, connection.protocol.ack(credits, pairs))
 
@@ -93,6 +95,10 @@ class Gates:
         paused = not may_read and connection.turn is None
         if paused != connection.paused:
             connection.paused = paused
+            if paused:
+                self._connections.paused[connection.number] = connection
+            else:
+                del self._connections.paused[connection.number]
             self._connections.out.append(
                 e.PauseReading(connection.number) if paused else e.ResumeReading(connection.number)
             )
@@ -101,7 +107,8 @@ class Gates:
 
     def regulate_all(self) -> None:
         """:meth:`regulate` every session."""
-        for connection in self._connections.by_number.values():
+        easy = self._connections.flow.pressure(self._connections.buffer.used) is Pressure.NONE
+        for connection in list((self._connections.paused if easy else self._connections.by_number).values()):
             self.regulate(connection)
 
     def drains(self) -> bool:

@@ -1,0 +1,86 @@
+"""A worker without Spark, in a process of its own, with a driver that commits at once all that has come.
+
+``python -m proving.bench.lone_worker JSON`` prints where it listens, and serves until its input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from wallaroo_spark.options import Options
+from wallaroo_spark.references import Reference, StreamKey
+from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.machine.state import WorkerState
+from wallaroo_spark.worker.run import WorkerThread
+from wallaroo_spark.worker.service import WorkerService, WorkerSetup
+
+READY_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Alone:
+    """The worker: its options, and every how many seconds a batch is committed."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    batch_seconds: float = 0.5
+    profile: str = ""
+
+
+class Driver:
+    """Plans and commits on the worker's own loop."""
+
+    def __init__(self, service: WorkerService) -> None:
+        self._service = service
+        self._references: dict[StreamKey, Reference] = {}
+        self._batch = -1
+
+    async def begin(self) -> None:
+        """A query starts from the beginning."""
+        self._service.handle(e.Rewound(1, -1, {}))
+
+    async def commit(self) -> None:
+        """One batch."""
+
+        def ends(state: WorkerState) -> dict[StreamKey, Reference]:
+            return {key: extent.end for key, extent in state.buffer.extents(self._references, None, None).items()}
+
+        found = await self._service.on_loop(ends)
+        if found:
+            self._batch += 1
+            self._references.update(found)
+            self._service.handle(e.Committed(1, self._batch, found, time.monotonic()))
+
+
+def main() -> None:
+    """Serve."""
+    alone = Alone(**json.loads(sys.argv[1]))
+    options = Options(receiver="bench", host="127.0.0.1", workers=1, **alone.options)
+    # The worker raises its own limit of open files.
+    with EmbeddedRedis() as redis:
+        registry = Registry(redis.url, "bench")
+        thread = WorkerThread(WorkerSetup(options, 0, 1, "a token"), Registry(redis.url, "bench"))
+        with thread:
+            service = thread._service
+            assert isinstance(service, WorkerService)
+            until = time.monotonic() + READY_SECONDS
+            while not (leases := registry.leases()) or not leases[0].connect:
+                assert thread.alive(0.02), "the worker has ended"
+                assert time.monotonic() < until, "the worker does not serve"
+            driver = Driver(service)
+            service.call(driver.begin(), READY_SECONDS)
+            print(json.dumps({"address": leases[0].connect}), flush=True)
+            over = threading.Event()
+            threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+            while not over.wait(alone.batch_seconds):
+                asyncio.run_coroutine_threadsafe(driver.commit(), service._loop).result(READY_SECONDS)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main()
