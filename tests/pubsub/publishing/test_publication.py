@@ -217,7 +217,7 @@ def test_who_falls_behind_what_is_kept_is_too_slow() -> None:
     (closed,) = taken(machine, "a")
     assert isinstance(closed, Closed)
     assert closed.why is Why.SLOW
-    assert "3 batches behind, and 2 are kept" in closed.reason
+    assert "3 batches behind, and 2 are retained" in closed.reason
 
 
 def test_an_end_comes_behind_everything_that_is_committed() -> None:
