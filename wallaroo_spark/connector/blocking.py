@@ -20,16 +20,30 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from wallaroo_spark.connector.connector import Connector
-from wallaroo_spark.connector.loop_thread import LoopThread
 from wallaroo_spark.connector.sending.send_batches import SendBatches
 from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.connector.stream import Stream, StreamInformation, flags_of
 from wallaroo_spark.errors import LocalProtocolError
+from wallaroo_spark.loop_thread import LoopThread
 from wallaroo_spark.settings import takes_settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+class _ConnectorThread(LoopThread):
+    """The thread of one connector; a call that nothing can answer is refused."""
+
+    def __init__(self) -> None:
+        super().__init__("wallaroo-connector")
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """As :meth:`LoopThread.call`. Raises :class:`LocalProtocolError` where there is nothing to wait for."""
+        if self.stopped or self.inside:
+            why = "the connector is closed" if self.stopped else "this is called from the connector's thread"
+            raise LocalProtocolError(f"{why}; a BlockingConnector serves other threads while it is open")
+        return super().call(work)
 
 
 class _Blocking(Generic[T]):
@@ -87,7 +101,7 @@ class BlockingConnector(_Blocking[Connector]):
     @takes_settings(ConnectorSettings)
     def __init__(self, settings: ConnectorSettings) -> None:
         """The settings:"""
-        super().__init__(Connector(**vars(settings)), LoopThread())
+        super().__init__(Connector(**vars(settings)), _ConnectorThread())
 
     def __repr__(self) -> str:
         return f"<Blocking{repr(self._asynchronous)[1:]}"

@@ -9,9 +9,11 @@ import asyncio
 import contextlib
 import socket
 import struct
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from enum import StrEnum
+from typing import Any
+
+from wallaroo_spark.loop_thread import LoopThread
 
 CHUNK = 16 * 1024
 """Bytes that one read takes. A choice."""
@@ -39,8 +41,6 @@ class Proxy:
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._server: asyncio.Server | None = None
         self._links: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -53,15 +53,13 @@ class Proxy:
         """Number of dropped bytes."""
 
     def __enter__(self) -> Proxy:
-        self._thread.start()
+        self._thread = LoopThread("proxy")
         self._do(self._open)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._do(self._close)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.stop()
 
     @property
     def address(self) -> str:
@@ -104,10 +102,12 @@ class Proxy:
         """Connect new connections to another target. Existing connections are not changed."""
         self._target = target
 
-    def _do(self, work: Callable[[], object]) -> None:
-        coroutine = work()
-        assert asyncio.iscoroutine(coroutine)
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+    def _do(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def in_time() -> None:
+            async with asyncio.timeout(10):
+                await work()
+
+        self._thread.call(in_time)
 
     async def _open(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=CHUNK)

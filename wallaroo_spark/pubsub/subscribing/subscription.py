@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import ssl
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
 from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.loop_thread import LoopThread
 from wallaroo_spark.pubsub.items import Epoch, Item, Position
 from wallaroo_spark.pubsub.subscribing.settings import Catalog, SubscriptionSettings, TopicDescription
 from wallaroo_spark.pubsub.subscribing.subscriber import FIND_SECONDS, Subscriber, no_topic
@@ -53,8 +53,7 @@ class Subscription:
         self._tls = tls
         self._close_catalog = close_catalog
         self._subscriber: Subscriber | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: LoopThread | None = None
         self._abandon: Any = None
         self._closed = False
         self._lock = threading.Lock()
@@ -85,8 +84,9 @@ class Subscription:
         if self._closed:
             raise StopIteration
         subscriber = self._started()
+        assert self._thread is not None
         try:
-            item = self._run(subscriber.next())
+            item = self._thread.call(subscriber.next)
         except concurrent.futures.CancelledError:
             item = None
         except BaseException as error:
@@ -144,9 +144,9 @@ class Subscription:
         with self._lock:
             self._closed = True
             thread, abandon, self._abandon = self._thread, self._abandon, None
-        if abandon is not None and abandon.detach() is not None and self._loop is not None:
-            _end(self._loop, self._subscriber)
-        if thread is not None and thread is not threading.current_thread():
+        if abandon is not None and abandon.detach() is not None and thread is not None:
+            _end(thread, self._subscriber)
+        if thread is not None:
             thread.join(CLOSE_SECONDS)
         self._release_catalog()
 
@@ -168,16 +168,12 @@ class Subscription:
                 raise ConfigurationError("this subscription is closed; subscribe anew")
             if self._subscriber is not None:
                 return self._subscriber
-            self._loop = asyncio.new_event_loop()
+            thread = self._thread = LoopThread("wallaroo-subscriber")
             subscriber = self._subscriber = Subscriber(self._catalog, self._settings, self._tls)
-            self._thread = threading.Thread(
-                target=_run_loop, args=(self._loop,), name="wallaroo-subscriber", daemon=True
-            )
-            self._thread.start()
             # A caller that breaks out of a loop and drops the subscription leaves no connection behind.
-            self._abandon = weakref.finalize(self, _end, self._loop, subscriber)
+            self._abandon = weakref.finalize(self, _end, thread, subscriber)
         try:
-            self._run(subscriber.open())
+            thread.call(subscriber.open)
         except BaseException:
             self.close()
             raise
@@ -195,45 +191,16 @@ class Subscription:
                 raise
         return self._subscriber
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        assert self._loop is not None
-        try:
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:
-            # Another thread has closed the loop.
-            work.close()
-            raise concurrent.futures.CancelledError from None
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            raise
 
+def _end(thread: LoopThread, subscriber: Subscriber | None) -> None:
+    """Have a subscriber's thread end, in good order, without waiting for it; from any thread."""
 
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a subscriber's event loop until it is stopped; then cancel the tasks that still wait."""
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        waiting = asyncio.all_tasks(loop)
-        for task in waiting:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*waiting, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        loop.close()
-
-
-def _end(loop: asyncio.AbstractEventLoop, subscriber: Subscriber | None) -> None:
-    """Close the subscriber and stop its loop, without waiting for it. May be called from any thread."""
-
-    async def end() -> None:
+    async def close() -> None:
         if subscriber is not None:
             await subscriber.close()
-        loop.stop()
+        await asyncio.get_running_loop().shutdown_default_executor()
 
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(lambda: loop.create_task(end()))
+    thread.stop_after(close)
 
 
 @function_takes_settings(SubscriptionSettings)
