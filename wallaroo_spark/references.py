@@ -306,6 +306,13 @@ def _stream_bytes(stream: str, reference: Reference) -> int:
     return len(stream) + len(str(reference)) + (6 if isinstance(reference, int) else 8)
 
 
+def reference_of(references: References, key: StreamKey) -> Reference | None:
+    """Return the reference of one stream, None if it has none; the time does not depend on the number of streams."""
+    if isinstance(references, VersionedReferences):
+        return references.reference(key.scope, str(key.stream_id))
+    return references.get(key.scope, {}).get(str(key.stream_id))
+
+
 def plain(references: References) -> References:
     """Convert the references to plain dictionaries, which can be written as JSON."""
     return references.plain() if isinstance(references, VersionedReferences) else references

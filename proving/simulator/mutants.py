@@ -14,6 +14,7 @@ from proving.simulator.parts.query import Query, Task
 from proving.simulator.parts.worker import Worker
 from wallaroo_spark.checkpoint import files
 from wallaroo_spark.protocol import WorkerSession
+from wallaroo_spark.source.planner import Inquiry
 from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.buffer.replays import IncreasingIds, OpaqueIds
@@ -140,6 +141,11 @@ def never_makes_room() -> AbstractContextManager[Any]:
     return mock.patch.object(Shedding, "shed", return_value=None)
 
 
+def believes_every_worker() -> AbstractContextManager[Any]:
+    """The planner takes what a worker offers from whatever start the worker has assumed."""
+    return mock.patch.object(Inquiry, "_differing", return_value={})
+
+
 def ends_batches_anywhere() -> AbstractContextManager[Any]:
     """A batch may end where a stream cannot be resumed."""
     return mock.patch.object(HeldStream, "stable_end", property(lambda self: self.end))
@@ -186,6 +192,7 @@ MUTANTS: dict[str, Mutant] = {
         reads_past_its_budget,
         passes_errors_over,
         never_makes_room,
+        believes_every_worker,
         ends_batches_anywhere,
         forgets_how_far_a_read_had_come,
         commits_before_the_sink,

@@ -18,8 +18,10 @@ import pytest
 from tests.waiting import eventually
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.inner.client import WorkerClient
+from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.inner.trust import status_token
 from wallaroo_spark.options import Options
+from wallaroo_spark.references import flatten
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup
@@ -79,7 +81,7 @@ class Desk:
             if not self.open.is_set():
                 continue
             try:
-                ends = self.client.plan(self.references)["ends"]
+                ends = self.client.plan(PlanQuestion(flatten(self.references))).ends
                 if ends:
                     self.client.committed(1, batch, ends)
             except TransportError:

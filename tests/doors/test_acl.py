@@ -19,6 +19,7 @@ from wallaroo_spark.cli.main import cli
 from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.errors import RegistryError, TransportError
 from wallaroo_spark.inner.client import WorkerClient
+from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.inner.trust import status_token
 from wallaroo_spark.pubsub import subscribe
 from wallaroo_spark.pubsub.topic_catalog import TopicRecord
@@ -76,7 +77,7 @@ def test_a_connector_finds_its_worker_with_its_own_user_and_is_acknowledged(
     ) as connector:
         stream = connector.open("rows")
         stream.send(b"x", id=5)
-        ends = eventually(lambda: worker.client.plan({})["ends"].get("shop-1"))
+        ends = eventually(lambda: worker.client.plan(PlanQuestion()).ends.get("shop-1"))
         worker.commit({"shop-1": ends})
         connector.drain(SECONDS)
 
@@ -132,7 +133,7 @@ def test_what_others_read_in_redis_opens_no_inner_port(
         lambda: onlooker.committed(worker.epoch, 99, {"shop-1": {"1": 99}}),
         lambda: onlooker.rewind(worker.epoch + 1, 99, {"shop-1": {"1": 99}}),
         lambda: onlooker.stop("a forger"),
-        lambda: onlooker.plan({}),
+        lambda: onlooker.plan(PlanQuestion()),
         lambda: onlooker.available(-1, 0),
         lambda: list(onlooker.read([PlannedRange(StreamKey("shop-1", 1), None, 1)], boundaries=True, wait=0)),
     ]

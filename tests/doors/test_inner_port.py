@@ -29,6 +29,7 @@ from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running, fleet
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.errors import ConfigurationError, ReplayError, TransportError
 from wallaroo_spark.inner.client import Trust, WorkerClient
+from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.inner.trust import NAME, fleet_keys, local_socket, status_token
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import DRAFT_BE
@@ -289,7 +290,7 @@ class TestInnerPortOverTls:
         self, sealed: Running, sealed_fleet: Fleet, pems: Pems, ear: Ear
     ) -> None:
         Peer(sealed, DRAFT_BE, "shop-9", trusting(pems.ca)).hello().open(1).message(1, 1)
-        eventually(lambda: sealed.client.plan({})["ends"].get("shop-9"))
+        eventually(lambda: sealed.client.plan(PlanQuestion()).ends.get("shop-9"))
 
         def read(trust: Trust | None) -> int:
             ranges: list[Any] = [PlannedRange(StreamKey("shop-9", 1), None, 1)]

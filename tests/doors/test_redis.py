@@ -15,6 +15,7 @@ from tests.registry.tls import tls_in_front_of
 from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running
 from wallaroo_spark.errors import RegistryError
 from wallaroo_spark.inner.client import Trust
+from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import Hello
 from wallaroo_spark.protocol.sessions.worker_session import WorkerSession
@@ -70,7 +71,7 @@ class TestRedis:
 class TestWhatIsShown:
     def test_no_status_holds_a_secret(self, plain: Running, sealed: Running, mutual: Running, password: str) -> None:
         for worker in (plain, sealed, mutual):
-            said = [worker.client.status(), worker.client.available(-1, 0), worker.client.plan({})]
+            said = [worker.client.status(), worker.client.available(-1, 0), worker.client.plan(PlanQuestion())]
             assert [secret for secret in secrets_of(password) if secret in repr(said)] == []
 
     def test_no_repr_holds_a_secret(self, plain: Running, redis_server: EmbeddedRedis, pems: Pems) -> None:

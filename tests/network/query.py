@@ -11,6 +11,8 @@ from typing import Any
 from tests.waiting import eventually
 from tests.worker.running import Running
 from wallaroo_spark.errors import TransportError
+from wallaroo_spark.inner.plan_call import PlanQuestion
+from wallaroo_spark.references import flatten
 
 WAIT_SECONDS = 0.05
 
@@ -48,7 +50,7 @@ class Query:
 
     def _batch(self) -> None:
         worker = self._worker
-        ends = worker.client.plan(self._references)["ends"]
+        ends = worker.client.plan(PlanQuestion(flatten(self._references))).ends
         read: dict[int, list[tuple[int, bytes]]] = {}
         for scope, streams in ends.items():
             for stream, end in streams.items():

@@ -14,6 +14,7 @@ from tests.worker.running import SECONDS, TOKEN, Fleet, Running
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
 from wallaroo_spark.inner import client as flight_client
 from wallaroo_spark.inner.client import WorkerClient
+from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.protocol import Message
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.registry import Registry
@@ -144,7 +145,7 @@ def test_a_call_over_a_half_open_connection_ends_and_the_next_one_takes_another(
     client = WorkerClient(inner.address, TOKEN, timeout=0.5)
     assert client.status()["epoch"] == worker.epoch
     inner.become(Trouble.SWALLOW)
-    for call in (client.status, lambda: client.plan({}), lambda: client.owes({})):
+    for call in (client.status, lambda: client.plan(PlanQuestion()), lambda: client.owes({})):
         with pytest.raises(TransportError, match="its process may be stopped, or the network between be cut") as caught:
             call()
         assert caught.value.fields["reason"] == "timeout"

@@ -9,6 +9,7 @@ from redis import Redis
 
 from tests.source.fleet import TOKEN, LiveFleet
 from tests.waiting import eventually
+from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry
 from wallaroo_spark.source.fleet_view import FleetView
 
@@ -76,6 +77,7 @@ def test_connectors_are_known_with_what_they_have_open_and_since_when_they_are_q
     fleet.start(0)
     fleet.begin()
     view = view_of(fleet)
+    view.watch_connectors()
     connector = fleet.connect("shop-1")
     streams = [connector.open(name) for name in ("ended", "open")]
     for stream in streams:
@@ -120,7 +122,7 @@ def test_known_workers_go_on_being_asked_while_redis_is_away(view_of: Callable[[
         stamp = view.stamp
         stream.send(b"x", id=1)
 
-        eventually(lambda: view.stamp != stamp and client.plan({})["rows"] == 1)
+        eventually(lambda: view.stamp != stamp and client.plan(PlanQuestion()).rows == 1)
         assert set(view.slots()) == {0}
         # An empty Redis knows of no fleet until driver and workers have written it again; the view forgets nothing.
         redis.start()

@@ -12,6 +12,7 @@ import pytest
 from tests.waiting import eventually
 from tests.worker.peer import Peer
 from tests.worker.running import COOKIE, SECONDS, Fleet, Running
+from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.protocol import REVISIONS, V3, Hello, Ok, Revision
 
 revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
@@ -192,7 +193,7 @@ class TestDraftBe:
             w.send("M", struct.pack(">HQ", 1, 7) + b"one")
             w.send("M", struct.pack(">HQ", 1, 7) + b"two")
             wait_for_messages(worker, 2)
-            (end,) = worker.client.plan({})["ends"]["shop-1"].values()
+            (end,) = worker.client.plan(PlanQuestion()).ends["shop-1"].values()
             rows = worker.rows("shop-1", 7, None, end)
             assert [(row["message_id"], row["value"]) for row in rows] == [(None, b"one"), (None, b"two")]
 

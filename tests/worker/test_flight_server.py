@@ -15,6 +15,7 @@ from tests.worker.peer import good
 from tests.worker.running import SECONDS, TOKEN, Fleet, Running
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.inner.client import WorkerClient
+from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import (
     Flags,
@@ -156,10 +157,10 @@ class TestInnerPort:
         for _ in range(3):
             peer.send(peer.session.message(Message(1, None, b"click", Flags.EPHEMERAL)))
         eventually(lambda: worker.count("messages") == 3)
-        plan = worker.client.plan({}, rows=2)
-        end = plan["ends"]["good"]["1"]
+        plan = worker.client.plan(PlanQuestion(max_rows=2))
+        end = plan.ends["good"]["1"]
 
-        assert plan["rows"] == 2
+        assert sum(one.rows for one in plan.offers.values()) == 2
         assert len(worker.rows("good", 1, None, end)) == 2
         assert worker.rows("good", 1, None, "e:0:1:99") == []
 
@@ -190,5 +191,5 @@ def test_a_read_that_waits_opens_the_gate_for_what_it_needs(make_fleet: Callable
     needed.message(1, 1)
 
     assert len(worker.rows("needed", 1, None, 1)) == 1
-    worker.commit(worker.client.plan({})["ends"])
+    worker.commit(worker.client.plan(PlanQuestion()).ends)
     eventually(lambda: worker.client.status()["pressure"] == "none")

@@ -18,6 +18,7 @@ from tests.worker.peer import Peer, good
 from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, TransportError
 from wallaroo_spark.inner.client import WorkerClient
+from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import (
     DRAFT_BE,
@@ -269,7 +270,7 @@ class TestRegistry:
 
         while peer.next() is not None:
             pass
-        assert worker.client.plan({})["ends"] == {}
+        assert worker.client.plan(PlanQuestion()).ends == {}
         assert other.thread.alive(0)
 
     def test_a_slot_comes_up_when_its_redis_does(
@@ -353,7 +354,7 @@ def test_a_paused_peer_that_has_gone_is_noticed_once_there_is_room(make_fleet: C
     eventually(lambda: worker.client.status()["pressure"] != "none")
     idle.socket.close()
     full.socket.close()
-    worker.commit(worker.client.plan({})["ends"])
+    worker.commit(worker.client.plan(PlanQuestion()).ends)
     last = {"full": {"1": 9}}
     eventually(lambda: worker.client.status()["pressure"] == "none")
     eventually(lambda: worker.count("messages") == 9)

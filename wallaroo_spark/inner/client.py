@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from wallaroo_spark.errors import ConfigurationError, TransportError
+from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion, Starts, decode_starts, encode_starts
 from wallaroo_spark.inner.read_ahead import ReadAhead
 from wallaroo_spark.inner.rows import Mark, unpack
 from wallaroo_spark.inner.trust import NAME, fleet_keys, local_socket
 from wallaroo_spark.options import Options
-from wallaroo_spark.references import PlannedRange, References
+from wallaroo_spark.references import PlannedRange, Reference, References, StreamKey
 from wallaroo_spark.transport import parse_address, read_authority
 
 SILENCE_SECONDS = 20.0
@@ -93,17 +94,25 @@ class WorkerClient:
         """Give the connection up."""
         self._client.close()
 
-    def available(self, version: int, wait: float) -> dict[str, Any]:
-        """Wait up to ``wait`` seconds until the worker's buffer is at another version; its version and connectors."""
-        return self._act("available", {"version": version, "wait": wait}, self._timeout + wait)
+    def available(self, version: int, wait: float, *, connectors: bool = True) -> dict[str, Any]:
+        """Wait up to ``wait`` seconds until the worker's buffer is at another version; its version and connectors.
 
-    def plan(self, start: References, rows: int | None = None, bytes: int | None = None) -> dict[str, Any]:
-        """How far a batch that starts at ``start`` may go on this worker: ``ends``, ``rows``, ``bytes``, ``epoch``."""
-        return self._act("plan", {"start": start, "rows": rows, "bytes": bytes})
+        The connectors, which cost more than all the rest, are left out unless ``connectors``.
+        """
+        body = {"version": version, "wait": wait, "connectors": connectors}
+        return self._act("available", body, self._timeout + wait)
 
-    def owes(self, start: References) -> bool:
+    def plan(self, question: PlanQuestion) -> PlanAnswer:
+        """How far a batch may go on this worker."""
+        return PlanAnswer.decode(self._call("plan", question.encode()))
+
+    def held(self) -> dict[StreamKey, Reference | None]:
+        """The streams of which the worker holds rows, with their committed references as it knows them."""
+        return decode_starts(self._call("held", b""))
+
+    def owes(self, start: Starts) -> bool:
         """Whether a connector waits for an ACK of messages up to ``start``, all of which Spark has committed."""
-        return bool(self._act("owes", {"start": start})["owes"])
+        return bool(json.loads(self._call("owes", encode_starts(start)))["owes"])
 
     def rewind(self, epoch: int, batch: int, references: References) -> None:
         """The query goes on from exactly these references."""
@@ -152,12 +161,16 @@ class WorkerClient:
             raise self._failed("read", error) from None
 
     def _act(self, name: str, body: Mapping[str, Any], timeout: float | None = None) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self._call(name, json.dumps(body).encode(), timeout))
+        return answer
+
+    def _call(self, name: str, body: bytes, timeout: float | None = None) -> bytes:
         options = flight.FlightCallOptions(headers=self._headers, timeout=timeout or self._timeout)
         try:
-            results = list(self._client.do_action(flight.Action(name, json.dumps(body).encode()), options))
+            results = list(self._client.do_action(flight.Action(name, body), options))
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._failed(name, error) from None
-        answer: dict[str, Any] = json.loads(results[0].body.to_pybytes())
+        answer: bytes = results[0].body.to_pybytes()
         return answer
 
     def _failed(self, what: str, error: Exception) -> TransportError:

@@ -11,40 +11,61 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from wallaroo_spark.errors import TransportError, one_line
 from wallaroo_spark.inner.client import Trust, WorkerClient
-from wallaroo_spark.references import References
+from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion, Starts
+from wallaroo_spark.references import Reference, References, StreamKey, reference_of
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
+from wallaroo_spark.source.planner import Inquiry, Limits, Plan, Uncommitted
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
+T = TypeVar("T")
 POLL_SECONDS = 1.0
 RETRY_SECONDS = 0.2
 STANDSTILL_SECONDS = 0.02
 """Shortest time between two looks at a busy worker."""
+CALLS_AT_ONCE = 64
+"""Workers that are asked at the same time; a choice, and a thread each."""
 
 
 @dataclass
 class SlotView:
-    """One worker as last seen. ``answer`` is what ``available`` said, empty while it does not answer."""
+    """One worker as last seen."""
 
     lease: Lease
     client: WorkerClient
     answer: dict[str, Any] = field(default_factory=dict)
+    """The last answer to ``available``, with its time as ``at``; empty while the worker does not answer."""
+    version: int = -1
+    """The version of the worker's buffer that was seen last, in an answer to ``available`` or to ``plan``."""
+    planned: threading.Event = field(default_factory=threading.Event)
+    """Set when the worker was asked for a plan, which makes the next change of its buffer news."""
     closed: bool = False
+    """Another worker has the slot."""
 
-    def plan(self, start: References, rows: int | None = None, bytes: int | None = None) -> dict[str, Any]:
+    def close(self) -> None:
+        """Another worker has the slot, or nobody looks any more."""
+        self.closed = True
+        self.planned.set()
+
+    def plan(self, question: PlanQuestion) -> PlanAnswer:
         """As :meth:`WorkerClient.plan`. A worker that does not answer is left out until it does, or each batch would
         wait for it again.
         """
         try:
-            return self.client.plan(start, rows, bytes)
+            answer = self.client.plan(question)
         except TransportError:
             self.answer = {}
             raise
+        self.version = max(self.version, answer.version)
+        return answer
 
 
 class FleetView:
@@ -67,6 +88,9 @@ class FleetView:
         self.query = ""
         self.checkpoint = ""
         self._looked = threading.Event()
+        self._uncommitted = Uncommitted()
+        self._watching = False
+        self._pool = ThreadPoolExecutor(CALLS_AT_ONCE, "wallaroo-ask")
         self.seen: dict[str, dict[str, Any]] = {}
 
     def start(self) -> None:
@@ -78,6 +102,15 @@ class FleetView:
     def stop(self) -> None:
         """Look no more."""
         self._stopping.set()
+        with self._changed:
+            views = list(self._slots.values())
+        for view in views:
+            view.close()
+        self._pool.shutdown(wait=False)
+
+    def watch_connectors(self) -> None:
+        """Have :meth:`connectors` and ``seen`` kept up to date from now on; call it before the workers are found."""
+        self._watching = True
 
     @property
     def stamp(self) -> int:
@@ -105,13 +138,74 @@ class FleetView:
             return {slot: view.lease.flight for slot, view in self._slots.items()}
 
     def connectors(self) -> list[dict[str, Any]]:
-        """The connectors that are connected now, with the seconds since their last message as ``idle``."""
+        """The connectors that are connected now, with the seconds since their last message as ``idle``.
+
+        Needs :meth:`watch_connectors`.
+        """
         found = []
         for view in self.slots().values():
-            for connector in view.answer["connectors"]:
-                idle = (view.answer["now"] - connector["last_at"]) / 1e6 + (time.monotonic() - view.answer["at"])
+            answer = view.answer
+            for connector in answer.get("connectors", ()):
+                idle = (answer["now"] - connector["last_at"]) / 1e6 + (time.monotonic() - answer["at"])
                 found.append({**connector, "idle": idle})
         return found
+
+    def plan(self, start: References, limits: Limits) -> Plan:
+        """The rows after ``start`` that the workers hold, within the limits.
+
+        Raises :class:`TransportError` when a worker does not answer; it is left out until it does.
+        """
+        slots = self.slots()
+        # What a worker without rows holds since is announced by a new stamp.
+        inquiry = Inquiry(
+            [slot for slot, view in slots.items() if view.answer.get("buffered_bytes", 1)],
+            start,
+            limits,
+            self._uncommitted,
+        )
+        while questions := inquiry.questions:
+            answers = self._at_once({slot: partial(slots[slot].plan, asked) for slot, asked in questions.items()})
+            for slot, answer in answers.items():
+                inquiry.answer(slot, answer)
+        for view in slots.values():
+            view.planned.set()
+        return inquiry.plan()
+
+    def owes(self, start: References) -> bool:
+        """Whether a connector waits for an ACK of messages up to ``start``, all of which Spark has committed.
+
+        Raises :class:`TransportError` when a worker does not answer.
+        """
+        slots = self.slots()
+        held = self._at_once({slot: view.client.held for slot, view in slots.items()})
+        # A worker that knows of the commit has acknowledged its messages, or does so now.
+        untold = {slot: _untold(start, streams) for slot, streams in held.items()}
+        return any(slots[slot].client.owes(streams) for slot, streams in untold.items() if streams)
+
+    def slots_of(self, instances: Collection[str]) -> dict[str, int]:
+        """The slots where these instances are connected now, as far as workers answer."""
+        if not instances:
+            return {}
+        views = self.slots()
+        try:
+            answers = self._at_once({slot: partial(view.client.available, -1, 0.0) for slot, view in views.items()})
+        except TransportError as error:
+            log.info("where connectors are connected is not known: %s", error)
+            return {}
+        return {
+            connector["instance"]: slot
+            for slot, answer in answers.items()
+            for connector in answer["connectors"]
+            if connector["instance"] in instances
+        }
+
+    def _at_once(self, calls: Mapping[int, Callable[[], T]]) -> dict[int, T]:
+        """The results of calls to several workers, which do not wait for each other. Raises the first error."""
+        if len(calls) == 1:
+            return {slot: call() for slot, call in calls.items()}
+        futures = {slot: self._pool.submit(call) for slot, call in calls.items()}
+        wait(futures.values())
+        return {slot: future.result() for slot, future in futures.items()}
 
     def _bump(self) -> None:
         with self._changed:
@@ -136,16 +230,16 @@ class FleetView:
         view = SlotView(lease, WorkerClient(lease.flight, self._token, trust=self._trust))
         with self._changed:
             if known := self._slots.get(lease.slot):
-                known.closed = True
+                known.close()
             self._slots[lease.slot] = view
         self._bump()
         threading.Thread(target=self._follow, args=(view,), name=f"wallaroo-slot-{lease.slot}", daemon=True).start()
 
     def _follow(self, view: SlotView) -> None:
-        version, said = -1, False
+        said = False
         while not self._stopping.is_set() and not view.closed:
             try:
-                answer = view.client.available(version, POLL_SECONDS)
+                answer = view.client.available(view.version, POLL_SECONDS, connectors=self._watching)
             except TransportError as error:
                 if not said:
                     log.warning("slot %d: %s", view.lease.slot, error)
@@ -153,12 +247,26 @@ class FleetView:
                 self._stopping.wait(RETRY_SECONDS)
                 continue
             answer["at"] = time.monotonic()
-            for connector in answer["connectors"]:
+            for connector in answer.get("connectors", ()):
                 self.seen[connector["instance"]] = {**connector, "at": answer["at"]}
-            changed = answer["version"] != version or not view.answer
-            view.answer, version, said = answer, answer["version"], False
+            changed, said = answer["version"] > view.version or not view.answer, False
+            view.answer, view.version = answer, max(view.version, answer["version"])
             if changed:
+                view.planned.clear()
                 self._bump()
-                self._stopping.wait(STANDSTILL_SECONDS)
+                if self._watching or not answer["buffered_bytes"]:
+                    self._stopping.wait(STANDSTILL_SECONDS)
+                else:
+                    # Until it is asked for a plan, nothing that changes further is news.
+                    view.planned.wait(POLL_SECONDS)
         with contextlib.suppress(Exception):
             view.client.close()
+
+
+def _untold(start: References, held: Starts) -> dict[StreamKey, Reference | None]:
+    """The held streams whose committed reference is not that of ``start``, or is of another buffer, maybe."""
+    return {
+        key: here
+        for key, committed in held.items()
+        if (here := reference_of(start, key)) != committed or isinstance(here, str)
+    }

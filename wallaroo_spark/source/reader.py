@@ -31,7 +31,6 @@ from wallaroo_spark.references import (
     Reference,
     References,
     StreamKey,
-    plain,
     ranges,
     slot_of_ephemeral,
 )
@@ -43,7 +42,7 @@ from wallaroo_spark.source.available_now import AvailableNow
 from wallaroo_spark.source.collector import LOADED_CODE
 from wallaroo_spark.source.fleet_view import FleetView
 from wallaroo_spark.source.plan_book import PlanBook
-from wallaroo_spark.source.planner import Limits, Plan, combine, shares, slot_of
+from wallaroo_spark.source.planner import Limits, Plan, slot_of
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
 from wallaroo_spark.steps import Step, passed
 
@@ -162,7 +161,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         plan = self._plan(start, limits)
         if plan is None or plan.empty or self._too_few(plan, limits):
-            self._planned = (stamp, start) if plan is not None and plan.empty else None
+            self._planned = (stamp, start) if plan is not None and plan.empty and plan.complete else None
             return start
         return self._ends(start, plan)
 
@@ -206,17 +205,11 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self, start: dict[str, Any], limits: Limits) -> Plan | None:
         """The rows after ``start`` that the workers hold, as a plan; None when a worker did not answer."""
-        references = plain(self._book.references(start))
-        slots = self._fleet.slots()
         try:
-            answers = {slot: view.plan(references) for slot, view in slots.items()}
-            limited = shares(answers, limits)
-            if limited:
-                answers = {slot: slots[slot].plan(references, *share) for slot, share in limited.items()}
+            plan = self._fleet.plan(self._book.references(start), limits)
         except TransportError as error:
             log.warning("planning goes on without it: %s", error)
             return None
-        plan = combine(answers)
         self._holders.update(plan.holders)
         return plan
 
@@ -235,7 +228,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             instances=options.instances,
             increasing=options.message_ids == "increasing",
         )
-        _ = self._fleet
+        self._fleet.watch_connectors()
 
     def _latest_of(self, run: AvailableNow, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
         """As :meth:`latestOffset`, but ``start`` comes back only when the run has reached its target."""
@@ -273,7 +266,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _connectors_wait(self, start: References) -> bool:
         """Whether some connector may wait to be told of a commit before it sends more, so that it is not quiet yet."""
         try:
-            return any(view.client.owes(plain(start)) for view in self._fleet.slots().values())
+            return self._fleet.owes(start)
         except TransportError as error:
             log.warning("whether a connector waits for a worker is not known: %s", error)
             return True
@@ -302,7 +295,9 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._await_fleet()
         planned = [one for one in planned if not self._dissolved(one.end)]
         by_slot: dict[int, list[PlannedRange]] = {}
-        assigned = self._assigned({one.key.scope for one in planned if one.key.scope})
+        unknown = {one.key.scope for one in planned if one.key.scope and one.key not in self._holders}
+        # A guess for a task to begin with.
+        assigned = self._fleet.slots_of(unknown)
         for one in planned:
             slot = slot_of(one, self._holders, assigned)
             by_slot.setdefault(slot, []).append(one)
@@ -324,15 +319,6 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = time.monotonic() + min(10.0, self.options.replay_timeout)
         while not self._fleet.addresses() and time.monotonic() < until:
             self._fleet.wait(self._fleet.stamp, _LOOK_SECONDS)
-
-    def _assigned(self, instances: set[str]) -> dict[str, int]:
-        """The slots where instances are connected now; a guess for a task to begin with, so no matter if it is old."""
-        return {
-            connector["instance"]: slot
-            for slot, view in self._fleet.slots().items()
-            for connector in view.answer["connectors"]
-            if connector["instance"] in instances
-        }
 
     def _partition(self, slot: int, planned: list[PlannedRange]) -> RangePartition:
         options = self.options

@@ -20,8 +20,9 @@ import pyarrow as pa
 from wallaroo_spark.columnar import ROW_SCHEMA
 from wallaroo_spark.errors import ConfigurationError, TransportError
 from wallaroo_spark.inner.client import Trust, WorkerClient
+from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.options import Options
-from wallaroo_spark.references import PlannedRange, Reference, References, merge, ranges
+from wallaroo_spark.references import PlannedRange, Reference, References, flatten, merge, ranges
 from wallaroo_spark.testing.one_slot import OneSlot
 from wallaroo_spark.testing.proxy import Proxy
 from wallaroo_spark.transport import parse_address
@@ -244,21 +245,21 @@ class FakeWorker:
 
     def _rows_to_come(self) -> int:
         with self._query:
-            return int(self._asked().plan(self._offsets[-1])["rows"]) if not self._planned else 1
+            return self._asked().plan(PlanQuestion(flatten(self._offsets[-1]))).rows if not self._planned else 1
 
     def _plan(self, at_least: int, seconds: float) -> None:
         client, start = self._asked(), self._offsets[-1]
         deadline = time.monotonic() + seconds
         version = -1
-        while (plan := client.plan(start))["rows"] < at_least:
+        while (plan := client.plan(PlanQuestion(flatten(start)))).rows < at_least:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TransportError(
-                    f"the fake worker has {plan['rows']} messages after {seconds:g} s, and the test needs {at_least}; "
+                    f"the fake worker has {plan.rows} messages after {seconds:g} s, and the test needs {at_least}; "
                     f"its sessions are of {self.status()['instances']}"
                 )
             version = client.available(version, min(left, _LOOK_SECONDS))["version"]
-        self._planned = ranges(start, merge(start, plan["ends"]))
+        self._planned = ranges(start, merge(start, plan.ends))
 
     def _read(self, seconds: float) -> pa.Table:
         batches: list[pa.RecordBatch] = []

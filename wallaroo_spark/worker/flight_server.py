@@ -1,13 +1,14 @@
 """The worker's inner port: an Arrow Flight server for the reading tasks and the driver.
 
-Actions take and return JSON. Every call must carry the fleet's token. ``status`` and ``story`` also accept the status
-token, which any reader of the registry can see. Where connectors use TLS, so does this port, with the same certificate.
-It authenticates callers only by the token, even where connectors must present certificates, because a driver or a
-reading task has the token wherever Spark runs it.
+Actions take and return JSON, or bytes that :mod:`wallaroo_spark.inner.plan_call` encodes. Every call must carry the
+fleet's token. ``status`` and ``story`` also accept the status token, which any reader of the registry can see. Where
+connectors use TLS, so does this port, with the same certificate. It authenticates callers only by the token, even where
+connectors must present certificates, because a driver or a reading task has the token wherever Spark runs it.
 
-``available`` waits until the buffer changes, ``plan`` returns how far a batch may go, ``owes`` whether an
-acknowledgement is still due; ``rewind`` and ``committed`` report the query's position; ``stop`` ends the worker.
-``do_get`` streams planned ranges. Source: ``docs/decisions/flight.md``; ``docs/architecture.md#the-picture``.
+``available`` waits until the buffer changes, ``plan`` returns how far a batch may go, ``held`` the streams with rows,
+``owes`` whether an acknowledgement is still due; ``rewind`` and ``committed`` report the query's position; ``stop``
+ends the worker. ``do_get`` streams planned ranges. Source: ``docs/decisions/flight.md``;
+``docs/architecture.md#the-picture``.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ import pyarrow.flight as flight
 
 from wallaroo_spark.columnar import STORED_SCHEMA
 from wallaroo_spark.errors import ConfigurationError, one_line
+from wallaroo_spark.inner.plan_call import PlanQuestion, decode_starts, encode_starts
 from wallaroo_spark.inner.trust import FleetKeys, fleet_keys, local_socket, status_token
-from wallaroo_spark.references import PlannedRange, Reference, StreamKey, flatten, nest
+from wallaroo_spark.references import PlannedRange, flatten
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import format_address
 from wallaroo_spark.worker.buffer.delivery import NOTHING_YET, gather
+from wallaroo_spark.worker.buffer.offers import offer
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.state import WorkerState
 from wallaroo_spark.worker.reads import Reads
@@ -185,15 +188,16 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         assert worker.reads is not None
         self._worker = worker
         self._reads = worker.reads
-        self._actions: dict[str, Callable[[Any], Any]] = {
-            "available": self._available,
+        self._actions: dict[str, Callable[[bytes], bytes]] = {
+            "available": _json(self._available),
             "plan": self._plan,
+            "held": self._held,
             "owes": self._owes,
-            "committed": self._committed,
-            "rewind": self._rewind,
-            "status": lambda _: self._ask(lambda state: worker.status()),
-            "story": lambda _: {"events": self._ask(lambda state: state.story.lines())},
-            "stop": self._stop,
+            "committed": _json(self._committed),
+            "rewind": _json(self._rewind),
+            "status": _json(lambda _: self._ask(lambda state: worker.status())),
+            "story": _json(lambda _: {"events": self._ask(lambda state: state.story.lines())}),
+            "stop": _json(self._stop),
         }
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
@@ -201,14 +205,13 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return [(name, "") for name in self._actions]
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
-        """Run one action. Its result is one JSON text."""
+        """Run one action. Its result is one value, of bytes."""
         if action.type not in _FOR_ONLOOKERS and context.get_middleware("token") is not None:
             raise flight.FlightUnauthorizedError("this token is for the status alone; the action needs the fleet's")
         run = self._actions.get(action.type)
         if run is None:
             raise flight.FlightServerError(f"there is no action {action.type!r}; there are {', '.join(self._actions)}")
-        body = action.body.to_pybytes()
-        return iter([json.dumps(run(json.loads(body) if body else {})).encode()])
+        return iter([run(action.body.to_pybytes())])
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Stream planned ranges as they become complete. Ranges that are incomplete at the time limit are left out."""
@@ -249,31 +252,26 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
                 "ready": state.ready,
                 "epoch": state.epoch,
                 "now": time.time_ns() // 1000,
-                "connectors": state.activity(),
                 "buffered_bytes": state.buffer.held,
+                **({"connectors": state.activity()} if body.get("connectors", True) else {}),
             }
         )
         if answer["buffered_bytes"]:
             passed(Step.BUFFERED)
         return answer
 
-    def _plan(self, body: dict[str, Any]) -> Any:
-        start: dict[StreamKey, Reference] = flatten(body["start"])
+    def _plan(self, body: bytes) -> bytes:
+        question = PlanQuestion.decode(body)
+        return self._ask(lambda state: offer(state.buffer, question)).encode()
 
-        def plan(state: WorkerState) -> dict[str, Any]:
-            extents = state.buffer.extents(start, body["rows"], body["bytes"])
-            return {
-                "epoch": state.epoch,
-                "ends": nest({key: extent.end for key, extent in extents.items()}),
-                "rows": sum(extent.rows for extent in extents.values()),
-                "bytes": sum(extent.bytes for extent in extents.values()),
-            }
+    def _held(self, body: bytes) -> bytes:
+        return encode_starts(
+            self._ask(lambda state: {stream.key: stream.committed for stream in state.buffer.with_rows()})
+        )
 
-        return self._ask(plan)
-
-    def _owes(self, body: dict[str, Any]) -> Any:
-        start: dict[StreamKey, Reference] = flatten(body["start"])
-        return self._ask(lambda state: {"owes": state.buffer.owes(start)})
+    def _owes(self, body: bytes) -> bytes:
+        start = {key: reference for key, reference in decode_starts(body).items() if reference is not None}
+        return json.dumps(self._ask(lambda state: {"owes": state.buffer.owes(start)})).encode()
 
     def _committed(self, body: dict[str, Any]) -> Any:
         passed(Step.REFERENCES_RECEIVED)
@@ -287,3 +285,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def _stop(self, body: dict[str, Any]) -> Any:
         self._worker.call(self._worker.request_stop(body["reason"]), _CALL_SECONDS)
         return {}
+
+
+def _json(action: Callable[[Any], Any]) -> Callable[[bytes], bytes]:
+    """An action that takes and gives JSON values, as one that takes and gives their text."""
+    return lambda body: json.dumps(action(json.loads(body) if body else {})).encode()

@@ -14,9 +14,10 @@ from proving.simulator.engine.core import Part, Promise, Steps
 from proving.simulator.parts.checkpoint import Row
 from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
+from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion
 from wallaroo_spark.references import PlannedRange, StreamKey, merge, ranges, slot_of_ephemeral
 from wallaroo_spark.registry import KnownWorkers
-from wallaroo_spark.source.planner import Limits, Plan, combine, shares, slot_of
+from wallaroo_spark.source.planner import Inquiry, Limits, Uncommitted, slot_of
 
 PATIENCE_SECONDS = 0.5
 REFRESH_SECONDS = 1.0
@@ -68,6 +69,7 @@ class Query(Part):
         self.ended = Promise()
         self.tasks: list[Task] = []
         self._holders: dict[StreamKey, int] = {}
+        self._uncommitted = Uncommitted()
         self.sim.spawn(self, self.view.follow())
         self.sim.spawn(self, self._run())
 
@@ -121,25 +123,23 @@ class Query(Part):
             yield 0.2
 
     def _plan(self, start: dict[str, Any]) -> Steps:
-        token, limits = self.token, Limits(self.world.profile.max_rows)
-        workers = self.view.answering(token)
+        limits = Limits(self.world.profile.max_rows)
+        workers = self.view.answering(self.token)
+        inquiry = Inquiry(workers, start, limits, self._uncommitted)
         try:
-            answers = {}
-            for slot, address in workers.items():
-                answers[slot] = yield self._ask_plan(address, start, (None, None))
-            limited = shares(answers, limits)
-            if limited:
-                answers = {}
-                for slot, share in limited.items():
-                    answers[slot] = yield self._ask_plan(workers[slot], start, share)
+            while inquiry.questions:
+                asked = {slot: self._ask_plan(workers[slot], question) for slot, question in inquiry.questions.items()}
+                for slot, answer in asked.items():
+                    inquiry.answer(slot, PlanAnswer.decode((yield answer)))
         except TransportError:
             return None
-        plan: Plan = combine(answers)
+        plan = inquiry.plan()
         self._holders.update(plan.holders)
         return plan
 
-    def _ask_plan(self, address: str, start: dict[str, Any], share: tuple[int | None, int | None]) -> Promise:
-        return self.world.inner.call(address, self.token, lambda worker: worker.plan(start, *share))
+    def _ask_plan(self, address: str, question: PlanQuestion) -> Promise:
+        asked = question.encode()
+        return self.world.inner.call(address, self.token, lambda worker: worker.plan(asked))
 
     def _read(self, start: dict[str, Any], end: dict[str, Any]) -> Steps:
         """All rows of a batch, task by task; one that fails is run again, a few times."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,13 +18,15 @@ from proving.simulator.engine.network import End
 from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.columnar.decode import ROW_OVERHEAD
 from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError
+from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.inner.rows import unpack
 from wallaroo_spark.protocol import WorkerSession
-from wallaroo_spark.references import PlannedRange, flatten, nest
+from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.registry import Lease
 from wallaroo_spark.worker.buffer.buffer import FoundRange
 from wallaroo_spark.worker.buffer.delivery import gather
 from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.buffer.offers import offer
 from wallaroo_spark.worker.buffer.segments import LOT_OVERHEAD, SEGMENT_OVERHEAD
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.outside import carry_out
@@ -479,15 +481,10 @@ class Worker(InnerPort):
 
     # The inner port.
 
-    def plan(self, start: Mapping[str, Any], rows: int | None, size: int | None) -> dict[str, Any]:
+    def plan(self, question: bytes) -> bytes:
         """How far a batch may go here."""
         assert self.state is not None
-        extents = self.state.buffer.extents(flatten(start), rows, size)
-        return {
-            "ends": nest({key: extent.end for key, extent in extents.items()}),
-            "rows": sum(extent.rows for extent in extents.values()),
-            "bytes": sum(extent.bytes for extent in extents.values()),
-        }
+        return offer(self.state.buffer, PlanQuestion.decode(question)).encode()
 
     def read(
         self, ranges: dict[int, PlannedRange], wait: float, deliver: Callable[[Any, Any], None], done: Promise

@@ -50,6 +50,7 @@ class Buffer:
         self.version = 0
         self.streams: dict[StreamKey, HeldStream] = {}
         self.committed: dict[StreamKey, Reference] = {}
+        self._filled: dict[StreamKey, HeldStream] = {}
         self._names: dict[StreamKey, str] = {}
         self._lots = Lots()
         self._scopes: dict[str, set[StreamKey]] = {}
@@ -102,6 +103,7 @@ class Buffer:
             finally:
                 if stream.end != before:
                     self.rows += stream.end - before
+                    self._filled[stream.key] = stream
                     self.version += 1
 
     def settle(self, held: HeldLot) -> None:
@@ -218,47 +220,55 @@ class Buffer:
         self._scopes.setdefault(key.scope, set()).add(key)
 
     def extents(
-        self, start: Mapping[StreamKey, Reference], max_rows: int | None = None, max_bytes: int | None = None
+        self, start: Mapping[StreamKey, Reference | None], max_rows: int | None = None, max_bytes: int | None = None
     ) -> dict[StreamKey, Extent]:
         """How much of each stream a batch that starts at ``start`` may take.
 
         Limits hold for all streams together, and are divided in proportion to the held rows of each. As each stream may
         take at least one message, many streams may exceed a small limit.
         """
-        whole = self._extents(start, {})
-        rows, size = sum(e.rows for e in whole.values()), sum(e.bytes for e in whole.values())
+        return self.shared_extents(self.with_rows(), start, max_rows, max_bytes)[0]
+
+    def shared_extents(
+        self,
+        streams: Iterable[HeldStream],
+        start: Mapping[StreamKey, Reference | None],
+        max_rows: int | None,
+        max_bytes: int | None,
+    ) -> tuple[dict[StreamKey, Extent], int, int]:
+        """As :meth:`extents`, of these streams; and the rows and bytes that there would be without limits."""
+        whole = {
+            stream.key: (stream, extent)
+            for stream in streams
+            if (extent := stream.extent(start.get(stream.key), None, None)) is not None
+        }
+        rows, size = sum(e.rows for _, e in whole.values()), sum(e.bytes for _, e in whole.values())
         rows_over = max_rows is not None and rows > max_rows
         bytes_over = max_bytes is not None and size > max_bytes
         if not rows_over and not bytes_over:
-            return whole
-        shares = {
-            key: (
-                _share(max_rows, extent.rows, rows) if rows_over else None,
-                _share(max_bytes, extent.bytes, size) if bytes_over else None,
-            )
-            for key, extent in whole.items()
-        }
-        return self._extents(start, shares)
+            return {key: extent for key, (_, extent) in whole.items()}, rows, size
+        shared = {}
+        for key, (stream, extent) in whole.items():
+            most_rows = _share(max_rows, extent.rows, rows) if rows_over else None
+            most_bytes = _share(max_bytes, extent.bytes, size) if bytes_over else None
+            cut = stream.extent(start.get(key), most_rows, most_bytes)
+            if cut is not None:
+                shared[key] = cut
+        return shared, rows, size
+
+    def with_rows(self) -> list[HeldStream]:
+        """The streams of which rows are held; the time does not depend on how many others there are."""
+        for key in [key for key, stream in self._filled.items() if stream.empty]:
+            del self._filled[key]
+        return list(self._filled.values())
 
     def plannable(self) -> bool:
         """Whether a batch could take any held row."""
-        return any(stream.start < stream.stable_end for stream in self.streams.values())
+        return any(stream.start < stream.stable_end for stream in self.with_rows())
 
     def owes(self, start: Mapping[StreamKey, Reference]) -> bool:
         """Whether the sender of a stream waits for an ACK of what Spark has committed: all up to ``start``."""
-        return any(key in start and stream.owes(start[key]) for key, stream in self.streams.items())
-
-    def _extents(
-        self, start: Mapping[StreamKey, Reference], shares: Mapping[StreamKey, tuple[int | None, int | None]]
-    ) -> dict[StreamKey, Extent]:
-        found = {}
-        for key, stream in self.streams.items():
-            if shares and key not in shares:
-                continue
-            extent = stream.extent(start.get(key), *shares.get(key, (None, None)))
-            if extent is not None:
-                found[key] = extent
-        return found
+        return any(stream.key in start and stream.owes(start[stream.key]) for stream in self.with_rows())
 
     def find(self, planned: PlannedRange) -> FoundRange | None:
         """Return a planned range once it is held completely; None before."""
@@ -283,6 +293,7 @@ class Buffer:
             assert stream.key == key
             assert stream.committed == self.committed.get(key), (stream, self.committed.get(key))
             stream.validate()
+            assert stream.empty or self._filled.get(key) is stream, stream
         held = {segment.held for stream in self.streams.values() for segment in stream.segments}
         assert self.held == sum(lot.cost for lot in held), self.held
         for lot in held:

@@ -95,6 +95,16 @@ class HeldStream:
         """The last position at which a batch may end."""
         return self.end if self.ephemeral else self._stable_end
 
+    @property
+    def continues_elsewhere(self) -> bool:
+        """Whether it is an ephemeral stream whose committed reference is of another buffer.
+
+        Then its rows follow the reference from which a planner has read it here, which this buffer may not know.
+        """
+        return (
+            bool(self.ephemeral) and isinstance(self.committed, str) and self._origin.position(self.committed) is None
+        )
+
     def open(self, name: str, notified: int) -> None:
         """A NOTIFY. Rows behind the last stable reference are dropped, because they may be sent differently now."""
         self.name, self.ended, self.broken_off = name, False, False

@@ -1,0 +1,42 @@
+"""What a worker offers to a batch: how far it may go in each stream in which there is something to read.
+
+Source: ``docs/decisions/planning-costs-what-is-active.md``.
+"""
+
+from __future__ import annotations
+
+from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion, StreamOffer
+from wallaroo_spark.references import Reference, StreamKey
+from wallaroo_spark.worker.buffer.buffer import Buffer
+
+
+def offer(buffer: Buffer, question: PlanQuestion) -> PlanAnswer:
+    """The answer to a planner's question. Its cost follows the streams of which rows are held.
+
+    Where the question names no start, the committed reference counts. A batch is planned once the one before it is
+    committed, and commit notices come later than that, so the committed reference never lies ahead of the true start.
+    Hence no stream is left out in which the batch has something to read.
+    """
+    told = question.starts
+    starts: dict[StreamKey, Reference | None] = {}
+    unknown: list[StreamKey] = []
+    streams = buffer.with_rows()
+    for stream in streams:
+        key = stream.key
+        if key in told:
+            starts[key] = told[key]
+        elif stream.continues_elsewhere:
+            unknown.append(key)
+        else:
+            starts[key] = stream.committed
+    streams = [stream for stream in streams if stream.key in starts]
+    extents, rows, size = buffer.shared_extents(streams, starts, question.max_rows, question.max_bytes)
+    filled = {stream.key: stream.committed for stream in streams}
+    return PlanAnswer(
+        {key: StreamOffer(starts[key], extent.end, extent.rows, extent.bytes) for key, extent in extents.items()},
+        rows,
+        size,
+        unknown,
+        [key for key, start in told.items() if key not in extents and filled.get(key, start) != start],
+        buffer.version,
+    )
