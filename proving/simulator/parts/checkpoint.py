@@ -7,9 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from proving.simulator.engine.core import Violation
 from wallaroo_spark.checkpoint.files import CheckpointFiles, NamedPlans, _Entry
 from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.references import StreamKey
+from wallaroo_spark.references import Changes, References, StreamKey
+from wallaroo_spark.sidecar.plan_files import PlanStore
+from wallaroo_spark.sidecar.plan_names import NamedPlan, PlanName
+from wallaroo_spark.sidecar.plan_reader import PlanReader
 from wallaroo_spark.source.offsets import offset, references_of
 
 T = TypeVar("T")
@@ -19,10 +23,59 @@ Row = tuple[StreamKey, int | None, bytes | None]
 """A stream, a message id and a payload."""
 
 
+KEPT_BATCHES = 10
+"""Batches that Spark keeps in its logs."""
+
+
+class SimulatedPlans:
+    """The plans beside a checkpoint, in memory; see :class:`wallaroo_spark.sidecar.plan_files.PlanStore`."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[PlanName | None, Any]] = {}
+
+    def write_changes(self, name: PlanName, parent: PlanName, changes: Changes) -> None:
+        """Keep the changes of a plan."""
+        self._write(f"{name}.changes", parent, changes)
+
+    def write_snapshot(self, name: PlanName, references: References) -> None:
+        """Keep all references of a plan."""
+        self._write(f"{name}.snapshot", None, references)
+
+    def _write(self, file: str, parent: PlanName | None, content: Changes) -> None:
+        if file in self._files:
+            raise Violation(f"the plan {file} is written a second time")
+        self._files[file] = parent, {scope: dict(streams) for scope, streams in content.items()}
+
+    def read_changes(self, name: PlanName) -> tuple[PlanName, Changes]:
+        """The parent and the changes of a plan."""
+        parent, changes = self._read(f"{name}.changes")
+        assert parent is not None
+        return parent, changes
+
+    def read_snapshot(self, name: PlanName) -> References:
+        """All references of a plan."""
+        found: References = self._read(f"{name}.snapshot")[1]
+        return found
+
+    def _read(self, file: str) -> tuple[PlanName | None, Any]:
+        if file not in self._files:
+            raise Violation(f"the plan {file} is missing, and an offset names it")
+        return self._files[file]
+
+    def files(self) -> list[tuple[int, str]]:
+        """The files and their numbers."""
+        return [(int(file.partition("-")[0]), file) for file in self._files]
+
+    def delete(self, file: str) -> None:
+        """Delete a file."""
+        self._files.pop(file, None)
+
+
 @dataclass
 class Checkpoint:
     """What Spark has written, by file name, and what the sink has of each batch."""
 
+    plans: SimulatedPlans = field(default_factory=SimulatedPlans)
     files: dict[str, str] = field(default_factory=dict)
     sink: dict[int, list[Row]] = field(default_factory=dict)
 
@@ -35,18 +88,27 @@ class Checkpoint:
         """The newest batch with a commit; -1 before the first."""
         return max(self.batches("commits"), default=-1)
 
+    def offset(self, batch: int) -> dict[str, Any]:
+        """The offset at which a batch ends; that of no stream for the one before the first."""
+        text = self.files.get(f"offsets/{batch}")
+        found: dict[str, Any] = offset(RECEIVER, {}) if text is None else json.loads(text.splitlines()[2])
+        return found
+
     def references(self, batch: int) -> dict[str, dict[str, Any]]:
         """What a batch reads up to; nothing for the one before the first."""
-        text = self.files.get(f"offsets/{batch}")
-        return {} if text is None else references_of(json.loads(text.splitlines()[2]))
+        value = self.offset(batch)
+        named = NamedPlan.of(value)
+        return references_of(value) if named is None else PlanReader().read(named, self.plans)[0].plain()
 
-    def plan(self, batch: int, references: Mapping[str, Mapping[str, Any]]) -> None:
+    def plan(self, batch: int, value: Mapping[str, Any]) -> None:
         """Write ``offsets/<batch>``."""
-        self.files[f"offsets/{batch}"] = f"v1\n{{}}\n{json.dumps(offset(RECEIVER, references))}"
+        self.files[f"offsets/{batch}"] = f"v1\n{{}}\n{json.dumps(value)}"
 
     def commit(self, batch: int) -> None:
-        """Write ``commits/<batch>``."""
+        """Write ``commits/<batch>``, and purge both logs as Spark does."""
         self.files[f"commits/{batch}"] = "v1\n{}"
+        for log in ("offsets", "commits"):
+            self.files.pop(f"{log}/{batch - KEPT_BATCHES}", None)
 
     def go_back_to(self, batch: int) -> None:
         """Put an older copy in its place; what the sink has beyond that is taken out as well."""
@@ -71,6 +133,9 @@ class SimulatedFiles(CheckpointFiles):
     def query_id(self) -> str | None:
         """One query for good."""
         return "a query"
+
+    def _plan_store(self, receiver: str) -> PlanStore:
+        return self._checkpoint.plans
 
     def _list(self, log: str) -> dict[int, _Entry]:
         names = self._checkpoint.batches(log)

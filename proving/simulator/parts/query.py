@@ -11,17 +11,21 @@ from dataclasses import replace
 from typing import Any
 
 from proving.simulator.engine.core import Part, Promise, Steps
-from proving.simulator.parts.checkpoint import Row
+from proving.simulator.parts.checkpoint import RECEIVER, Row
 from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
 from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion
 from wallaroo_spark.references import PlannedRange, StreamKey, merge, ranges, slot_of_ephemeral
 from wallaroo_spark.registry import KnownWorkers
+from wallaroo_spark.sidecar.plan_names import NAMED_VERSION
+from wallaroo_spark.source.plan_book import PlanBook
 from wallaroo_spark.source.planner import Inquiry, Limits, Uncommitted, slot_of
 
 PATIENCE_SECONDS = 0.5
 REFRESH_SECONDS = 1.0
 POLL_SECONDS = 1.0
+PLAN_SECONDS = 0.05
+"""From a plan to its offset, and from the plan to its snapshot."""
 TASK_ATTEMPTS = 4
 
 
@@ -70,6 +74,13 @@ class Query(Part):
         self.tasks: list[Task] = []
         self._holders: dict[StreamKey, int] = {}
         self._uncommitted = Uncommitted()
+        self._book = PlanBook(
+            RECEIVER,
+            world.profile.message_ids,
+            lambda: world.checkpoint.plans,
+            inline_bytes=world.profile.inline_bytes,
+            beside=lambda work: self.sim.after(PLAN_SECONDS, self, work),
+        )
         self.sim.spawn(self, self.view.follow())
         self.sim.spawn(self, self._run())
 
@@ -93,9 +104,15 @@ class Query(Part):
         while True:
             start = checkpoint.references(batch - 1)
             if f"offsets/{batch}" not in checkpoint.files:
-                ends = yield from self._plan_until_there_is_something(start)
+                changes = yield from self._plan_until_there_is_something(start)
+                ends = merge(start, changes)
                 self.world.judge.planned(batch, start, ends)
-                checkpoint.plan(batch, ends)
+                value = self._book.after(checkpoint.offset(batch - 1), changes)
+                if value["wallaroo"] == NAMED_VERSION:
+                    self.sim.log(self.name, f"the plan of batch {batch} is written beside the checkpoint")
+                    # Whoever dies here leaves a plan that Spark was not told of.
+                    yield PLAN_SECONDS
+                checkpoint.plan(batch, value)
                 self.sim.log(self.name, f"offsets/{batch} is written: {_shown(start, ends)}")
                 yield self.sim.latency()
             try:
@@ -119,7 +136,7 @@ class Query(Part):
         while True:
             plan = yield from self._plan(start)
             if plan is not None and not plan.empty:
-                return merge(start, plan.ends)
+                return plan.ends
             yield 0.2
 
     def _plan(self, start: dict[str, Any]) -> Steps:
