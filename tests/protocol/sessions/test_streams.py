@@ -171,3 +171,29 @@ def test_spans_say_where_each_stream_does_what(rows: list[tuple[int, bool, bool]
             first_ephemeral=next((at for at, _, ephemeral in mine if ephemeral), None),
             first_lasting=next((at for at, _, ephemeral in mine if not ephemeral), None),
         )
+
+
+def test_a_finished_stream_makes_room_for_another_and_an_open_one_does_not() -> None:
+    streams = SessionStreams(DRAFT_LE, 2)
+    for number in (1, 2):
+        streams.notify(number, "")
+    streams.apply(1, StreamEvent.EOS)
+    with pytest.raises(RemoteProtocolError, match="stream 3 would be one more than the 2"):
+        streams.notify(3, "")
+    streams.finish(1)
+    streams.finish(2)
+    streams.notify(3, "")
+    assert {stream.stream_id for stream in streams} == {2, 3}
+    assert streams.get(1).state is StreamState.START
+
+
+def test_a_finished_stream_that_is_opened_again_stays() -> None:
+    streams = SessionStreams(DRAFT_LE, 2)
+    for number in (1, 2):
+        streams.notify(number, "")
+        streams.apply(number, StreamEvent.EOS)
+        streams.finish(number)
+    streams.notify(1, "")
+    streams.apply(2, StreamEvent.NACK)
+    with pytest.raises(RemoteProtocolError, match="end streams that are complete"):
+        streams.notify(3, "")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.worker.bench import COOKIE, Bench, names
-from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, REVISIONS, V3, Error, Hello, Ok, Revision, reasons
+from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, REVISIONS, V3, Ack, Error, Hello, Ok, Revision, reasons
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.pressure.flow import LARGEST_WINDOW
@@ -378,3 +378,40 @@ def test_an_instance_is_given_back_though_its_session_was_gone_before_the_regist
     bench.do(e.Assigned(0, "shop-1", 0, "here:1"))
     bench.do(e.Tick(2.0))
     assert bench.unassigned == ["shop-1"]
+
+
+def test_an_instance_with_very_many_streams_can_connect(bench: Bench) -> None:
+    known = 300_000
+    bench.rewind({StreamKey("shop-1", number): 40 + number for number in range(known)})
+    connector = bench.connect(DRAFT_BE)
+    # The connector's session refuses a frame that is longer than the limit.
+    connector.hello()
+
+    (ok,) = connector.said(Ok)
+    found = {stream.stream_id: stream.ref for stream in ok.streams}
+    assert 50_000 < len(found) < known
+    assert sum(ack.credits for ack in connector.said(Ack)) == 0
+    for ack in connector.said(Ack):
+        found |= dict(ack.refs)
+    complete = found == {number: 40 + number for number in range(known)}
+    assert complete
+    connector.open(known)
+    connector.messages(known, [1, 2])
+    assert bench.run_batch() == {StreamKey("shop-1", known): [1, 2]}
+
+
+@pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
+def test_a_session_may_send_any_number_of_streams_one_after_the_other(revision: Revision) -> None:
+    bench = Bench()
+    connector = bench.join(revision)
+    bench.state.connections.by_number[connector.number].protocol.streams._max_streams = 3
+    connector.session.streams._max_streams = 3
+    for number in range(1, 20):
+        connector.open(number)
+        connector.messages(number, [1, 2])
+        connector.end(number, 2)
+        bench.run_batch()
+        connector.session.streams.finish(number)
+
+    assert connector.said(Error) == []
+    assert len(bench.state.connections.by_number[connector.number].protocol.streams) <= 3

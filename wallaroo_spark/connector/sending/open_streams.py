@@ -148,6 +148,8 @@ class OpenStreams:
         stream = self.streams.get(stream_id)
         if stream is not None and stream.opened:
             stream.messages.acknowledge(ref)
+            if stream.messages.settled:
+                connection.session.streams.finish(stream_id)
 
     def _rewind(self, connection: WorkerConnection, nack: Nack) -> None:
         # A NACK has no value for "no reference": it carries 0, and sending message 0 twice does no harm.

@@ -54,6 +54,7 @@ class SessionStreams:
         self._revision = revision
         self._max_streams = max_streams
         self._streams: dict[int, SessionStream] = {}
+        self._finished: dict[int, None] = {}
 
     def __iter__(self) -> Iterator[SessionStream]:
         return iter(self._streams.values())
@@ -68,14 +69,16 @@ class SessionStreams:
     def notify(self, stream_id: int, name: str) -> SessionStream:
         """Apply a NOTIFY and return the stream."""
         stream = self.get(stream_id)
-        if stream_id not in self._streams and len(self._streams) >= self._max_streams:
+        if stream_id not in self._streams and len(self._streams) >= self._max_streams and not self._forget_one():
             raise broken(
                 Fault.TOO_MANY_STREAMS,
-                f"stream {stream_id} would be one more than the {self._max_streams} a session has",
+                f"stream {stream_id} would be one more than the {self._max_streams} that a session may have open; end "
+                "streams that are complete, or use several connector instances",
             )
         if self._revision.streams[stream.state].get(StreamEvent.NOTIFY) is None:
             raise broken(Fault.STREAM_ALREADY_OPEN, f"NOTIFY of stream {stream_id}, which is {stream.state}")
         self._streams[stream_id] = stream
+        self._finished.pop(stream_id, None)
         if stream.state is StreamState.RESET:
             stream.resets -= 1
             if stream.resets:
@@ -84,6 +87,21 @@ class SessionStreams:
             stream.name, stream.ephemeral = name, None
         stream.state = self._revision.streams[stream.state][StreamEvent.NOTIFY]
         return stream
+
+    def finish(self, stream_id: int) -> None:
+        """A stream's end is acknowledged. If it is closed, it may be forgotten when there is no room for another."""
+        if self.get(stream_id).state is StreamState.CLOSED:
+            self._finished[stream_id] = None
+
+    def _forget_one(self) -> bool:
+        """Forget the finished stream that has been so for the longest, unless it was opened again."""
+        while self._finished:
+            stream_id = next(iter(self._finished))
+            del self._finished[stream_id]
+            if self._streams[stream_id].state is StreamState.CLOSED:
+                del self._streams[stream_id]
+                return True
+        return False
 
     def apply(self, stream_id: int, event: StreamEvent) -> SessionStream:
         """Apply any other event and return the stream."""

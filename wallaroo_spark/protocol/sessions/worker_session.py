@@ -100,6 +100,24 @@ class Admission:
     """The protocol violation behind the accepted messages; None when there is none."""
 
 
+_OK_BYTES = 1 << 20
+"""The longest list of references in OK, a quarter of the frame that every connector accepts. A choice."""
+_REFERENCE_BYTES = 18
+"""The bytes of a reference in OK without its name, in the revision in which it is longest."""
+_ACK_REFERENCES = _OK_BYTES // 16
+"""References in an ACK that follows OK; one takes 16 bytes."""
+
+
+def _fitting(streams: Sequence[StreamReference]) -> int:
+    """How many of the references OK lists, from the first on."""
+    size = 0
+    for number, stream in enumerate(streams):
+        size += _REFERENCE_BYTES + len(stream.name.encode())
+        if size > _OK_BYTES:
+            return number
+    return len(streams)
+
+
 class WorkerSession(Session):
     """The worker's side of a session. ``version`` and ``cookie`` must equal those in HELLO; ``find`` finds frames."""
 
@@ -239,8 +257,16 @@ class WorkerSession(Session):
         return self.admit(spans(rows), len(rows))
 
     def ok(self, credits: int, streams: Iterable[StreamReference] = ()) -> bytes:
-        """Send OK with the first credits and, in the drafts, committed references."""
-        data = self._send(Ok(credits, tuple(streams)))
+        """Send OK with the first credits and, in the drafts, committed references.
+
+        References that would make OK longer than any connector need accept follow in ACKs without credits.
+        """
+        streams = list(streams)
+        listed = _fitting(streams)
+        data = self._send(Ok(credits, tuple(streams[:listed])))
+        for begin in range(listed, len(streams), _ACK_REFERENCES):
+            part = streams[begin : begin + _ACK_REFERENCES]
+            data += self._send(Ack(0, tuple((stream.stream_id, stream.ref) for stream in part)))
         self.credits.grant(credits)
         return data
 

@@ -373,6 +373,7 @@ class Connections:
             return
         if owner is not None:
             owner.streams.discard(stream.key)
+            owner.protocol.streams.finish(stream.key.stream_id)
         self.buffer.forget(stream)
         self.turnover += 1
         self.release(stream.key.stream_id if not stream.key.scope else None)
