@@ -16,9 +16,10 @@ from typing import Any, cast
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from wallaroo_spark.options import Options
-from wallaroo_spark.references import References
+from wallaroo_spark.references import Reference, References
 from wallaroo_spark.registry import QUERY_STARTS
 from wallaroo_spark.sidecar.plan_place import place_record
+from wallaroo_spark.source.planner import Limits, Plan
 from wallaroo_spark.source.reader import WallarooStreamReader
 
 STREAMS_AN_INSTANCE = 100
@@ -29,19 +30,14 @@ class OneWorker:
 
     def __init__(self, record: str) -> None:
         self.checkpoint, self.query, self.stamp = record, QUERY_STARTS, 0
-        self.answer: dict[str, Any] = {"connectors": []}
-        self.ends: dict[str, dict[str, int]] = {}
+        self.ends: dict[str, dict[str, Reference]] = {}
 
     def wait_for_first_look(self, seconds: float) -> None:
         """Its look is taken."""
 
-    def slots(self) -> dict[int, OneWorker]:
-        """Itself."""
-        return {0: self}
-
-    def plan(self, start: References, rows: int | None = None, size: int | None = None) -> dict[str, Any]:
+    def plan(self, start: References, limits: Limits) -> Plan:
         """The ends of the active streams."""
-        return {"ends": self.ends, "rows": sum(map(len, self.ends.values())), "bytes": 0, "epoch": 1}
+        return Plan(self.ends, sum(map(len, self.ends.values())), 0, {})
 
     def move(self, known: int, active: int, batch: int) -> None:
         """Rows have come, in ``active`` of the known streams, others each time."""
