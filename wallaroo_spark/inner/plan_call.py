@@ -29,7 +29,9 @@ class StreamOffer(NamedTuple):
     end: Reference
     """The reference of the last row."""
     rows: int
+    """Number of the rows."""
     bytes: int
+    """Their bytes, as the worker counts them in its buffer."""
 
 
 @dataclass(frozen=True, slots=True)

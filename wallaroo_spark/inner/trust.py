@@ -39,8 +39,11 @@ class FleetKeys:
     """PEM texts: the fleet's ``authority``, and a ``certificate`` signed by it, with its ``key``."""
 
     authority: bytes
+    """The certificate of the fleet's own authority; both ends of a call verify the other's certificate with it."""
     certificate: bytes
+    """The certificate that workers and callers show."""
     key: bytes = field(repr=False)
+    """The private key of ``certificate``, unencrypted."""
 
 
 def status_token(token: str) -> str:

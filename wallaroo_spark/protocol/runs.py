@@ -159,9 +159,14 @@ class PlainHead(NamedTuple):
     """
 
     pack: Callable[..., bytes]
+    """Returns the frame's length field, the prefix, the id and the remaining fixed fields as bytes."""
     prefix: bytes
+    """The bytes between length field and id: the frame's type, its flags where the revision has them, its stream id."""
     body: int
+    """Length in bytes of the frame's fixed fields, without the length field and the payload."""
     rest: tuple[int, ...]
+    """The fields behind the id: zeros for the event time and the key's length where the revision always has these
+    fields, else empty."""
 
 
 def plain_head(revision: Revision, stream_id: int, flags: int = 0) -> PlainHead:

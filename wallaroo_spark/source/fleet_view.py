@@ -40,18 +40,20 @@ class SlotView:
     """One worker as last seen."""
 
     lease: Lease
+    """The lease by which the worker holds its slot; it has the address of the inner port."""
     client: WorkerClient
+    """The client of the worker's inner port."""
     answer: dict[str, Any] = field(default_factory=dict)
-    """The last answer to ``available``, with its time as ``at``; empty while the worker does not answer."""
+    """The worker's last answer to ``available``, with its time as ``at``; empty while the worker does not answer."""
     version: int = -1
-    """The version of the worker's buffer that was seen last, in an answer to ``available`` or to ``plan``."""
+    """The last version of the worker's buffer that an answer to ``available`` or to ``plan`` named."""
     planned: threading.Event = field(default_factory=threading.Event)
-    """Set when the worker was asked for a plan, which makes the next change of its buffer news."""
+    """Set once the worker was asked for a plan; its buffer's next change is then reported."""
     closed: bool = False
-    """Another worker has the slot."""
+    """Whether a newer lease has replaced this one, or the fleet's view ended; the asking thread then ends."""
 
     def close(self) -> None:
-        """Another worker has the slot, or nobody looks any more."""
+        """Stop to ask this worker: a newer lease has replaced this one, or the fleet's view ends."""
         self.closed = True
         self.planned.set()
 

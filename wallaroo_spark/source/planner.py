@@ -28,8 +28,11 @@ class Limits:
     """The most that one batch may have, and the rows that it waits for. None means no such limit."""
 
     max_rows: int | None = None
+    """Most rows of one batch."""
     max_bytes: int | None = None
+    """Most bytes of one batch, as the workers count them in their buffers."""
     min_rows: int | None = None
+    """Rows that must be available before a batch starts."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +40,13 @@ class Plan:
     """Where a batch would end, what it would read, and which slot has which stream."""
 
     ends: dict[str, dict[str, Reference]]
-    """The end of each stream in which there is something to read, nested."""
+    """The reference of each stream's last message in the batch, by scope and then by stream id as decimal text."""
     rows: int
+    """Rows that the batch would read."""
     bytes: int
+    """Bytes that the batch would read, as the workers count them in their buffers."""
     holders: dict[StreamKey, int]
-    """The slot that has each of these streams."""
+    """The slot whose worker has the stream's rows, by stream."""
     complete: bool = True
     """Whether the plan has every stream in which a worker has something to read."""
 

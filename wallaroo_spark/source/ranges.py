@@ -37,16 +37,27 @@ class RangePartition(InputPartition):
     """The ranges that one task reads, and all it needs for that; shipped to an executor."""
 
     slot: int
+    """The slot whose worker is asked first."""
     ranges: list[PlannedRange]
+    """The ranges to read, one for each stream."""
     addresses: dict[int, str]
+    """Addresses of the workers' inner ports by slot, as the driver knew them when it planned the task."""
     receiver: str
+    """The receiver's name."""
     registry: str = field(repr=False)
+    """URL of the registry's Redis, with the secrets resolved; the task asks it when an address no longer holds."""
     token: str = field(repr=False)
+    """The fleet's token, with which the task proves itself to the workers."""
     replay_timeout: float = 120.0
+    """Longest wait for messages that connectors send again, in seconds."""
     fail_on_data_loss: bool = True
+    """Whether the task fails when a range stays incomplete; otherwise it logs the missing messages and goes on."""
     include_boundaries: bool = False
+    """Whether BOUNDARY messages are rows."""
     trust: Trust | None = None
+    """How the task verifies the workers over TLS; None when they speak plain text."""
     query: str = ""
+    """Id of the query whose batch this is; empty while the driver does not know it."""
 
     def __post_init__(self) -> None:
         super().__init__(self.slot)
