@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.protocol.strategies import run_of
-from wallaroo_spark.columnar import ROW_DDL, ROW_SCHEMA, STORED_SCHEMA, RowsOf, decode_run, to_rows
+from wallaroo_spark.columnar import ROW_DDL, ROW_SCHEMA, STORED_SCHEMA, CommonColumns, RowsOf, decode_run, to_rows
 from wallaroo_spark.protocol import DRAFT_BE, Flags, Message
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def stored(given: list[Message]) -> pa.RecordBatch:
 
 def rows(given: list[Message], *, include_boundaries: bool, stream_id: int = 1) -> pa.RecordBatch:
     of = RowsOf("shop-1", "orders", stream_id, 1_700_000_000_000_001, len(given))
-    return to_rows(stored(given), [of], include_boundaries=include_boundaries)
+    return to_rows(stored(given), CommonColumns.of([of]), include_boundaries=include_boundaries)
 
 
 @pytest.mark.spark
@@ -70,7 +70,7 @@ def test_a_stream_id_above_the_bigint_keeps_its_bits() -> None:
 
 def test_rows_of_several_streams_carry_each_its_own() -> None:
     of = [RowsOf("shop-1", "a", 1, 10, 2), RowsOf("shop-2", "b", 2, 20, 1)]
-    batch = to_rows(stored(GIVEN), of, include_boundaries=False)
+    batch = to_rows(stored(GIVEN), CommonColumns.of(of), include_boundaries=False)
     batch.validate(full=True)
     assert batch["message_id"].to_pylist() == [1, 3]
     assert batch["instance"].to_pylist() == ["shop-1", "shop-2"]

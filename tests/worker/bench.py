@@ -24,8 +24,8 @@ from wallaroo_spark.protocol import (
     frame_name,
 )
 from wallaroo_spark.references import PlannedRange, Reference, StreamKey
-from wallaroo_spark.worker.buffer.buffer import FoundRange
 from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.buffer.found import FoundRange
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.state import WorkerState
 

@@ -33,7 +33,7 @@ def ledger(
     message_ids: str = "increasing", committed: Reference | None = None, key: StreamKey = KEY, position: int = 0
 ) -> HeldStream:
     """A stream that has been notified."""
-    made = HeldStream(key, ORIGIN, message_ids, committed, position)
+    made = HeldStream(key, Lots(), ORIGIN, message_ids, committed, position)
     made.open("orders", committed if isinstance(committed, int) else 0)
     return made
 
@@ -43,7 +43,7 @@ def put(
 ) -> int:
     """Append messages; how many of them were new."""
     part = rows(ids, unstable, size, ephemeral)
-    segment = into.append(part, Lots().hold(part.lot), 0, "shop-1")
+    segment = into.append(part, into.lots.hold(part.lot), 0, "shop-1")
     into.validate()
     return 0 if segment is None else len(segment.ids)
 

@@ -5,15 +5,17 @@ Source: ``docs/architecture.md#rows``; ``docs/protocol.md#frame-bodies``; ``docs
 
 from wallaroo_spark.columnar.decode import ROW_OVERHEAD, Decoded, decode_run, decode_runs
 from wallaroo_spark.columnar.find import find_messages
-from wallaroo_spark.columnar.group import Lot, RunRows, StreamRows, by_stream
-from wallaroo_spark.columnar.schema import ROW_DDL, ROW_SCHEMA, STORED_SCHEMA, RowsOf, to_rows
+from wallaroo_spark.columnar.group import Grouped, Lot, RunRows, StreamRows, by_stream
+from wallaroo_spark.columnar.schema import ROW_DDL, ROW_SCHEMA, STORED_SCHEMA, CommonColumns, RowsOf, to_rows
 
 __all__ = [
     "ROW_DDL",
     "ROW_OVERHEAD",
     "ROW_SCHEMA",
     "STORED_SCHEMA",
+    "CommonColumns",
     "Decoded",
+    "Grouped",
     "Lot",
     "RowsOf",
     "RunRows",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -85,18 +86,67 @@ class StreamRows:
         return self.lot.sizes[self.low : self.high]
 
 
-@dataclass(slots=True, eq=False)
-class RunRows:
-    """One run, split by stream, with the streams in order of first appearance."""
+@dataclass(frozen=True, eq=False)
+class Grouped:
+    """The parts of all runs of a lot as columns, run by run; a part has the rows of one stream in one run."""
 
-    count: int
-    """Number of messages of the run."""
-    spans: list[StreamSpan]
-    """The streams' spans, the argument of :meth:`~wallaroo_spark.protocol.WorkerSession.admit`."""
-    parts: list[StreamRows]
-    """The streams' rows."""
-    _places: _Places
-    """Indexes in the run of the rows of the parts."""
+    lot: Lot
+    stream_ids: NDArray[np.uint64]
+    """The stream of each part."""
+    lows: NDArray[np.int64]
+    """Its first row in the lot."""
+    highs: NDArray[np.int64]
+    """The row behind its last one."""
+    sizes: NDArray[np.int64]
+    """The memory that its rows cost, in bytes."""
+    rising: NDArray[np.bool_]
+    """Whether each of its message ids is above the one before it."""
+    firsts: NDArray[np.int64]
+    """The index among all messages of its first one."""
+
+
+class RunRows:
+    """One run by stream, in order of first appearance: the parts from ``begin`` to ``end`` of ``grouped``, as columns.
+
+    ``count`` is the number of messages. Objects are made of the parts where they are asked for. ``grouped`` is None
+    where no run has messages.
+    """
+
+    def __init__(self, count: int, grouped: Grouped | None, begin: int, end: int, places: _Places) -> None:
+        self.count = count
+        self.begin = begin
+        self.end = end
+        self.grouped = grouped
+        self._places = places
+
+    @property
+    def stream_ids(self) -> list[int]:
+        """The stream of each part."""
+        columns = self.grouped
+        return columns.stream_ids[self.begin : self.end].tolist() if columns is not None else []
+
+    @cached_property
+    def parts(self) -> list[StreamRows]:
+        """The rows of each stream."""
+        columns, mine = self.grouped, slice(self.begin, self.end)
+        if columns is None:
+            return []
+        rows = (columns.stream_ids, columns.lows, columns.highs, columns.sizes, columns.rising)
+        return [StreamRows(columns.lot, *row) for row in zip(*(column[mine].tolist() for column in rows), strict=True)]
+
+    @cached_property
+    def spans(self) -> list[StreamSpan]:
+        """The argument of :meth:`~wallaroo_spark.protocol.WorkerSession.admit`."""
+        columns, base = self.grouped, self._places.base
+        if columns is None:
+            return []
+        if not columns.lot.plain:
+            return [_span(part, self._places.of(part)) for part in self.parts]
+        starts = columns.firsts[self.begin : self.end].tolist()
+        return [
+            StreamSpan(part.stream_id, at - base, first_lasting=at - base)
+            for part, at in zip(self.parts, starts, strict=True)
+        ]
 
     def until(self, end: int) -> list[StreamRows]:
         """The parts without the messages from index ``end`` of the run on."""
@@ -127,7 +177,7 @@ class _Places(NamedTuple):
 def by_stream(decoded: Decoded) -> list[RunRows]:
     """Split each run by stream."""
     if not decoded.count:
-        return [RunRows(0, [], [], _Places(None, 0)) for _ in decoded.edges[1:]]
+        return [RunRows(0, None, 0, 0, _Places(None, 0)) for _ in decoded.edges[1:]]
     numbers = _numbers(decoded)
     order = None
     if numbers is None:
@@ -170,26 +220,19 @@ def _runs(decoded: Decoded, order: NDArray[np.intp] | None, lows: NDArray[np.int
     run_of = np.searchsorted(decoded.edges, firsts, side="right") - 1
     rising = lot.message_ids[1:] > lot.message_ids[:-1]
     rising[lows[1:] - 1] = True
-    all_rise = [True] * len(lows) if rising.all() else np.logical_and.reduceat(np.append(rising, True), lows).tolist()
-    columns = (
-        decoded.stream_ids[firsts].tolist(),
-        lows.tolist(),
-        highs.tolist(),
-        np.add.reduceat(lot.sizes, lows).tolist(),
-        all_rise,
+    grouped = Grouped(
+        lot,
+        decoded.stream_ids[firsts],
+        lows,
+        highs,
+        np.add.reduceat(lot.sizes, lows),
+        np.ones(len(lows), np.bool_) if rising.all() else np.logical_and.reduceat(np.append(rising, True), lows),
+        firsts,
     )
-    parts = [StreamRows(lot, *row) for row in zip(*columns, strict=True)]
     ends = np.searchsorted(run_of, np.arange(len(decoded.edges) - 1), side="right").tolist()
     begin, edges = 0, decoded.edges.tolist()
-    first_rows = firsts.tolist()
     for run, end in enumerate(ends):
-        mine, places = parts[begin:end], _Places(order, edges[run])
-        if lot.plain:
-            starts = [row - places.base for row in first_rows[begin:end]]
-            spans = [StreamSpan(part.stream_id, at, first_lasting=at) for part, at in zip(mine, starts, strict=True)]
-        else:
-            spans = [_span(part, places.of(part)) for part in mine]
-        yield RunRows(edges[run + 1] - places.base, spans, mine, places)
+        yield RunRows(edges[run + 1] - edges[run], grouped, begin, end, _Places(order, edges[run]))
         begin = end
 
 

@@ -6,6 +6,7 @@ Source: ``docs/architecture.md#rows``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -56,19 +57,47 @@ class RowsOf(NamedTuple):
     """Number of rows."""
 
 
-def to_rows(stored: pa.RecordBatch, of: Sequence[RowsOf], *, include_boundaries: bool) -> pa.RecordBatch:
-    """Rows of :data:`ROW_SCHEMA` from stored messages, in the same order. ``of`` is the metadata of all of them.
+@dataclass(frozen=True, eq=False)
+class CommonColumns:
+    """Metadata of rows as columns: entry n is what the next ``rows[n]`` rows share."""
+
+    streams: Sequence[tuple[str, int]]
+    """The name and the id (the u64 of the wire) of each stream."""
+    receipts: Sequence[tuple[str, int]]
+    """Instances, each with a time of receipt in µs since 1970 UTC."""
+    stream: NDArray[np.int32]
+    """Indexes in ``streams``."""
+    receipt: NDArray[np.int32]
+    """Indexes in ``receipts``."""
+    rows: NDArray[np.int32]
+    """How many rows each entry is for."""
+
+    @classmethod
+    def of(cls, entries: Sequence[RowsOf]) -> CommonColumns:
+        """The same from one object for each entry."""
+        numbers = np.arange(len(entries), dtype=np.int32)
+        streams = [(entry.stream, entry.stream_id) for entry in entries]
+        receipts = [(entry.instance, entry.received_at) for entry in entries]
+        return cls(streams, receipts, numbers, numbers, np.array([entry.rows for entry in entries], np.int32))
+
+    def columns(self) -> dict[str, pa.Array]:
+        """The columns of all rows, by name."""
+        stream_ids = np.array([number for _, number in self.streams], dtype=np.uint64).view(np.int64)
+        stream, receipt = np.repeat(self.stream, self.rows), np.repeat(self.receipt, self.rows)
+        return {
+            "instance": _picked(pa.array([name for name, _ in self.receipts], pa.string()), receipt),
+            "stream": _picked(pa.array([name for name, _ in self.streams], pa.string()), stream),
+            "stream_id": _picked(pa.array(stream_ids), stream),
+            "received_at": _picked(pa.array([moment for _, moment in self.receipts], _TIME), receipt),
+        }
+
+
+def to_rows(stored: pa.RecordBatch, common: CommonColumns, *, include_boundaries: bool) -> pa.RecordBatch:
+    """Rows of :data:`ROW_SCHEMA` from stored messages, in their order; ``common`` has the metadata of all of them.
 
     BOUNDARY messages are left out unless ``include_boundaries``. Columns that need no change are not copied.
     """
-    stream_ids = np.array([one.stream_id for one in of], dtype=np.uint64).view(np.int64)
-    counts = np.array([one.rows for one in of])
-    columns = {name: stored[name] for name in STORED_SCHEMA.names} | {
-        "instance": _repeated(pa.array([one.instance for one in of], pa.string()), counts),
-        "stream": _repeated(pa.array([one.stream for one in of], pa.string()), counts),
-        "stream_id": _repeated(pa.array(stream_ids), counts),
-        "received_at": _repeated(pa.array([one.received_at for one in of], _TIME), counts),
-    }
+    columns = {name: stored[name] for name in STORED_SCHEMA.names} | common.columns()
     rows = pa.RecordBatch.from_arrays([columns[name] for name in ROW_SCHEMA.names], schema=ROW_SCHEMA)
     if not include_boundaries:
         boundaries = stored["flags"].to_numpy() & np.int16(Flags.BOUNDARY) != 0
@@ -77,8 +106,8 @@ def to_rows(stored: pa.RecordBatch, of: Sequence[RowsOf], *, include_boundaries:
     return rows
 
 
-def _repeated(values: pa.Array, counts: NDArray[np.int64]) -> pa.Array:
-    """Repeat each value for as many rows as its metadata has."""
+def _picked(values: pa.Array, numbers: NDArray[np.int32]) -> pa.Array:
+    """The value of each number."""
     if len(values) == 1 or len(values.unique()) == 1:
-        return pa.repeat(values[0], int(counts.sum()))
-    return values.take(pa.array(np.repeat(np.arange(len(values)), counts)))
+        return pa.repeat(values[0], len(numbers))
+    return values.take(pa.array(numbers))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from wallaroo_spark.columnar import ROW_SCHEMA, RowsOf, decode_run, to_rows
+from wallaroo_spark.columnar import ROW_SCHEMA, CommonColumns, RowsOf, decode_run, to_rows
 from wallaroo_spark.connector import stream_id_of
 from wallaroo_spark.connector.record import event_time_of
 from wallaroo_spark.errors import ConfigurationError
@@ -90,4 +90,4 @@ def _decoded(frames: bytes, of: RowsOf) -> Iterator[pa.RecordBatch]:
         decoded = decode_run(run, event_time_unit="ns")
         if decoded.error is not None:
             raise decoded.error
-        yield to_rows(decoded.columns(), [of._replace(rows=decoded.count)], include_boundaries=True)
+        yield to_rows(decoded.columns(), CommonColumns.of([of._replace(rows=decoded.count)]), include_boundaries=True)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.references import PlannedRange
-from wallaroo_spark.worker.buffer.buffer import Buffer, FoundRange
+from wallaroo_spark.worker.buffer.buffer import Buffer
+from wallaroo_spark.worker.buffer.found import FoundRanges
 
 LINGER_SECONDS = 2.0
 """A range counts as waited for until this many seconds after the last look for it.
@@ -66,8 +67,8 @@ class Reads:
         self._told_at = time.monotonic()
         return self._buffer.version
 
-    async def find(self, ranges: Mapping[int, PlannedRange], seconds: float) -> dict[int, FoundRange]:
-        """Return the held ranges; waits until at least one is held, or ``seconds`` have passed.
+    async def find(self, ranges: Mapping[int, PlannedRange], seconds: float) -> FoundRanges:
+        """The ranges that are held; waits until at least one is, or the time is over.
 
         Looking without waiting counts as waiting, too, because a full worker must make room for the range.
 
@@ -76,7 +77,7 @@ class Reads:
         until = time.monotonic() + seconds
         if self._closed:
             raise TransportError("the worker is about to leave; ask the one that follows it")
-        found = self._find(ranges)
+        found = self._buffer.find_all(ranges)
         if found:
             return found
         waited = list(ranges.values())
@@ -85,17 +86,13 @@ class Reads:
             while not found and not self._closed and (left := until - time.monotonic()) > 0:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), left)
-                found = self._find(ranges)
+                found = self._buffer.find_all(ranges)
             return found
         finally:
             here = [ranges[index] for index in found]
             self._wait_for(here, -1)
-            missing = [ranges[index] for index in ranges.keys() - found.keys()]
+            missing = [ranges[index] for index in ranges.keys() - found.streams.keys()]
             self._later(LINGER_SECONDS, self._wait_for, missing, -1)
-
-    def _find(self, ranges: Mapping[int, PlannedRange]) -> dict[int, FoundRange]:
-        answers = ((index, self._buffer.find(planned)) for index, planned in ranges.items())
-        return {index: found for index, found in answers if found is not None}
 
     def _wait_for(self, ranges: list[PlannedRange], change: int) -> None:
         before = set(self._waited)

@@ -23,9 +23,9 @@ from wallaroo_spark.inner.rows import unpack
 from wallaroo_spark.protocol import WorkerSession
 from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.registry import Lease
-from wallaroo_spark.worker.buffer.buffer import FoundRange
 from wallaroo_spark.worker.buffer.delivery import gather
 from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.buffer.found import FoundRanges
 from wallaroo_spark.worker.buffer.offers import offer
 from wallaroo_spark.worker.buffer.segments import LOT_OVERHEAD, SEGMENT_OVERHEAD
 from wallaroo_spark.worker.machine import events as e
@@ -525,10 +525,9 @@ class Worker(InnerPort):
         self.sim.after(max(0.0, seconds), self, lambda: self._settle(waiting))
         return answer
 
-    def _look(self, ranges: dict[int, PlannedRange]) -> dict[int, FoundRange]:
+    def _look(self, ranges: dict[int, PlannedRange]) -> FoundRanges:
         assert self.state is not None
-        answers = ((index, self.state.buffer.find(planned)) for index, planned in ranges.items())
-        return {index: found for index, found in answers if found is not None}
+        return self.state.buffer.find_all(ranges)
 
     def _wake(self) -> None:
         for waiting in list(self._reads):

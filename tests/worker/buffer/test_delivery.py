@@ -11,8 +11,9 @@ from wallaroo_spark.columnar import ROW_SCHEMA
 from wallaroo_spark.inner.rows import Mark, unpack
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.worker.buffer import delivery
-from wallaroo_spark.worker.buffer.buffer import Buffer, FoundRange
+from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.delivery import gather
+from wallaroo_spark.worker.buffer.found import FoundRange, FoundRanges
 
 
 def found(buffer: Buffer, *ends: tuple[StreamKey, int]) -> dict[int, FoundRange]:
@@ -23,7 +24,7 @@ def found(buffer: Buffer, *ends: tuple[StreamKey, int]) -> dict[int, FoundRange]
 def delivered(ranges: dict[int, FoundRange]) -> list[tuple[list[tuple[str, int]], list[Mark]]]:
     """Each batch as (stream, id) of its rows, and its marks."""
     batches = []
-    for stored, text in gather(ranges):
+    for stored, text in gather(FoundRanges.of(ranges)):
         rows, marks = unpack(stored, text, boundaries=True)
         rows.validate(full=True)
         assert rows.schema == ROW_SCHEMA
@@ -68,7 +69,7 @@ def test_a_large_range_leaves_in_several_batches_that_say_how_far_they_lead(
 
 def test_a_lot_that_leaves_by_itself_is_not_copied(buffer: Buffer) -> None:
     take_in(buffer, *((1, number) for number in range(1, 50)))
-    ((stored, _),) = gather(found(buffer, (A, 49)))
+    ((stored, _),) = gather(FoundRanges.of(found(buffer, (A, 49))))
     (segment,) = buffer.streams[A].segments
     assert address(stored) == address(segment.held.lot.stored)
 

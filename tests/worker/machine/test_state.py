@@ -24,6 +24,7 @@ from wallaroo_spark.protocol import (
     Revision,
 )
 from wallaroo_spark.references import StreamKey
+from wallaroo_spark.worker.buffer.segments import LOT_OVERHEAD, SEGMENT_OVERHEAD
 from wallaroo_spark.worker.machine import events as e
 
 revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
@@ -47,7 +48,7 @@ class TestMessages:
         assert found.name == "orders"
         ((part, reference),) = found.slices
         assert reference == 3
-        assert (part.instance, part.received_at) == ("shop-1", NOON)
+        assert part.receipt == ("shop-1", NOON)
         assert part.stored["value"].to_pylist() == [b"x" * 10] * 3
         assert bench.counts["messages"] == 3
 
@@ -411,7 +412,11 @@ class TestStatus:
             "sessions": 1,
             "streams": 1,
         }
-        assert (status["buffered_bytes"], status["budget_bytes"], status["pressure"]) == (4490, 256 << 20, "none")
+        assert (status["buffered_bytes"], status["budget_bytes"], status["pressure"]) == (
+            LOT_OVERHEAD + SEGMENT_OVERHEAD + 74,
+            256 << 20,
+            "none",
+        )
 
     def test_ten_thousand_streams_are_no_more_work_to_report_than_one(
         self, make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch

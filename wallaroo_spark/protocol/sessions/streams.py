@@ -5,7 +5,7 @@ Source: ``docs/protocol.md#stream-states``; ``docs/protocol.md#rewinding``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,6 +55,11 @@ class SessionStreams:
         self._max_streams = max_streams
         self._streams: dict[int, SessionStream] = {}
         self._finished: dict[int, None] = {}
+        self._sending = frozenset(
+            state
+            for state, events in revision.streams.items()
+            if StreamEvent.MESSAGE in events and state is not StreamState.RESET
+        )
 
     def __iter__(self) -> Iterator[SessionStream]:
         return iter(self._streams.values())
@@ -144,6 +149,23 @@ class SessionStreams:
             return Verdict(span, refused_at=min(found), fault=Fault.STREAM_NOT_OPEN, reason=reason, ephemeral=ephemeral)
         reason = f"stream {span.stream_id} mixes EPHEMERAL messages with others; send them on separate streams"
         return Verdict(span, refused_at=min(found), fault=Fault.MIXED_EPHEMERAL, reason=reason, ephemeral=ephemeral)
+
+    def admit_plain(self, stream_ids: Iterable[int]) -> bool:
+        """:meth:`admit` and :meth:`settle` for messages without flags, whose streams all may send them.
+
+        Where one may not, the answer is False and nothing is changed.
+        """
+        known, sending = self._streams, self._sending
+        new = []
+        for stream_id in stream_ids:
+            stream = known.get(stream_id)
+            if stream is None or stream.ephemeral or stream.state not in sending:
+                return False
+            if stream.ephemeral is None:
+                new.append(stream)
+        for stream in new:
+            stream.ephemeral = False
+        return True
 
     def settle(self, verdict: Verdict, end: int) -> None:
         """Apply a verdict to the stream's state, for the first ``end`` messages of the run."""

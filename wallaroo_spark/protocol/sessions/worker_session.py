@@ -251,6 +251,13 @@ class WorkerSession(Session):
             self.state = SessionState.ERROR
         return Admission(end, frozenset(v.span.stream_id for v in verdicts if v.ignored), error)
 
+    def admit_plain(self, stream_ids: Iterable[int]) -> bool:
+        """:meth:`admit` for a run of messages without flags; False, with nothing changed, where not all are accepted.
+
+        ``stream_ids`` has each stream once.
+        """
+        return not self._overdrawn and self.streams.admit_plain(stream_ids)
+
     def admit_messages(self, messages: Iterable[Message]) -> Admission:
         """:meth:`admit` for messages that were decoded one by one."""
         rows = [(m.stream_id, bool(m.flags & Flags.EOS), bool(m.flags & Flags.EPHEMERAL)) for m in messages]

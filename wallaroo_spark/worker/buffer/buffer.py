@@ -6,27 +6,19 @@ Source: ``docs/architecture.md#rules``, rules 4 and 6 and ``docs/architecture.md
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
-from wallaroo_spark.columnar import Lot, StreamRows
+import numpy as np
+from numpy.typing import NDArray
+
+from wallaroo_spark.columnar import Grouped, Lot, StreamRows
 from wallaroo_spark.protocol import Fault, broken
 from wallaroo_spark.references import PlannedRange, Reference, StreamKey
 from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.buffer.found import FoundRange, FoundRanges
 from wallaroo_spark.worker.buffer.held_stream import Extent, HeldStream
-from wallaroo_spark.worker.buffer.segments import HeldLot, Lots, LotSlice
-
-
-@dataclass(frozen=True, slots=True)
-class FoundRange:
-    """A planned range that is held completely."""
-
-    key: StreamKey
-    """Key of the stream."""
-    name: str
-    """Name of the stream."""
-    slices: tuple[tuple[LotSlice, Reference], ...]
-    """Slices of lots to deliver, each with the reference that is reached behind it."""
-
+from wallaroo_spark.worker.buffer.segments import HeldLot, Lots
 
 STREAM_OVERHEAD = 2048
 """Bytes counted for a stream beside its name and its rows: its held stream, and the entries of sessions.
@@ -54,6 +46,7 @@ class Buffer:
         self._names: dict[StreamKey, str] = {}
         self._lots = Lots()
         self._scopes: dict[str, set[StreamKey]] = {}
+        self._by_scope: dict[str, dict[int, HeldStream]] = {}
         self._origin = origin
         self._message_ids = message_ids
         self.rows = 0
@@ -80,8 +73,10 @@ class Buffer:
             raise broken(Fault.TOO_MANY_STREAMS, f"{reason}; end some, or raise it")
         if stream is None:
             # As many rows as ever came in is a position that no stream has passed.
-            stream = HeldStream(key, self._origin, self._message_ids, self.committed.get(key), self.rows)
+            committed = self.committed.get(key)
+            stream = HeldStream(key, self._lots, self._origin, self._message_ids, committed, self.rows)
             self.streams[key] = stream
+            self._by_scope.setdefault(key.scope, {})[key.stream_id] = stream
         stream.open(name, notified)
         self.overhead += more
         self._lots.settle()
@@ -105,6 +100,37 @@ class Buffer:
                     self.rows += stream.end - before
                     self._filled[stream.key] = stream
                     self.version += 1
+
+    def of_scope(self, scope: str) -> Mapping[int, HeldStream]:
+        """The streams of a scope, by their ids."""
+        return self._by_scope.get(scope, {})
+
+    def append_parts(
+        self,
+        held: HeldLot,
+        grouped: Grouped,
+        parts: NDArray[np.int64],
+        streams: list[HeldStream],
+        receipts: NDArray[np.int64],
+    ) -> int:
+        """Accept parts of a lot that their streams take: no message has flags, is a replay or breaks a rule.
+
+        ``parts`` are their indexes in ``grouped``, ``streams`` the stream of each, all of them different, and
+        ``receipts`` the indexes of who sent them, in the lot's ``receipts``. Returns the number of rows.
+        """
+        lows, highs, sizes = grouped.lows[parts], grouped.highs[parts], grouped.sizes[parts]
+        counts = highs - lows
+        firsts = np.array([stream.end for stream in streams], np.int64)
+        rows = self._lots.add(held, receipts, firsts, lows, highs, sizes).tolist()
+        last_ids = held.lot.message_ids[highs - 1].tolist()
+        self._filled.update([(stream.key, stream) for stream in streams if not stream.rows])
+        columns = zip(streams, rows, counts.tolist(), sizes.tolist(), last_ids, strict=True)
+        for stream, row, count, size, last_id in columns:
+            stream.taken(row, count, size, last_id)
+        total = int(counts.sum())
+        self.rows += total
+        self.version += 1
+        return total
 
     def settle(self, held: HeldLot) -> None:
         """All new rows of a lot were accepted."""
@@ -138,6 +164,10 @@ class Buffer:
         assert stream.empty, stream
         self.overhead -= _overhead(stream.name)
         del self.streams[stream.key]
+        mine = self._by_scope[stream.key.scope]
+        del mine[stream.key.stream_id]
+        if not mine:
+            del self._by_scope[stream.key.scope]
         if stream.key.scope and stream.key in self.committed:
             self._names[stream.key] = stream.name
 
@@ -153,7 +183,8 @@ class Buffer:
         """
         for stream in streams:
             stream.recover()
-        self._lots.recover(segment for stream in self.streams.values() for segment in stream.segments)
+        self._lots.recover(chain.from_iterable(stream.rows for stream in self.streams.values()))
+        self._filled = {key: stream for key, stream in self.streams.items() if not stream.empty}
         self.overhead = sum(_overhead(stream.name) for stream in self.streams.values())
         self.version += 1
 
@@ -166,7 +197,7 @@ class Buffer:
         """The instances that have sent held rows."""
         scopes = {key.scope for key in self.streams if key.scope}
         shared = (stream for key, stream in self.streams.items() if not key.scope)
-        return scopes | {segment.instance for stream in shared for segment in stream.segments}
+        return scopes | {instance for stream in shared for instance in stream.senders()}
 
     def resumable(self, scope: str) -> Iterator[tuple[StreamKey, int]]:
         """Iterate over the streams of a scope that have a committed reference."""
@@ -177,17 +208,50 @@ class Buffer:
 
     def commit(self, references: Mapping[StreamKey, Reference]) -> list[HeldStream]:
         """Spark has committed up to these references; returns the streams that moved."""
-        moved = []
+        moved, rising = [], []
         for key, reference in references.items():
             stream = self.streams.get(key)
             if stream is None:
                 self._set_committed(key, reference)
-                continue
-            if stream.commit(reference):
+            elif stream.rises_to(reference):
+                rising.append((stream, reference))
+            elif stream.commit(reference):
                 self._set_committed(key, reference)
                 moved.append(stream)
+        moved += self._commit_rising(rising)
         self._lots.settle()
         return moved
+
+    def _commit_rising(self, streams: list[tuple[HeldStream, Reference]]) -> Iterator[HeldStream]:
+        """:meth:`commit` for streams whose ids increase up to a reference: their segments in one pass."""
+        table = self._lots.table
+        counts = np.fromiter((len(stream.rows) for stream, _ in streams), np.int64, len(streams))
+        ends = np.cumsum(counts)
+        rows = np.fromiter(chain.from_iterable(stream.rows for stream, _ in streams), np.int64)
+        references = np.repeat(np.array([reference for _, reference in streams], np.uint64), counts)
+        whole = table.last_id[rows] <= references
+        cut = np.flatnonzero(~whole & (table.first_id[rows] <= references))
+        # A commit within a segment is rare: a plan ends there only under a limit.
+        alone = set(np.searchsorted(ends, cut, side="right").tolist())
+        for number in alone:
+            whole[ends[number] - counts[number] : ends[number]] = False
+        before = np.concatenate([[0], np.cumsum(whole)])
+        freed = np.concatenate([[0], np.cumsum(np.where(whole, table.size[rows], 0))])
+        begins = ends - counts
+        dropped, sizes = before[ends] - before[begins], freed[ends] - freed[begins]
+        following = begins + dropped
+        left = following < ends
+        starts = np.zeros(len(streams), np.int64)
+        starts[left] = table.first[rows[following[left]]]
+        columns = zip(streams, dropped.tolist(), sizes.tolist(), starts.tolist(), strict=True)
+        for number, ((stream, reference), count, size, start) in enumerate(columns):
+            if number in alone:
+                stream.commit(reference)
+            else:
+                stream.drop_first(reference, count, size, start)
+            self._set_committed(stream.key, reference)
+            yield stream
+        self._lots.remove(rows[whole])
 
     def rewind(self, references: Mapping[StreamKey, Reference]) -> list[StreamKey]:
         """The query goes on from exactly these references; returns the streams that must be sent again."""
@@ -281,6 +345,54 @@ class Buffer:
         begin, end = positions
         return FoundRange(planned.key, stream.name, tuple(stream.delivery(begin, end)))
 
+    def find_all(self, ranges: Mapping[int, PlannedRange]) -> FoundRanges:
+        """Those of many planned ranges that are held, all of each; by their indexes."""
+        found = FoundRanges()
+        alone: dict[int, FoundRange] = {}
+        indexes: list[int] = []
+        streams: list[HeldStream] = []
+        ends: list[Reference] = []
+        for index, planned in ranges.items():
+            stream = self.streams.get(planned.key)
+            if stream is not None and stream.has_whole(planned.start, planned.end):
+                indexes.append(index)
+                streams.append(stream)
+                ends.append(planned.end)
+            elif (one := self.find(planned)) is not None:
+                alone[index] = one
+        if indexes:
+            for index in self._find_whole(found, indexes, streams, ends):
+                one = self.find(ranges[index])
+                assert one is not None
+                alone[index] = one
+        found.add(alone)
+        return found
+
+    def _find_whole(
+        self, found: FoundRanges, indexes: list[int], streams: list[HeldStream], ends: list[Reference]
+    ) -> list[int]:
+        """Find ranges from the first held row on, in one pass; returns those that end within a segment."""
+        table = self._lots.table
+        counts = np.fromiter((len(stream.rows) for stream in streams), np.int64, len(streams))
+        rows = np.fromiter(chain.from_iterable(stream.rows for stream in streams), np.int64)
+        numbers = np.repeat(np.array(indexes, np.int64), counts)
+        references = np.repeat(np.array(ends, np.uint64), counts)
+        whole = table.last_id[rows] <= references
+        cut = set(numbers[~whole & (table.first_id[rows] <= references)].tolist())
+        if cut:
+            whole &= ~np.isin(numbers, np.array(list(cut), np.int64))
+        for index, stream in zip(indexes, streams, strict=True):
+            if index not in cut:
+                found.streams[index] = stream.name, stream.key.stream_id
+        mine = rows[whole]
+        columns: dict[str, NDArray[Any]] = {
+            name: getattr(table, name)[mine].astype(np.int64, copy=False)
+            for name in ("serial", "low", "high", "size", "receipt")
+        }
+        lots = [self._lots.of(serial) for serial in np.unique(columns["serial"]).tolist()]
+        found.add_rows(numbers[whole], lots, {**columns, "last_id": table.last_id[mine]})
+        return sorted(cut)
+
     def _lost(self, planned: PlannedRange) -> FoundRange | None:
         """An ephemeral range of this slot whose buffer is gone. It is delivered at most once, and cannot be resent."""
         if isinstance(planned.end, str) and self._origin.same_slot(planned.end):
@@ -294,10 +406,9 @@ class Buffer:
             assert stream.committed == self.committed.get(key), (stream, self.committed.get(key))
             stream.validate()
             assert stream.empty or self._filled.get(key) is stream, stream
-        held = {segment.held for stream in self.streams.values() for segment in stream.segments}
-        assert self.held == sum(lot.cost for lot in held), self.held
-        for lot in held:
-            lot.validate()
+            assert self._by_scope[key.scope][key.stream_id] is stream
+        assert sum(len(streams) for streams in self._by_scope.values()) == len(self.streams)
+        self._lots.validate(chain.from_iterable(stream.rows for stream in self.streams.values()))
         assert self.overhead == sum(_overhead(stream.name) for stream in self.streams.values()), self.overhead
         assert sum(len(keys) for keys in self._scopes.values()) == len(self.committed)
 

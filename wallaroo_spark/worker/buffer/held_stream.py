@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,13 +20,12 @@ from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Fault, Flags, broken
 from wallaroo_spark.references import Reference, StreamKey
 from wallaroo_spark.worker.buffer.ephemeral import Origin, Passage
-from wallaroo_spark.worker.buffer.replays import NotIncreasing, ReferenceRule, rule_for
-from wallaroo_spark.worker.buffer.segments import HeldLot, LotSlice, Segment
+from wallaroo_spark.worker.buffer.replays import IncreasingIds, NotIncreasing, ReferenceRule, rule_for
+from wallaroo_spark.worker.buffer.segments import SEGMENT_OVERHEAD, HeldLot, Lots, LotSlice, Segment
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """A part of a stream that a batch may take."""
+class Extent(NamedTuple):
+    """A part of a stream that a batch may take: its end (a reference), and how many rows and bytes it has."""
 
     end: Reference
     """Reference of its end."""
@@ -42,12 +41,20 @@ class HeldStream:
     While ``broken_off`` is set, new rows are refused: its held rows were dropped, and its sender will be asked to
     resend them.
 
-    ``position`` is the first position. Ids are opaque only where a stream belongs to its instance; those of v3 always
-    increase.
+    ``rows`` are its segments, oldest first: rows of the table of ``lots``. ``size`` is what its rows cost, in bytes.
+
+    ``position`` is where it starts to count. Ids are opaque only where a stream belongs to its instance: those of v3
+    always increase.
     """
 
     def __init__(
-        self, key: StreamKey, origin: Origin, message_ids: str, committed: Reference | None, position: int = 0
+        self,
+        key: StreamKey,
+        lots: Lots,
+        origin: Origin,
+        message_ids: str,
+        committed: Reference | None,
+        position: int = 0,
     ) -> None:
         self.key = key
         self.name = ""
@@ -59,7 +66,9 @@ class HeldStream:
         self.committed = committed
         self.start = position
         self.end = position
-        self.segments: deque[Segment] = deque()
+        self.size = 0
+        self.rows: deque[int] = deque()
+        self.lots = lots
         self._origin = origin
         self._rule: ReferenceRule = rule_for(self.increasing, self._committed_id, may_go_back=not self.key.scope)
         self._stable_end = position
@@ -86,9 +95,14 @@ class HeldStream:
         return not self.ended and not self.ephemeral and self._rule.repeating
 
     @property
+    def segments(self) -> list[Segment]:
+        """Its segments, oldest first."""
+        return [Segment(self.lots, row) for row in self.rows]
+
+    @property
     def cost(self) -> int:
         """The memory that its rows hold, in bytes."""
-        return sum(segment.cost for segment in self.segments)
+        return self.size + len(self.rows) * SEGMENT_OVERHEAD
 
     @property
     def stable_end(self) -> int:
@@ -162,13 +176,38 @@ class HeldStream:
                 held = held.part(kept + low)
                 low, high = 0, len(kept)
             size = int(held.lot.sizes[low:high].sum())
-        last_id = int(held.lot.message_ids[high - 1])
-        segment = Segment(self.end, held, low, high, size, last_id, received_at, instance)
-        held.add(segment)
-        self.segments.append(segment)
-        self.end = segment.end
+        columns = (np.array([value], np.int64) for value in (self.end, low, high, size))
+        (row,) = self.lots.add(held, held.receipt(instance, received_at), *columns).tolist()
+        self.rows.append(row)
+        self.size += size
+        self.end += high - low
+        segment = Segment(self.lots, row)
         self._count_stable(segment)
         return segment
+
+    def senders(self) -> set[str]:
+        """The instances that have sent its rows."""
+        return {segment.held.receipts[segment.receipt_index].instance for segment in self.segments}
+
+    def takes(self, first_id: int) -> bool:
+        """Whether messages with rising ids from this one on, without flags, are new, whatever else is to be known."""
+        rule = self._rule
+        return (
+            type(rule) is IncreasingIds
+            and not self.ephemeral
+            and not self.broken_off
+            and (rule.last is None or first_id > rule.last)
+        )
+
+    def taken(self, row: int, count: int, size: int, last_id: int) -> None:
+        """A row of the table has become its last segment: ``count`` messages that it :meth:`takes`."""
+        self.rows.append(row)
+        self.ephemeral = False
+        self.end += count
+        self.size += size
+        self._stable_end = self.end
+        assert isinstance(self._rule, IncreasingIds)
+        self._rule.accepted(last_id)
 
     def _not_increasing(self, found: NotIncreasing) -> str:
         return (
@@ -178,12 +217,14 @@ class HeldStream:
 
     def recover(self) -> None:
         """After an error half-way: the rows of its segments are held, and nothing behind them counts as accepted."""
-        if self.segments:
-            self.start, self.end = self.segments[0].first, self.segments[-1].end
+        segments = self.segments
+        if segments:
+            self.start, self.end = segments[0].first, segments[-1].end
         else:
             self.start = self.end
+        self.size = sum(segment.size for segment in segments)
         self._stable_end, self._unstable_rows = self.start, 0
-        for segment in self.segments:
+        for segment in segments:
             self._count_stable(segment)
         if self.ended:
             self._stable_end = self.end
@@ -223,8 +264,10 @@ class HeldStream:
             return self.start if reference == self.committed else self._find(reference)
         if self._committed_id is not None and reference <= self._committed_id:
             return self.start if reference == self._committed_id else None
-        for segment in self.segments:
-            if segment.last_id > reference:
+        last_ids = self.lots.table.last_id
+        for row in self.rows:
+            if last_ids[row] > reference:
+                segment = Segment(self.lots, row)
                 return segment.first + int(np.searchsorted(segment.ids, np.uint64(reference), side="right"))
         return self.end
 
@@ -242,8 +285,8 @@ class HeldStream:
         return self._id_before(position)
 
     def _id_before(self, position: int) -> int | None:
-        if self.segments and position == self.end:
-            return self.segments[-1].last_id
+        if self.rows and position == self.end:
+            return int(self.lots.table.last_id[self.rows[-1]])
         for segment in self.segments:
             if segment.first < position <= segment.end:
                 return int(segment.ids[position - 1 - segment.first])
@@ -254,8 +297,11 @@ class HeldStream:
 
         The first row always fits, and a batch ends only at a stable id, so it may exceed a limit to reach one.
         """
-        begin = self.position_after(start)
-        if begin is None or begin >= self.stable_end or self._is_past(start):
+        if start == self.committed and not self.ephemeral:
+            begin: int | None = self.start
+        else:
+            begin = None if self._is_past(start) else self.position_after(start)
+        if begin is None or begin >= self.stable_end:
             return None
         end = self.stable_end
         if max_rows is not None or max_bytes is not None:
@@ -302,7 +348,8 @@ class HeldStream:
 
     def _within(self, begin: int, end: int) -> Iterator[Segment]:
         """The segments that have some of the positions ``begin`` to ``end``."""
-        for segment in self.segments:
+        for row in self.rows:
+            segment = Segment(self.lots, row)
             if segment.first >= end:
                 return
             if segment.end > begin:
@@ -310,7 +357,7 @@ class HeldStream:
 
     def _size(self, begin: int, end: int) -> int:
         if (begin, end) == (self.start, self.end):
-            return sum(segment.size for segment in self.segments)
+            return self.size
         size = 0
         for segment in self._within(begin, end):
             inside = segment.first >= begin and segment.end <= end
@@ -318,7 +365,7 @@ class HeldStream:
         return size
 
     def delivery(self, begin: int, end: int) -> Iterator[tuple[LotSlice, Reference]]:
-        """The held rows at positions ``begin`` to ``end`` as slices of lots, each with its last reference."""
+        """The held rows at positions ``begin`` to ``end``: slices of lots, each with the reference that it ends at."""
         for segment in self._within(begin, end):
             part = segment.slice(begin, end)
             behind = segment.first + part.high - segment.low
@@ -362,6 +409,43 @@ class HeldStream:
             return None
         self._passage.was_read(position)
         return begin, max(begin, position)
+
+    def has_whole(self, start: Reference | None, end: Reference) -> bool:
+        """Whether :meth:`range` finds the range, from the first held row on, by its ids alone."""
+        if not self.rows or start != self.committed or self.ephemeral or not self.increasing or isinstance(end, str):
+            return False
+        if self.ended:
+            return True
+        last = self.lots.table.last_id[self.rows[-1]]
+        return bool(last > end or (last == end and self._stable_end == self.end))
+
+    def rises_to(self, reference: Reference) -> bool:
+        """Whether :meth:`commit` drops the segments up to this message id, by their ids alone."""
+        return (
+            isinstance(reference, int)
+            and self.increasing
+            and not self.ephemeral
+            and (self._committed_id is None or reference > self._committed_id)
+        )
+
+    def drop_first(self, reference: Reference, count: int, size: int, start: int) -> None:
+        """Commit a reference that it :meth:`rises_to`: ``count`` segments are dropped, which cost ``size`` bytes.
+
+        ``start`` is the position of the first one that is left, without meaning where none is. The table's rows are
+        the caller's to remove.
+        """
+        assert isinstance(reference, int)
+        self._rule.commit(reference)
+        self.committed = reference
+        self.size -= size
+        if count == len(self.rows):
+            self.rows.clear()
+            self.start = self.end
+        elif count:
+            for _ in range(count):
+                self.rows.popleft()
+            self.start = start
+        self._stable_end = max(self._stable_end, self.start)
 
     def commit(self, reference: Reference) -> bool:
         """Drop the committed rows. Returns whether the reference advanced."""
@@ -410,18 +494,30 @@ class HeldStream:
         return self.position_after(reference) if reachable else None
 
     def _drop_head(self, position: int) -> None:
-        while self.segments and self.segments[0].end <= position:
-            self.segments.popleft().let_go()
-        if self.segments and self.segments[0].first < position:
-            self.segments[0].keep(position, self.segments[0].end)
+        if position >= self.end:
+            dropped = list(self.rows)
+            self.rows.clear()
+            self.size = 0
+        else:
+            dropped = []
+            while (first := Segment(self.lots, self.rows[0])).end <= position:
+                dropped.append(self.rows.popleft())
+                self.size -= first.size
+            if first.first < position:
+                self.size -= first.keep(position, first.end)
+        self.lots.remove(np.array(dropped, np.int64))
         self.start = max(self.start, position)
         self._stable_end = max(self._stable_end, self.start)
 
     def _drop_tail(self, position: int) -> None:
-        while self.segments and self.segments[-1].first >= position:
-            self.segments.pop().let_go()
-        if self.segments and self.segments[-1].end > position:
-            self.segments[-1].keep(self.segments[-1].first, position)
+        dropped = []
+        while self.rows and (last := Segment(self.lots, self.rows[-1])).end > position:
+            if last.first < position:
+                self.size -= last.keep(last.first, position)
+                break
+            dropped.append(self.rows.pop())
+            self.size -= last.size
+        self.lots.remove(np.array(dropped, np.int64))
         self.end = max(self.start, position)
         self._stable_end = min(self._stable_end, self.end)
 
@@ -432,6 +528,7 @@ class HeldStream:
             assert segment.first == at, (self, segment.first, at)
             at = segment.end
         assert at == self.end, (self, at)
+        assert self.size == sum(segment.size for segment in self.segments), self
         assert self.start <= self._stable_end <= self.end, self
         if self.increasing and not self.ephemeral and self.segments:
             ids = np.concatenate([segment.ids for segment in self.segments])

@@ -117,6 +117,10 @@ class IncreasingIds:
         self._sent_unstable = flags is not None and bool(int(flags[-1]) & Flags.UNSTABLE_REFERENCE)
         self.last = highest if self.last is None else max(self.last, highest)
 
+    def accepted(self, highest: int) -> None:
+        """Messages above all others, up to ``highest``, are accepted: without :meth:`select`, as none is a replay."""
+        self.last, self._repeated, self._sent_unstable = highest, True, False
+
     def resume(self, notified: int, committed: int | None) -> None:
         """Accepted messages stay accepted, whichever session resends them, and will be repeated first."""
         self._replay_to, self._repeated, self._sent_unstable = self.last, self.last is None, False

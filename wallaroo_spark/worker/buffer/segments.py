@@ -3,7 +3,7 @@
 Rows that arrived together lie in one lot, whose memory is free once all of them are dropped. When less than half of a
 lot is still held, these rows move to a lot of their own, so that a stream which waits long for its commit keeps little
 memory of others. Small lots that arrived one after another are joined, so that messages sent one by one cost little
-more than those sent at once.
+more than those sent at once. The segments themselves are rows of a table (:mod:`.segment_table`).
 
 Source: ``docs/architecture.md#rules``, rule 6.
 """
@@ -11,7 +11,6 @@ Source: ``docs/architecture.md#rules``, rule 6.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,9 +20,10 @@ from numpy.typing import NDArray
 
 from wallaroo_spark.columnar import Lot
 from wallaroo_spark.protocol import Flags
+from wallaroo_spark.worker.buffer.segment_table import Rows, SegmentTable
 
-SEGMENT_OVERHEAD = 320
-"""Bytes that a segment costs beside its rows: Python objects (measured)."""
+SEGMENT_OVERHEAD = 192
+"""Bytes that a segment costs beside its rows: a row of the table, and its number in its stream (measured)."""
 LOT_OVERHEAD = 4096
 """Bytes that a lot costs beside its rows: numpy headers and Arrow's own bookkeeping (measured)."""
 SMALL_LOT = 4 * LOT_OVERHEAD
@@ -42,11 +42,19 @@ _MERGE_FROM = 256
 """Number of held lots from which small ones are joined. A choice; each join looks at all of them."""
 
 
+class Receipt(NamedTuple):
+    """The session that sent the rows of a segment, and when they arrived, in µs since 1970 UTC."""
+
+    instance: str
+    received_at: int
+
+
 class Lots:
     """The lots that have held rows; ``used`` is the memory that they take, in bytes."""
 
     def __init__(self) -> None:
         self.used = 0
+        self.table = SegmentTable()
         self._serial = 0
         self._held: dict[int, HeldLot] = {}
         self._touched: set[HeldLot] = set()
@@ -58,6 +66,57 @@ class Lots:
         self._serial += 1
         return HeldLot(self, lot, self._serial)
 
+    def of(self, serial: int) -> HeldLot:
+        """The lot with this serial number, of which a segment holds rows."""
+        return self._held[serial]
+
+    def add(
+        self,
+        held: HeldLot,
+        receipts: int | NDArray[np.int64],
+        firsts: NDArray[np.int64],
+        lows: NDArray[np.int64],
+        highs: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+    ) -> Rows:
+        """Segments begin to hold rows of a lot; returns their rows in the table.
+
+        ``receipts`` are indexes in the lot's receipts, one for each segment or one for all.
+        """
+        table, ids = self.table, held.lot.message_ids
+        rows = table.take(len(lows))
+        table.serial[rows] = held.serial
+        table.first[rows] = firsts
+        table.low[rows], table.high[rows], table.size[rows] = lows, highs, sizes
+        table.first_id[rows], table.last_id[rows] = ids[lows], ids[highs - 1]
+        table.receipt[rows] = receipts
+        count, size = len(rows), int(sizes.sum())
+        # Nothing from here on can fail: the lot counts with all of them, or with none.
+        if not held.count:
+            self._held[held.serial] = held
+            self._unmerged += held.size < SMALL_LOT
+            self.used += held.size + LOT_OVERHEAD
+        held.count += count
+        held.live += size
+        self.used += count * SEGMENT_OVERHEAD
+        return rows
+
+    def remove(self, rows: Rows) -> None:
+        """The segments in these rows of the table hold nothing more."""
+        if not len(rows):
+            return
+        serials, sizes = self.table.serial[rows], self.table.size[rows]
+        if len(rows) == 1 or (serials == serials[0]).all():
+            self._held[int(serials[0])].lose(len(rows), int(sizes.sum()))
+        else:
+            lots, which = np.unique(serials, return_inverse=True)
+            counts = np.bincount(which)
+            # Sums of bytes are exact in a double up to 2^53.
+            freed = np.bincount(which, weights=sizes)
+            for serial, count, size in zip(lots.tolist(), counts.tolist(), freed.tolist(), strict=True):
+                self._held[serial].lose(count, int(size))
+        self.table.give_back(rows)
+
     def change(self, held: HeldLot, more: int) -> None:
         """A lot takes ``more`` bytes more than before, or fewer where it is negative."""
         self.used += more
@@ -68,11 +127,6 @@ class Lots:
         """A smaller part of a lot is held than before."""
         self._touched.add(held)
 
-    def enter(self, held: HeldLot) -> None:
-        """A segment holds rows of a lot that had no held rows."""
-        self._held[held.serial] = held
-        self._unmerged += held.size < SMALL_LOT
-
     def leave(self, held: HeldLot) -> None:
         """No rows of a lot are held any more."""
         del self._held[held.serial]
@@ -81,16 +135,17 @@ class Lots:
         """Join small lots: where they have become many, or all of them (``tight``)."""
         if not self._unmerged or (not tight and len(self._held) < self._merge_at):
             return
-        run: list[HeldLot] = []
+        runs: list[list[HeldLot]] = [[]]
         size = 0
         for _, held in sorted(self._held.items()):
-            if run and (held.size >= SMALL_LOT or size + held.size > LARGEST_MERGED):
-                self._put_together(run)
-                run, size = [], 0
+            if runs[-1] and (held.size >= SMALL_LOT or size + held.size > LARGEST_MERGED):
+                runs.append([])
+                size = 0
             if held.size < SMALL_LOT:
-                run.append(held)
+                runs[-1].append(held)
                 size += held.size
-        self._put_together(run)
+        for run in runs:
+            self._put_together(run)
         self._unmerged = 0
         self._merge_at = max(_MERGE_FROM, 2 * len(self._held))
 
@@ -98,49 +153,76 @@ class Lots:
         """One lot out of several that follow each other, so that its place among all others is theirs."""
         if len(run) < 2:
             return
-        for held in run:
-            if held.live < held.size:
-                held.compact()
+        self._compact([held for held in run if held.live < held.size])
         merged = HeldLot(self, _together([held.lot for held in run]), run[0].serial)
-        moving: list[tuple[HeldLot, Segment, int, int]] = []
-        behind = 0
+        merged.count, merged.live = sum(held.count for held in run), sum(held.live for held in run)
+        of_lots = self.table.of_lots([held.serial for held in run])
+        rows = np.concatenate([of_lots[held.serial] for held in run])
+        counts = [len(of_lots[held.serial]) for held in run]
+        behind = np.repeat(np.cumsum([0, *(len(held.lot.sizes) for held in run[:-1])]), counts)
+        receipts = np.repeat(np.cumsum([0, *(len(held.receipts) for held in run[:-1])]), counts)
+        merged.receipts = [receipt for held in run for receipt in held.receipts]
+        before = sum(held.cost for held in run)
+        # Nothing from here on can fail: all segments move, or none.
+        table = self.table
+        table.serial[rows] = merged.serial
+        table.low[rows] += behind
+        table.high[rows] += behind
+        table.receipt[rows] += receipts.astype(np.int32)
         for held in run:
-            for segment in held.segments:
-                moving.append((held, segment, segment.low + behind, segment.high + behind))
-            behind += len(held.lot.sizes)
-        # Nothing in this loop can fail: all segments move, or none.
-        for _, segment, low, high in moving:
-            segment.held, segment.low, segment.high = merged, low, high
-        for held, segment, _, _ in moving:
-            held.remove(segment)
-        for _, segment, _, _ in moving:
-            merged.add(segment)
+            del self._held[held.serial]
+            held.count = held.live = 0
+        self._held[merged.serial] = merged
+        self.used += merged.cost - before
 
     def settle(self, *, tight: bool = False) -> None:
         """Drop rows that no segment holds from lots that segments have left: where it pays, or from all (``tight``)."""
-        touched, self._touched = self._touched, set()
-        for held in touched:
-            if held.segments and held.live < held.size * (1 if tight else _COMPACT_BELOW):
-                held.compact()
+        if self._touched:
+            touched, self._touched = self._touched, set()
+            part = 1 if tight else _COMPACT_BELOW
+            self._compact([held for held in touched if held.count and held.live < held.size * part])
 
-    def recover(self, segments: Iterable[Segment]) -> None:
-        """After an error half-way: these segments are all there are, and say which lots are held and what is used."""
-        lots: dict[HeldLot, set[Segment]] = {}
-        for segment in segments:
-            lots.setdefault(segment.held, set()).add(segment)
-        for held, mine in lots.items():
-            held.segments, held.live = mine, sum(segment.size for segment in mine)
-        self._held = {held.serial: held for held in lots}
-        assert len(self._held) == len(lots), "two lots have come in at the same time"
-        self._touched = set(lots)
-        self._unmerged = sum(held.size < SMALL_LOT for held in lots)
-        self.used = sum(held.cost for held in lots)
+    def _compact(self, lots: list[HeldLot]) -> None:
+        """Drop all rows of these lots that no segment holds."""
+        if lots:
+            of_lots = self.table.of_lots([held.serial for held in lots])
+            for held in lots:
+                held.compact(of_lots[held.serial])
+
+    def recover(self, rows: Iterable[int]) -> None:
+        """After an error half-way: the segments in these rows are all there are, and say what is used."""
+        table = self.table
+        kept = np.fromiter(rows, np.int64)
+        table.keep_only(kept)
+        lots, which = np.unique(table.serial[kept], return_inverse=True)
+        counts, live = np.bincount(which).tolist(), np.bincount(which, weights=table.size[kept]).tolist()
+        for held in self._held.values():
+            held.count = held.live = 0
+        self._held = {serial: self._held[serial] for serial in lots.tolist()}
+        for held, count, size in zip(self._held.values(), counts, live, strict=True):
+            held.count, held.live = count, int(size)
+        self._touched = set(self._held.values())
+        self._unmerged = sum(held.size < SMALL_LOT for held in self._held.values())
+        self.used = sum(held.cost for held in self._held.values())
+
+    def validate(self, rows: Iterable[int]) -> None:
+        """Check the invariants, with the rows that all streams have; for tests."""
+        mine = list(rows)
+        assert len(set(mine)) == len(mine) == len(self.table), (len(mine), len(self.table))
+        by_lot: dict[int, list[int]] = {}
+        for row in mine:
+            by_lot.setdefault(int(self.table.serial[row]), []).append(row)
+        assert by_lot.keys() == self._held.keys(), (by_lot.keys(), self._held.keys())
+        for serial, of_lot in by_lot.items():
+            self._held[serial].validate([Segment(self, row) for row in of_lot])
+        assert self.used == sum(held.cost for held in self._held.values()), self.used
 
 
 class HeldLot:
     """A lot that segments hold rows of. ``serial`` grows with the time at which its rows arrived.
 
-    ``size`` is the cost of all its rows, ``live`` that of the held rows, both in bytes.
+    ``size`` is the cost of all its rows, ``live`` that of the held rows, both in bytes; ``count`` is the number of its
+    segments. Two of them are never equal.
     """
 
     def __init__(self, lots: Lots, lot: Lot, serial: int) -> None:
@@ -148,30 +230,29 @@ class HeldLot:
         self.serial = serial
         self.size = int(lot.sizes.sum())
         self.live = 0
-        self.segments: set[Segment] = set()
+        self.count = 0
+        self.receipts: list[Receipt] = []
         self._lots = lots
 
     @property
     def cost(self) -> int:
-        """The memory of the lot and its segments, in bytes."""
-        return self.size + LOT_OVERHEAD + len(self.segments) * SEGMENT_OVERHEAD if self.segments else 0
+        """The memory that it takes, in bytes, with its segments."""
+        return self.size + LOT_OVERHEAD + self.count * SEGMENT_OVERHEAD if self.count else 0
 
-    def add(self, segment: Segment) -> None:
-        """A segment begins to hold some of its rows."""
-        first = not self.segments
-        if first:
-            self._lots.enter(self)
-        self.segments.add(segment)
-        self.live += segment.size
-        self._lots.change(self, SEGMENT_OVERHEAD + (self.size + LOT_OVERHEAD if first else 0))
+    def receipt(self, instance: str, received_at: int) -> int:
+        """The index in ``receipts`` of a session's rows; those of one session come one after another."""
+        receipt = Receipt(instance, received_at)
+        if not self.receipts or self.receipts[-1] != receipt:
+            self.receipts.append(receipt)
+        return len(self.receipts) - 1
 
-    def remove(self, segment: Segment) -> None:
-        """A segment no longer holds rows of it."""
-        self.segments.remove(segment)
-        self.live -= segment.size
-        if not self.segments:
+    def lose(self, count: int, size: int) -> None:
+        """So many segments hold rows of it no longer, which cost ``size`` bytes."""
+        self.count -= count
+        self.live -= size
+        if not self.count:
             self._lots.leave(self)
-        self._lots.change(self, -SEGMENT_OVERHEAD - (0 if self.segments else self.size + LOT_OVERHEAD))
+        self._lots.change(self, -count * SEGMENT_OVERHEAD - (0 if self.count else self.size + LOT_OVERHEAD))
 
     def shrink(self, size: int) -> None:
         """A segment holds ``size`` bytes less of it."""
@@ -182,32 +263,37 @@ class HeldLot:
         """Copy some of its rows to a lot of their own."""
         return self._lots.hold(_take(self.lot, rows))
 
-    def compact(self) -> None:
-        """Drop all rows that no segment holds."""
-        segments = sorted(self.segments, key=lambda segment: segment.low)
-        lot = _take(self.lot, np.concatenate([np.arange(segment.low, segment.high) for segment in segments]))
-        places: list[tuple[Segment, int, int]] = []
-        at = 0
-        for segment in segments:
-            places.append((segment, at, at + len(segment)))
-            at += len(segment)
+    def compact(self, rows: Rows) -> None:
+        """Drop all rows that no segment holds; ``rows`` are those of its segments in the table, in order."""
+        table = self._lots.table
+        lows, highs = table.low[rows], table.high[rows]
+        counts = highs - lows
+        ends = np.cumsum(counts)
+        lot = _take(self.lot, numbered(lows, counts))
         more = self.live - self.size
-        # Nothing up to the end of this loop can fail: the lot and its segments change together, or not at all.
+        # Nothing from here on can fail: the lot and its segments change together, or not at all.
         self.lot, self.size = lot, self.live
-        for segment, low, high in places:
-            segment.low, segment.high = low, high
+        table.low[rows], table.high[rows] = ends - counts, ends
         self._lots.change(self, more)
 
-    def validate(self) -> None:
-        """Check the invariants; for tests."""
+    def validate(self, segments: list[Segment]) -> None:
+        """Check the invariants, with all its segments; for tests."""
         assert self.size == int(self.lot.sizes.sum()), self.size
-        assert self.live == sum(segment.size for segment in self.segments), self.live
-        places = sorted((segment.low, segment.high) for segment in self.segments)
-        assert all(before[1] <= after[0] for before, after in pairwise(places)), places
-        for segment in self.segments:
+        assert self.count == len(segments), (self.count, len(segments))
+        assert self.live == sum(segment.size for segment in segments), self.live
+        edges = sorted((segment.low, segment.high) for segment in segments)
+        assert all(before[1] <= after[0] for before, after in pairwise(edges)), edges
+        for segment in segments:
             assert segment.held is self
+            assert 0 <= segment.receipt_index < len(self.receipts), segment
             assert segment.size == int(segment.sizes.sum()), segment
-            assert segment.last_id == int(segment.ids[-1]), segment
+            assert (segment.first_id, segment.last_id) == (int(segment.ids[0]), int(segment.ids[-1])), segment
+
+
+def numbered(lows: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers from each low on, as many as its count says, one after another."""
+    ends = np.cumsum(counts)
+    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(lows - ends + counts, counts)
 
 
 def _take(lot: Lot, rows: NDArray[np.intp]) -> Lot:
@@ -224,39 +310,62 @@ def _together(lots: list[Lot]) -> Lot:
     )
 
 
-@dataclass(slots=True, eq=False)
 class Segment:
-    """Consecutive rows of one stream: a part of a lot."""
+    """Consecutive rows of one stream: ``low`` to ``high`` of a lot; a view of a row of the table."""
 
-    first: int
-    """Position of the first row in the stream."""
-    held: HeldLot
-    """The lot."""
-    low: int
-    """Index of the first row in the lot."""
-    high: int
-    """Index behind the last row in the lot."""
-    size: int
-    """Memory of its rows, in bytes."""
-    last_id: int
-    """Message id of the last row."""
-    received_at: int
-    """Time of arrival in µs since 1970 UTC."""
-    instance: str
-    """Instance that sent the rows."""
+    __slots__ = ("_lots", "row")
+
+    def __init__(self, lots: Lots, row: int) -> None:
+        self._lots = lots
+        self.row = row
 
     def __len__(self) -> int:
         return self.high - self.low
 
     @property
+    def held(self) -> HeldLot:
+        """The lot that its rows lie in."""
+        return self._lots.of(int(self._lots.table.serial[self.row]))
+
+    @property
+    def first(self) -> int:
+        """The position of its first row."""
+        return int(self._lots.table.first[self.row])
+
+    @property
+    def low(self) -> int:
+        """The first row in the lot."""
+        return int(self._lots.table.low[self.row])
+
+    @property
+    def high(self) -> int:
+        """The row in the lot behind the last one."""
+        return int(self._lots.table.high[self.row])
+
+    @property
+    def size(self) -> int:
+        """The memory that its rows cost, in bytes."""
+        return int(self._lots.table.size[self.row])
+
+    @property
+    def first_id(self) -> int:
+        """The message id of its first row."""
+        return int(self._lots.table.first_id[self.row])
+
+    @property
+    def last_id(self) -> int:
+        """The message id of its last row."""
+        return int(self._lots.table.last_id[self.row])
+
+    @property
+    def receipt_index(self) -> int:
+        """The index in the lot's ``receipts``."""
+        return int(self._lots.table.receipt[self.row])
+
+    @property
     def end(self) -> int:
         """The position behind its last row."""
         return self.first + self.high - self.low
-
-    @property
-    def cost(self) -> int:
-        """The memory that it takes by itself, in bytes."""
-        return self.size + SEGMENT_OVERHEAD
 
     @property
     def ids(self) -> NDArray[np.uint64]:
@@ -277,25 +386,25 @@ class Segment:
         """The row of the lot at a position of the stream."""
         return self.low + position - self.first
 
-    def keep(self, begin: int, end: int) -> None:
-        """Hold only the rows at positions ``begin`` to ``end``, which lie within."""
-        lot, low, high = self.held.lot, self.place(begin), self.place(end)
-        size, last_id = int(lot.sizes[low:high].sum()), int(lot.message_ids[high - 1])
+    def keep(self, begin: int, end: int) -> int:
+        """Hold only the rows at positions ``begin`` to ``end``, which lie within; the bytes that are held less."""
+        held, low, high, table, row = self.held, self.place(begin), self.place(end), self._lots.table, self.row
+        lot = held.lot
+        size = int(lot.sizes[low:high].sum())
         less = self.size - size
-        self.first, self.low, self.high, self.size, self.last_id = begin, low, high, size, last_id
-        self.held.shrink(less)
+        table.first[row], table.low[row], table.high[row], table.size[row] = begin, low, high, size
+        table.first_id[row], table.last_id[row] = lot.message_ids[low], lot.message_ids[high - 1]
+        held.shrink(less)
+        return less
 
     def slice(self, begin: int, end: int) -> LotSlice:
         """Its rows at positions ``begin`` to ``end``, of which it has some."""
-        lot, low, high, size, last_id = self.held.lot, self.low, self.high, self.size, self.last_id
+        held, low, high, size, last_id = self.held, self.low, self.high, self.size, self.last_id
+        lot = held.lot
         if self.first < begin or self.end > end:
             low, high = self.place(max(begin, self.first)), self.place(min(end, self.end))
             size, last_id = int(lot.sizes[low:high].sum()), int(lot.message_ids[high - 1])
-        return LotSlice(lot, self.held.serial, low, high, size, last_id, self.received_at, self.instance)
-
-    def let_go(self) -> None:
-        """Drop all rows."""
-        self.held.remove(self)
+        return LotSlice(lot, held.serial, low, high, size, last_id, held.receipts[self.receipt_index])
 
     def stable_ends(self) -> NDArray[np.int64]:
         """The positions behind rows whose id can be resumed from."""
@@ -306,7 +415,10 @@ class Segment:
 
 
 class LotSlice(NamedTuple):
-    """Rows of one stream to deliver: a part of a lot, unchanged by later changes of the buffer."""
+    """Consecutive rows of a lot, ``low`` to ``high``, to deliver: the lot as it was when the rows were found.
+
+    ``serial`` is the lot's; ``size`` is in bytes; ``last_id`` is the last row's message id.
+    """
 
     lot: Lot
     """The lot."""
@@ -319,11 +431,7 @@ class LotSlice(NamedTuple):
     size: int
     """Memory of the rows, in bytes."""
     last_id: int
-    """Message id of the last row."""
-    received_at: int
-    """Time of arrival in µs since 1970 UTC."""
-    instance: str
-    """Instance that sent the rows."""
+    receipt: Receipt
 
     @property
     def stored(self) -> pa.RecordBatch:

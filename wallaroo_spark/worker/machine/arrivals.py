@@ -10,10 +10,12 @@ Source: ``docs/architecture.md#rules``, rule 7; ``docs/protocol.md#session-state
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from wallaroo_spark.columnar import Decoded, RunRows, by_stream, decode_run, decode_runs
+import numpy as np
+
+from wallaroo_spark.columnar import Decoded, Grouped, RunRows, StreamRows, by_stream, decode_run, decode_runs
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import (
     EosReceived,
@@ -26,6 +28,7 @@ from wallaroo_spark.protocol import (
     WorkerEvent,
     broken,
 )
+from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.buffer.segments import HeldLot
 from wallaroo_spark.worker.machine.connection_state import BEFORE_OK, Connection, ConnectionPhase
@@ -40,6 +43,35 @@ Run = tuple[Connection, MessageRun]
 Found = tuple[list[Connection], Decoded, list[RunRows]]
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class _PlainParts:
+    """Parts of a lot that their streams take as they are, of several sessions, until they are appended together."""
+
+    def __init__(self, held: HeldLot, grouped: Grouped, received_at: int) -> None:
+        self.held = held
+        self.grouped = grouped
+        self.received_at = received_at
+        self.connections: list[Connection] = []
+        self.streams: list[HeldStream] = []
+        self._parts: list[int] = []
+        self._receipts: list[tuple[int, int]] = []
+
+    def add(self, connection: Connection, parts: Sequence[int], streams: list[HeldStream]) -> None:
+        """Parts of one session, each with its stream."""
+        self.connections.append(connection)
+        self.streams += streams
+        self._parts += parts
+        self._receipts.append((self.held.receipt(connection.instance, self.received_at), len(parts)))
+
+    def append(self, buffer: Buffer) -> int:
+        """Append all of them, and forget them; how many rows they have."""
+        streams, parts, receipts = self.streams, self._parts, self._receipts
+        self.streams, self._parts, self._receipts = [], [], []
+        numbers, counts = (np.array(column, np.int64) for column in zip(*receipts, strict=True))
+        return buffer.append_parts(
+            self.held, self.grouped, np.array(parts, np.int64), streams, np.repeat(numbers, counts)
+        )
 
 
 class Arrivals:
@@ -124,14 +156,64 @@ class Arrivals:
 
     def _append(self, runs: list[Run], received_at: int) -> None:
         for connections, decoded, by_run in self._decoded(runs):
-            lots = [part.lot for rows in by_run for part in rows.parts[:1]]
-            held = self._buffer.hold(lots[0]) if lots else None
+            grouped = by_run[0].grouped
+            held = self._buffer.hold(grouped.lot) if grouped is not None else None
+            plain = _PlainParts(held, grouped, received_at) if held is not None and grouped is not None else None
+            if decoded.error is not None or grouped is None or not grouped.lot.plain:
+                plain = None
             for connection, rows in zip(connections, by_run, strict=True):
-                # Bytes of another session may have ended this one.
-                if connection.phase is ConnectionPhase.STREAMING:
+                # What another session has sent may have ended this one.
+                if connection.phase is not ConnectionPhase.STREAMING:
+                    continue
+                if plain is None or self._guarded(connection, self._admit_plain, connection, rows, plain) is False:
+                    self._append_plain(plain)
                     self._guarded(connection, self._admit, connection, rows, decoded.error, held, received_at)
+            self._append_plain(plain)
             if held is not None:
                 self._buffer.settle(held)
+
+    def _admit_plain(self, connection: Connection, rows: RunRows, plain: _PlainParts) -> bool:
+        """Accept the rows of a run without flags, most of them later, with those of other sessions.
+
+        False, with nothing changed, where a stream may not send.
+        """
+        if not connection.protocol.admit_plain(rows.stream_ids):
+            return False
+        grouped, number = plain.grouped, connection.number
+        streams = self._buffer.of_scope(connection.key(0).scope)
+        mine = slice(rows.begin, rows.end)
+        lows = grouped.lows[mine]
+        first_ids = grouped.lot.message_ids[lows].tolist()
+        rising = grouped.rising[mine].tolist()
+        size = int(grouped.sizes[mine].sum())
+        others = []
+        taking: list[HeldStream] = []
+        for at, (stream_id, first_id, rises) in enumerate(zip(rows.stream_ids, first_ids, rising, strict=True)):
+            stream = streams[stream_id]
+            if rises and stream.owner == number and stream.takes(first_id):
+                taking.append(stream)
+            else:
+                others.append(at)
+        self._connections.flow.observe(rows.count, size)
+        if not others:
+            plain.add(connection, range(rows.begin, rows.end), taking)
+            return True
+        odd = set(others)
+        plain.add(connection, [rows.begin + at for at in range(rows.end - rows.begin) if at not in odd], taking)
+        self._append_plain(plain)
+        if connection.phase is ConnectionPhase.STREAMING:
+            self._append_parts(connection, [rows.parts[at] for at in others], plain.held, plain.received_at)
+        return True
+
+    def _append_plain(self, plain: _PlainParts | None) -> None:
+        """Append the rows that wait for it."""
+        if plain is None or not plain.streams:
+            return
+        connections, plain.connections = plain.connections, []
+        try:
+            self._connections.counts["messages"] += plain.append(self._buffer)
+        except Exception as error:
+            self._connections.give_up([connection.number for connection in connections], error)
 
     def _decoded(self, runs: list[Run]) -> list[Found]:
         """The runs by stream, with the sessions whose runs were decoded together."""
@@ -159,26 +241,30 @@ class Arrivals:
         received_at: int,
     ) -> None:
         """Accept the rows that the session's streams may send. Raises :class:`RemoteProtocolError` for the others."""
-        buffer, counts = self._buffer, self._connections.counts
+        buffer = self._buffer
         admission = connection.protocol.admit(rows.spans, rows.count, error)
         parts = [part for part in rows.until(admission.end) if part.stream_id not in admission.ignored]
         self._connections.flow.observe(sum(len(part) for part in parts), sum(part.size for part in parts))
-        parts = [part for part in parts if not buffer.streams[connection.key(part.stream_id)].broken_off]
-        sent = sum(len(part) for part in parts)
-        before = buffer.rows
-        try:
-            if held is not None:
-                pairs = [(buffer.streams[connection.key(part.stream_id)], part) for part in parts]
-                buffer.append(held, pairs, received_at, connection.instance)
-        finally:
-            accepted = buffer.rows - before
-            counts["messages"] += accepted
-            counts["replayed"] += sent - accepted
+        if held is not None:
+            self._append_parts(connection, parts, held, received_at)
         for span in rows.spans:
             if span.eos is not None and span.eos < admission.end and span.stream_id not in admission.ignored:
                 self._end(connection, buffer.streams[connection.key(span.stream_id)])
         if admission.error is not None:
             raise admission.error
+
+    def _append_parts(self, connection: Connection, parts: list[StreamRows], held: HeldLot, received_at: int) -> None:
+        buffer, counts = self._buffer, self._connections.counts
+        parts = [part for part in parts if not buffer.streams[connection.key(part.stream_id)].broken_off]
+        sent = sum(len(part) for part in parts)
+        before = buffer.rows
+        try:
+            pairs = [(buffer.streams[connection.key(part.stream_id)], part) for part in parts]
+            buffer.append(held, pairs, received_at, connection.instance)
+        finally:
+            accepted = buffer.rows - before
+            counts["messages"] += accepted
+            counts["replayed"] += sent - accepted
 
     def _end(self, connection: Connection, stream: HeldStream) -> None:
         """A stream has ended. If all of it is committed already, acknowledge it again, because the connector waits."""

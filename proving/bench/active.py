@@ -1,0 +1,237 @@
+"""Many active streams in one worker: messages a second and processor time, phase by phase, without Spark.
+
+The worker's state is fed with frames that are encoded once; then the driver's part follows: plan, read, commit, with
+the texts that go through the inner port. ``python -m proving.bench.active --help`` runs it by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from proving.bench.load_generator import Template
+from wallaroo_spark.inner.rows import unpack
+from wallaroo_spark.options import Options
+from wallaroo_spark.protocol import REVISIONS, ConnectorSession, Ok
+from wallaroo_spark.references import PlannedRange, flatten, nest
+from wallaroo_spark.worker.buffer.delivery import gather
+from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.machine.state import WorkerState
+from wallaroo_spark.worker.service import LOT_BYTES
+
+REVISION = REVISIONS["draft-be"]
+COOKIE = "a cookie for this run"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many streams are active, in how many sessions, and the messages that a batch has."""
+
+    streams: int
+    sessions: int = 1
+    messages: int = 100_000
+    """Messages a batch, of all streams together."""
+    size: int = 100
+    """Bytes of a payload."""
+    lot: int = LOT_BYTES
+    """Bytes that the worker is given at once."""
+
+
+class Phases:
+    """Processor seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count what is done inside."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.thread_time() - began
+
+
+@dataclass
+class Feed:
+    """One session, and how far it has sent; message n is number n // streams of stream n % streams."""
+
+    number: int
+    streams: int
+    size: int
+    template: Template
+    sent: int = 0
+    due: int = 0
+    left: bytes = field(default=b"", repr=False)
+
+    def take(self, most: int) -> bytes:
+        """At most so many bytes of what is due."""
+        while len(self.left) < most and self.due > self.sent:
+            count = min(self.template.most, self.due - self.sent)
+            self.left += self.template.frames(0, self.streams, self.sent, count)
+            self.sent += count
+        data, self.left = self.left[:most], self.left[most:]
+        return data
+
+
+class Load:
+    """A worker's state, its sessions, and a driver that runs batches on it."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.phases = Phases()
+        self.state = WorkerState(Options(cookie=COOKIE, credits="fixed"), Origin(0, 1), COOKIE)
+        self.now = 0.0
+        self.rows = 0
+        self.offsets: dict[str, dict[str, Any]] = {}
+        self.batch = -1
+        self._do(e.Rewound(1, -1, {}))
+        template = Template(REVISION, shape.size)
+        each = shape.streams // shape.sessions
+        self.feeds = [Feed(number, each, shape.size, template) for number in range(shape.sessions)]
+        for feed in self.feeds:
+            self._open(feed)
+
+    def _do(self, event: e.Event) -> list[e.Instruction]:
+        return self.state.handle(event)
+
+    def _open(self, feed: Feed) -> None:
+        self._do(e.Connected(feed.number, f"10.0.0.1:{feed.number}", self.now))
+        session = ConnectorSession(REVISION)
+        hello = session.hello(version="0.0.1", cookie=COOKIE.encode(), program="bench", instance=f"shop-{feed.number}")
+        out = self._do(e.Received(((feed.number, hello),), 1))
+        out += self._do(e.Assigned(feed.number, f"shop-{feed.number}", 0, "here:1"))
+        for instruction in out:
+            if isinstance(instruction, e.Send):
+                session.receive(instruction.data)
+        assert isinstance(session.next_event(), Ok)
+        notes = b"".join(session.notify(number, f"stream {number}") for number in range(1, feed.streams + 1))
+        self._do(e.Received(((feed.number, notes),), 1))
+
+    def run_batch(self) -> None:
+        """Send what a batch has, then plan, read and commit it."""
+        shape = self.shape
+        for feed in self.feeds:
+            feed.due += shape.messages // shape.sessions
+        lot: list[tuple[int, bytes]] = []
+        size = 0
+        each = max(1, min(256 * 1024, shape.lot // shape.sessions))
+        while waiting := [feed for feed in self.feeds if feed.due > feed.sent or feed.left]:
+            for feed in waiting:
+                credits = self.state.connections.by_number[feed.number].protocol.credits.available
+                data = feed.take(min(each, credits * shape.size))
+                lot.append((feed.number, data))
+                size += len(data)
+                if size >= shape.lot:
+                    self._receive(lot)
+                    lot, size = [], 0
+            if lot and len(waiting) == 1 and size < shape.lot and waiting[0].sent < waiting[0].due:
+                continue
+            if lot:
+                self._receive(lot)
+                lot, size = [], 0
+        self._query()
+
+    def _receive(self, lot: list[tuple[int, bytes]]) -> None:
+        with self.phases.phase("receive"):
+            self._do(e.Received(tuple(lot), 1_700_000_000_000_000))
+
+    def _query(self) -> None:
+        phase, buffer = self.phases.phase, self.state.buffer
+        asked = json.dumps({"start": self.offsets})
+        with phase("plan"):
+            start = flatten(json.loads(asked)["start"])
+            extents = buffer.extents(start)
+            told = json.dumps(nest({key: extent.end for key, extent in extents.items()}))
+        with phase("driver"):
+            ends = json.loads(told)
+            ranges = [
+                PlannedRange(key, start.get(key), end) for key, end in flatten(ends).items() if start.get(key) != end
+            ]
+            ticket = json.dumps([one.to_json() for one in ranges])
+        with phase("find"):
+            asked_for = {index: PlannedRange.from_json(one) for index, one in enumerate(json.loads(ticket))}
+            found = buffer.find_all(asked_for)
+            assert len(found) == len(asked_for)
+        with phase("gather"):
+            sent = list(gather(found))
+        with phase("task"):
+            for batch, text in sent:
+                rows, _ = unpack(batch, text, boundaries=False)
+                self.rows += rows.num_rows
+        del found, sent, rows, batch
+        self.batch += 1
+        told = json.dumps(ends)
+        self.now += 1.0
+        with phase("commit"):
+            self._do(e.Committed(1, self.batch, flatten(json.loads(told)), self.now))
+        self.offsets = ends
+        with phase("tick"):
+            self._do(e.Tick(self.now))
+
+
+WORKER = ("receive", "plan", "find", "gather", "commit", "tick")
+
+
+def run(shape: Shape, batches: int) -> dict[str, Any]:
+    """Some batches; processor seconds a million messages by phase, and messages a second of the worker's."""
+    load = Load(shape)
+    load.run_batch()
+    load.phases.seconds.clear()
+    load.rows = 0
+    for _ in range(batches):
+        load.run_batch()
+    assert load.rows == shape.messages * batches, load.rows
+    by_phase = {name: 1e6 * seconds / load.rows for name, seconds in load.phases.seconds.items()}
+    worker = sum(by_phase[name] for name in WORKER)
+    return {
+        "streams": shape.streams,
+        "sessions": shape.sessions,
+        "worker_seconds_per_million": worker,
+        "messages_per_second": 1e6 / worker,
+        "by_phase": by_phase,
+    }
+
+
+def shown(found: dict[str, Any]) -> str:
+    """One line for a run."""
+    phases = " ".join(f"{name} {seconds:.2f}" for name, seconds in found["by_phase"].items())
+    return (
+        f"{found['streams']:>6} streams, {found['sessions']:>4} sessions: {found['messages_per_second']:>9,.0f} msg/s, "
+        f"{found['worker_seconds_per_million']:6.2f} CPU s a million ({phases})"
+    )
+
+
+def main() -> None:
+    """Run it by itself."""
+    parser = argparse.ArgumentParser(prog="active", description="Many active streams in one worker, without Spark.")
+    parser.add_argument("--streams", default="1,10,1000,10000")
+    parser.add_argument("--sessions", default="1")
+    parser.add_argument("--size", type=int, default=100)
+    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--lot", type=int, default=LOT_BYTES)
+    parser.add_argument("--batches", type=int, default=3)
+    parser.add_argument("--profile", action="store_true")
+    given = parser.parse_args()
+    for sessions in map(int, given.sessions.split(",")):
+        for streams in map(int, given.streams.split(",")):
+            if streams < sessions:
+                continue
+            shape = Shape(streams, sessions, given.messages, given.size, given.lot)
+            if given.profile:
+                import cProfile
+
+                cProfile.runctx("print(shown(run(shape, given.batches)))", globals(), locals(), sort="tottime")
+            else:
+                print(shown(run(shape, given.batches)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

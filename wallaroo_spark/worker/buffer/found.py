@@ -1,0 +1,139 @@
+"""Planned ranges that are held, as columns of slices to deliver.
+
+Source: ``docs/architecture.md#workers-keep-what-is-not-committed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wallaroo_spark.columnar import Lot
+from wallaroo_spark.references import Reference, StreamKey
+from wallaroo_spark.worker.buffer.segments import HeldLot, LotSlice, Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRange:
+    """A planned range that is held, as slices of lots, with the reference that each slice leads up to."""
+
+    key: StreamKey
+    name: str
+    slices: tuple[tuple[LotSlice, Reference], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Slices:
+    """Slices of lots, as columns. What they refer to stays as it was when they were found."""
+
+    range: NDArray[np.int64]
+    """The index of the range that each slice is of."""
+    serial: NDArray[np.int64]
+    """The serial number of its lot."""
+    lot: NDArray[np.int64]
+    """The index of its lot in :attr:`FoundRanges.lots`."""
+    low: NDArray[np.int64]
+    """Its first row in the lot."""
+    high: NDArray[np.int64]
+    """The row behind its last one."""
+    size: NDArray[np.int64]
+    """Bytes of memory of its rows."""
+    last_id: NDArray[Any]
+    """The message id that it leads up to; without meaning for a range in :attr:`FoundRanges.texts`."""
+    receipt: NDArray[np.int64]
+    """The index in :attr:`FoundRanges.receipts` of its lot."""
+
+    def __len__(self) -> int:
+        return len(self.range)
+
+    def __getitem__(self, chosen: slice | NDArray[np.int64]) -> Slices:
+        return Slices(*(column[chosen] for column in self.columns()))
+
+    def columns(self) -> list[NDArray[Any]]:
+        """All columns, in the order of the fields."""
+        return list(vars(self).values())
+
+    def together(self, other: Slices) -> Slices:
+        """These slices, and others behind them."""
+        if not len(other):
+            return self
+        pairs = zip(self.columns(), other.columns(), strict=True)
+        return Slices(*(np.concatenate(pair) for pair in pairs)) if len(self) else other
+
+
+_KINDS: list[Any] = [np.int64] * 6 + [np.uint64, np.int64]
+"""The kinds of the columns of :class:`Slices`."""
+
+
+def no_slices() -> Slices:
+    """Columns without slices."""
+    return Slices(*(np.empty(0, kind) for kind in _KINDS))
+
+
+@dataclass(eq=False)
+class FoundRanges:
+    """Planned ranges that are held, by the index that each was asked for by."""
+
+    streams: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """The name and the id of the stream of each range."""
+    lots: list[Lot] = field(default_factory=list)
+    """The lots that rows are taken from, as they were when the ranges were found."""
+    receipts: list[list[Receipt]] = field(default_factory=list)
+    """The receipts of each lot."""
+    slices: Slices = field(default_factory=no_slices)
+    texts: dict[tuple[int, int, int], str] = field(default_factory=dict)
+    """The references that are no message ids, by range, serial number and first row of the part."""
+    _numbers: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, found: Mapping[int, FoundRange]) -> FoundRanges:
+        """Ranges that were found one by one."""
+        made = cls()
+        made.add(found)
+        return made
+
+    def __len__(self) -> int:
+        return len(self.streams)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.streams)
+
+    def __contains__(self, index: object) -> bool:
+        return index in self.streams
+
+    def number(self, lot: Lot, receipts: list[Receipt]) -> int:
+        """The index of a lot in ``lots``."""
+        number = self._numbers.setdefault(id(lot), len(self.lots))
+        if number == len(self.lots):
+            self.lots.append(lot)
+            self.receipts.append(receipts)
+        return number
+
+    def add(self, found: Mapping[int, FoundRange]) -> None:
+        """Ranges that were found one by one."""
+        rows: list[tuple[int, ...]] = []
+        for index, one in found.items():
+            self.streams[index] = one.name, one.key.stream_id
+            for part, reference in one.slices:
+                number = self.number(part.lot, [])
+                if isinstance(reference, str):
+                    self.texts[index, part.serial, part.low] = reference
+                receipts = self.receipts[number] = [*self.receipts[number], part.receipt]
+                last_id = 0 if isinstance(reference, str) else reference
+                rows.append((index, part.serial, number, part.low, part.high, part.size, last_id, len(receipts) - 1))
+        if rows:
+            columns = (np.array(column, kind) for column, kind in zip(zip(*rows, strict=True), _KINDS, strict=True))
+            self.slices = self.slices.together(Slices(*columns))
+
+    def add_rows(self, ranges: NDArray[np.int64], lots: list[HeldLot], columns: Mapping[str, NDArray[Any]]) -> None:
+        """Whole segments, as columns of the table, each for one of ``ranges``; ``lots`` are all that they lie in."""
+        serials = columns["serial"]
+        known = np.array([held.serial for held in lots], np.int64)
+        numbers = np.array([self.number(held.lot, held.receipts) for held in lots], np.int64)
+        order = np.argsort(known)
+        lot = numbers[order[np.searchsorted(known, serials, sorter=order)]] if len(serials) else serials
+        self.slices = self.slices.together(Slices(range=ranges, lot=lot, **columns))

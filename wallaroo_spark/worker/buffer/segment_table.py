@@ -1,0 +1,101 @@
+"""Segments as a table: a row for each, and a column for each of its fields.
+
+Segments of thousands of streams are added, searched and removed with a few operations on columns. A row keeps its
+number for as long as it is in use.
+
+Source: ``docs/architecture.md#rules``, rule 6.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+_FIRST = 1024
+"""Rows of a table without segments."""
+
+
+class SegmentTable:
+    """Columns of the segments in use; those of a removed segment are used again."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self.first: NDArray[np.int64] = np.zeros(_FIRST, np.int64)
+        """The position of the first row."""
+        self.serial: NDArray[np.int64] = np.full(_FIRST, -1, np.int64)
+        """The serial number of the lot; -1 where the table's row is not in use."""
+        self.low: NDArray[np.int64] = np.zeros(_FIRST, np.int64)
+        """The first row in the lot."""
+        self.high: NDArray[np.int64] = np.zeros(_FIRST, np.int64)
+        """The row in the lot behind the last one."""
+        self.size: NDArray[np.int64] = np.zeros(_FIRST, np.int64)
+        """The memory that the rows cost, in bytes."""
+        self.first_id: NDArray[np.uint64] = np.zeros(_FIRST, np.uint64)
+        """The message id of the first row."""
+        self.last_id: NDArray[np.uint64] = np.zeros(_FIRST, np.uint64)
+        """The message id of the last row."""
+        self.receipt: NDArray[np.int32] = np.zeros(_FIRST, np.int32)
+        """The index in the lot's ``receipts``."""
+        self._free: Rows = np.arange(_FIRST - 1, -1, -1, dtype=np.int64)
+        self._left = _FIRST
+
+    def __len__(self) -> int:
+        return len(self._free) - self._left
+
+    @property
+    def capacity(self) -> int:
+        """How many segments there is room for."""
+        return len(self._free)
+
+    def take(self, count: int) -> Rows:
+        """So many rows to fill; they count as in use."""
+        while self._left < count:
+            self._double()
+        self._left -= count
+        return self._free[self._left : self._left + count][::-1].copy()
+
+    def _double(self) -> None:
+        size = self.capacity
+        for name, column in list(vars(self).items()):
+            if isinstance(column, np.ndarray) and name != "_free":
+                more: NDArray[Any] = np.zeros(size, column.dtype)
+                setattr(self, name, np.concatenate([column, more]))
+        self.serial[size:] = -1
+        free = np.zeros(2 * size, np.int64)
+        free[: self._left] = self._free[: self._left]
+        free[self._left : self._left + size] = np.arange(2 * size - 1, size - 1, -1)
+        self._free, self._left = free, self._left + size
+
+    def give_back(self, rows: Rows) -> None:
+        """These rows are in use no more; the memory of a table is given back once none is."""
+        self.serial[rows] = -1
+        self._free[self._left : self._left + len(rows)] = rows
+        self._left += len(rows)
+        if not len(self) and self.capacity > _FIRST:
+            self._reset()
+
+    def keep_only(self, rows: Rows) -> None:
+        """These rows are in use, and no other."""
+        unused = np.ones(self.capacity, np.bool_)
+        unused[rows] = False
+        free = np.flatnonzero(unused)
+        self.serial[free] = -1
+        self._free[: len(free)] = free
+        self._left = len(free)
+
+    def of_lots(self, serials: list[int]) -> dict[int, Rows]:
+        """The rows of the segments of each of these lots, which are in use, by where they begin in their lot."""
+        if len(serials) == 1:
+            rows = np.flatnonzero(self.serial == serials[0])
+            return {serials[0]: rows[np.argsort(self.low[rows], kind="stable")]}
+        chosen = np.flatnonzero(np.isin(self.serial, np.array(serials, np.int64)))
+        chosen = chosen[np.lexsort((self.low[chosen], self.serial[chosen]))]
+        found = self.serial[chosen]
+        wanted = sorted(serials)
+        edges = np.searchsorted(found, np.array([*wanted, wanted[-1] + 1], np.int64))
+        return {serial: chosen[edges[at] : edges[at + 1]] for at, serial in enumerate(wanted)}
