@@ -95,5 +95,5 @@ def test_what_a_peer_sends_in_place_of_a_time_is_refused(value: Any) -> None:
 def test_a_published_time_names_its_batch() -> None:
     assert (batch_of(7), batch_of((7, 3)), start_of(7, product=False), start_of(7, product=True)) == (7, 7, 7, (7, 0))
     for time in (None, (), ((1, 2), 3)):
-        with pytest.raises(PubSubError, match="names no batch"):
+        with pytest.raises(PubSubError, match="has no batch"):
             batch_of(time)
