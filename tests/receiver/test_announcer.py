@@ -12,6 +12,7 @@ from redis import Redis
 from tests.source.fleet import TOKEN, LiveFleet
 from tests.waiting import eventually
 from wallaroo_spark.inner.client import WorkerClient
+from wallaroo_spark.inner.notices import COMMITTED, REWIND, Notice
 from wallaroo_spark.receiver.announcer import Announcer, LastCommit
 from wallaroo_spark.references import References, VersionedReferences
 from wallaroo_spark.registry import EmbeddedRedis, Lease
@@ -108,6 +109,35 @@ def test_a_stream_of_which_nobody_can_tell_how_far_it_is_stands_still(
     assert announcer.last_commit == LastCommit(5, 3, {**A, "shop-2": {"8": 4}})
 
 
+def test_workers_that_know_the_same_are_sent_the_same_bytes_encoded_once() -> None:
+    streams = VersionedReferences.of({"shop-1": {str(number): 10 for number in range(1000)}})
+    before = LastCommit(5, 2, streams)
+    after = LastCommit(5, 3, streams.with_changes({"shop-1": {"7": 20}}))
+
+    notices = [after.since(before) for _ in range(3)]
+    assert notices[0] is notices[1] is notices[2]
+    assert (notices[0].action, notices[0].references) == (COMMITTED, {"shop-1": {"7": 20}})
+    assert notices[0].body is notices[1].body
+    for known in (None, LastCommit(4, 9, B)):
+        assert (after.since(known).action, len(after.since(known).references["shop-1"])) == (REWIND, 1000)
+
+
+def test_whether_a_worker_is_told_is_known_without_comparing_all_streams(
+    fleet: LiveFleet, make_announcer: Callable[..., Announcer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.start(0)
+    announcer = make_announcer(fleet)
+    streams = VersionedReferences.of({"shop-1": {"7": 10, "8": 10}})
+    announcer.begin(LastCommit(5, 2, streams))
+    compared: list[object] = []
+    monkeypatch.setattr(VersionedReferences, "__eq__", lambda self, other: bool(compared.append(other)))
+    announcer.commit(5, 3, streams.with_changes({"shop-1": {"7": 20}}))
+    assert announcer.settle()
+
+    assert known(fleet, 0) == (True, 5, 3)
+    assert compared == []
+
+
 def test_what_is_said_late_of_another_query_reaches_no_worker(
     fleet: LiveFleet, make_announcer: Callable[..., Announcer]
 ) -> None:
@@ -168,11 +198,11 @@ def test_an_error_of_this_program_in_telling_a_worker_is_said_and_does_not_end_i
     class Faulty(WorkerClient):
         failed = False
 
-        def committed(self, epoch: int, batch: int, references: Any) -> None:
-            if not Faulty.failed:
+        def tell(self, notice: Notice) -> None:
+            if notice.action == COMMITTED and not Faulty.failed:
                 Faulty.failed = True
                 raise MemoryError("no room for the references")
-            super().committed(epoch, batch, references)
+            super().tell(notice)
 
     fleet.start(0)
     announcer = make_announcer(fleet, connect=Faulty)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from wallaroo_spark.errors import ConfigurationError, TransportError
+from wallaroo_spark.inner.notices import COMMITTED, REWIND, Notice
 from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion, Starts, decode_starts, encode_starts
 from wallaroo_spark.inner.read_ahead import ReadAhead
 from wallaroo_spark.inner.rows import Mark, unpack
@@ -116,11 +117,15 @@ class WorkerClient:
 
     def rewind(self, epoch: int, batch: int, references: References) -> None:
         """The query goes on from exactly these references."""
-        self._act("rewind", {"epoch": epoch, "batch": batch, "references": references})
+        self.tell(Notice(REWIND, epoch, batch, references))
 
     def committed(self, epoch: int, batch: int, references: References) -> None:
         """Spark has committed ``batch``; the references that changed since the last call."""
-        self._act("committed", {"epoch": epoch, "batch": batch, "references": references})
+        self.tell(Notice(COMMITTED, epoch, batch, references))
+
+    def tell(self, notice: Notice) -> None:
+        """Send a notice; one that several workers are sent is encoded once."""
+        self._call(notice.action, notice.body)
 
     def status(self) -> dict[str, Any]:
         """The worker's status."""

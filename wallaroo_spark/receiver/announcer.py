@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from wallaroo_spark.errors import TransportError, one_line
 from wallaroo_spark.inner.client import WorkerClient
+from wallaroo_spark.inner.notices import COMMITTED, REWIND, Notice
 from wallaroo_spark.references import Reference, References, changed, plain
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
 from wallaroo_spark.steps import Step, passed
@@ -36,6 +37,26 @@ class LastCommit:
     batch: int
     """-1 before the first commit."""
     references: References
+    _notices: dict[int | None, Notice] = field(default_factory=dict, compare=False, repr=False)
+    """The notices of it, by the batch that a worker knows; most workers know the same batch."""
+    _making: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)
+
+    def since(self, known: LastCommit | None) -> Notice:
+        """What a worker is told that knows of a commit; everything, when it knows none of this query."""
+        if known is not None and known.epoch != self.epoch:
+            known = None
+        with self._making:
+            batch = known.batch if known is not None else None
+            if batch not in self._notices:
+                self._notices[batch] = (
+                    Notice(REWIND, self.epoch, self.batch, plain(self.references))
+                    if known is None
+                    else Notice(COMMITTED, self.epoch, self.batch, changed(known.references, self.references))
+                )
+            notice = self._notices[batch]
+            _ = notice.body
+            return notice
+
     """The committed reference of each stream."""
 
 
@@ -128,7 +149,7 @@ class Announcer:
             self._changed.notify_all()
             return self._changed.wait_for(
                 lambda: all(
-                    last_commit is None or teller.told == last_commit or teller.refused is not None
+                    last_commit is None or teller.told is last_commit or teller.refused is not None
                     for teller in self._tellers.values()
                 ),
                 seconds,
@@ -220,15 +241,13 @@ class Teller:
         """Tell it once, when there is news."""
         with self._changed:
             last_commit, known = self._last_commit(), self.told
-        if last_commit is None or known == last_commit:
+        if last_commit is None or known is last_commit:
             return
         refused = None
         try:
-            if known is None or known.epoch != last_commit.epoch:
-                self.client.rewind(last_commit.epoch, last_commit.batch, plain(last_commit.references))
-            else:
-                news = changed(known.references, last_commit.references)
-                self.client.committed(last_commit.epoch, last_commit.batch, news)
+            notice = last_commit.since(known)
+            self.client.tell(notice)
+            if notice.action == COMMITTED:
                 passed(Step.REFERENCES_SENT)
         except Exception as error:
             refused = error
@@ -243,7 +262,7 @@ class Teller:
     def _await_news(self) -> bool:
         """Whether there is something that the worker does not know yet; false once it is to be told nothing more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._last_commit() not in (None, self.told))
+            self._changed.wait_for(lambda: self._stopped or self._last_commit() is not self.told)
             return not self._stopped
 
 

@@ -1,9 +1,10 @@
 """The worker's inner port: an Arrow Flight server for the reading tasks and the driver.
 
-Actions take and return JSON, or bytes that :mod:`wallaroo_spark.inner.plan_call` encodes. Every call must carry the
-fleet's token. ``status`` and ``story`` also accept the status token, which any reader of the registry can see. Where
-connectors use TLS, so does this port, with the same certificate. It authenticates callers only by the token, even where
-connectors must present certificates, because a driver or a reading task has the token wherever Spark runs it.
+Actions take and return JSON, or bytes of :mod:`wallaroo_spark.inner.plan_call` and :mod:`wallaroo_spark.inner.notices`.
+Every call must carry the fleet's token. ``status`` and ``story`` also accept the status token, which any reader of the
+registry can see. Where connectors use TLS, so does this port, with the same certificate. It authenticates callers only
+by the token, even where connectors must present certificates, because a driver or a reading task has the token wherever
+Spark runs it.
 
 ``available`` waits until the buffer changes, ``plan`` returns how far a batch may go, ``held`` the streams with rows,
 ``owes`` whether an acknowledgement is still due; ``rewind`` and ``committed`` report the query's position; ``stop``
@@ -28,9 +29,10 @@ import pyarrow.flight as flight
 
 from wallaroo_spark.columnar import STORED_SCHEMA
 from wallaroo_spark.errors import ConfigurationError, one_line
+from wallaroo_spark.inner import notices
 from wallaroo_spark.inner.plan_call import PlanQuestion, decode_starts, encode_starts
 from wallaroo_spark.inner.trust import FleetKeys, fleet_keys, local_socket, status_token
-from wallaroo_spark.references import PlannedRange, flatten
+from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import format_address
 from wallaroo_spark.worker.buffer.delivery import NOTHING_YET, gather
@@ -193,8 +195,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             "plan": self._plan,
             "held": self._held,
             "owes": self._owes,
-            "committed": _json(self._committed),
-            "rewind": _json(self._rewind),
+            "committed": self._committed,
+            "rewind": self._rewind,
             "status": _json(lambda _: self._ask(lambda state: worker.status())),
             "story": _json(lambda _: {"events": self._ask(lambda state: state.story.lines())}),
             "stop": _json(self._stop),
@@ -239,9 +241,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def _ask(self, work: Callable[[WorkerState], T]) -> T:
         return self._worker.call(self._worker.on_loop(work), _CALL_SECONDS)
 
-    def _tell(self, event: e.Event) -> dict[str, Any]:
+    def _tell(self, event: e.Event) -> None:
         self._worker.call(self._worker.apply(event), _CALL_SECONDS)
-        return {}
 
     def _available(self, body: dict[str, Any]) -> Any:
         wait = float(body["wait"])
@@ -273,14 +274,15 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         start = {key: reference for key, reference in decode_starts(body).items() if reference is not None}
         return json.dumps(self._ask(lambda state: {"owes": state.buffer.owes(start)})).encode()
 
-    def _committed(self, body: dict[str, Any]) -> Any:
+    def _committed(self, body: bytes) -> bytes:
         passed(Step.REFERENCES_RECEIVED)
-        self._tell(e.Committed(body["epoch"], body["batch"], flatten(body["references"]), time.monotonic()))
+        self._tell(e.Committed(*notices.decode(body), time.monotonic()))
         passed(Step.ACK_SENT)
-        return {}
+        return b""
 
-    def _rewind(self, body: dict[str, Any]) -> Any:
-        return self._tell(e.Rewound(body["epoch"], body["batch"], flatten(body["references"])))
+    def _rewind(self, body: bytes) -> bytes:
+        self._tell(e.Rewound(*notices.decode(body)))
+        return b""
 
     def _stop(self, body: dict[str, Any]) -> Any:
         self._worker.call(self._worker.request_stop(body["reason"]), _CALL_SECONDS)

@@ -7,7 +7,8 @@ from typing import Any
 
 from proving.simulator.engine.core import Part, Promise, Simulation
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.references import PlannedRange, References, flatten
+from wallaroo_spark.inner.notices import REWIND, Notice, decode
+from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.worker.machine import events as e
 
 TIMEOUT_SECONDS = 2.0
@@ -87,13 +88,13 @@ class Client:
     def close(self) -> None:
         """Give the connection up."""
 
-    def rewind(self, epoch: int, batch: int, references: References) -> None:
-        """The query goes on from exactly these references."""
-        self._tell(e.Rewound(epoch, batch, flatten(references)))
-
-    def committed(self, epoch: int, batch: int, references: References) -> None:
-        """Spark has committed a batch."""
-        self._tell(e.Committed(epoch, batch, flatten(references), self._inner.sim.now))
+    def tell(self, notice: Notice) -> None:
+        """Tell the worker what is committed, or that the query goes on from other references."""
+        epoch, batch, references = decode(notice.body)
+        if notice.action == REWIND:
+            self._tell(e.Rewound(epoch, batch, references))
+        else:
+            self._tell(e.Committed(epoch, batch, references, self._inner.sim.now))
 
     def status(self) -> Mapping[str, Any]:
         """Not asked for here."""
