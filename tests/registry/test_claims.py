@@ -89,6 +89,7 @@ def test_a_released_slot_leaves_no_claims_behind(
     registry.claim(here, {1})
     registry.claim(there, {2})
     registry.release(here)
+    registry.renew(there)
     assert client.hkeys(f"wallaroo:{{{receiver}}}:claims") == ["2"]
 
 

@@ -5,13 +5,15 @@ The keys of a receiver have its name as hash tag, so that one node of a Redis cl
 - ``leases``       hash, slot → JSON of a lease, and when it ``expires`` (ms of Redis' own clock)
 - ``assignments``  hash, instance → ``slot:generation``
 - ``claims``       hash, stream id → ``slot:generation``
+- ``cursors``      hash, ``assignments`` and ``claims`` → where the next renewal goes on to delete void ones
 - ``submission``   the number of the last submission
 - ``lock:…``       the owner of a lock; the key expires
 
 An expired lease is not deleted, because its submission and generation are the least that a later lease may have. A
-released lease is not deleted either; its holder is empty. Numbers are passed as decimal text. Only times, submissions
-and generations (milliseconds, well below 2^53) are converted to Lua's numbers, which are doubles; stream ids (u64) are
-not.
+released lease is not deleted either; its holder is empty. Assignments and claims of a lease that was released or
+replaced do not count, and renewals delete them some at a time. Numbers are passed as decimal text. Only times,
+submissions and generations (milliseconds, well below 2^53) are converted to Lua's numbers, which are doubles; stream
+ids (u64) are not.
 """
 
 from __future__ import annotations
@@ -65,14 +67,6 @@ end
 local function owner_of(claim)
   return string.match(claim, '^(%d+):(%d+)$')
 end
-
--- Delete the claims or assignments for which gone(slot, generation) is true.
-local function sweep(claims, gone)
-  local all = redis.call('HGETALL', claims)
-  for i = 1, #all, 2 do
-    if gone(owner_of(all[i + 1])) then redis.call('HDEL', claims, all[i]) end
-  end
-end
 """
 
 _KEEP = """
@@ -87,6 +81,24 @@ local function keep(leases, mine, milliseconds)
     if difference == 0 and record.connect ~= '' then mine = record end
   end
   write(leases, mine, now() + milliseconds)
+end
+
+-- Delete some of the claims or assignments whose lease was released or replaced: no script counts them any more. Each
+-- call goes on where the last one ended, so the work of a call does not follow the number of all that were ever made.
+-- A Redis user that may not do this, as before these commands were needed, keeps them.
+local function prune(leases, owners, cursors, name)
+  local found = redis.pcall('HSCAN', owners, redis.call('HGET', cursors, name) or '0', 'COUNT', 200)
+  if found.err then return end
+  local records = {}
+  for i = 1, #found[2], 2 do
+    local slot, generation = owner_of(found[2][i + 1])
+    if slot and records[slot] == nil then records[slot] = read(leases, slot) end
+    local record = slot and records[slot]
+    if not slot or (record and (record.generation ~= generation or record.holder == '')) then
+      redis.call('HDEL', owners, found[2][i])
+    end
+  end
+  redis.call('HSET', cursors, name, found[1])
 end
 
 -- Claim the streams ARGV[first], ARGV[first + 1], …; returns those that belong to the lease now.
@@ -126,37 +138,34 @@ return text(number)
 """,
 )
 
-# KEYS leases, claims. ARGV 1 the wanted lease, as JSON (its generation is ignored), 2 its duration in milliseconds.
+# KEYS leases. ARGV 1 the wanted lease, as JSON (its generation is ignored), 2 its duration in milliseconds.
 # Returns {'held', lease}, {'standby'}, or {'lost', the newer lease}.
 ACQUIRE = Script(
     "acquire",
-    ("leases", "claims"),
+    ("leases",),
     _COMMON
     + """
 local want, at = cjson.decode(ARGV[1]), now()
 local record = read(KEYS[1], want.slot)
 want.generation = text(at)
-local same = false
 if record then
   local ahead = record.submission - want.submission
   if ahead > 0 then return {'lost', cjson.encode(record)} end
-  same = ahead == 0 and record.holder == want.holder
+  local same = ahead == 0 and record.holder == want.holder
   if ahead == 0 and not same and live(record, at) then return {'standby'} end
   want.generation = same and record.generation or text(math.max(record.generation + 1, at))
-end
-if not same then
-  sweep(KEYS[2], function(slot) return slot == want.slot end)
 end
 write(KEYS[1], want, at + ARGV[2])
 return {'held', cjson.encode(want)}
 """,
 )
 
-# KEYS leases, assignments, claims. ARGV 1 the lease, as JSON, 2 its duration in milliseconds, 3 the number of
-# instances, 4… the instances, then the stream ids. Returns nothing, or the newer lease, as JSON.
+# KEYS leases, assignments, claims, cursors. ARGV 1 the lease, as JSON, 2 its duration in milliseconds, 3 the number of
+# instances, 4… the instances, then the stream ids. Returns nothing, or the newer lease, as JSON. Assignments and claims
+# of a receiver that nobody runs for a week go, as after a loss of Redis' data.
 RENEW = Script(
     "renew",
-    ("leases", "assignments", "claims"),
+    ("leases", "assignments", "claims", "cursors"),
     _COMMON
     + _KEEP
     + """
@@ -170,14 +179,17 @@ for i = 4, last do
   if not owner or owner_of(owner) == mine.slot then redis.call('HSET', KEYS[2], ARGV[i], own) end
 end
 take(KEYS[1], KEYS[3], mine, last + 1)
+prune(KEYS[1], KEYS[2], KEYS[4], 'assignments')
+prune(KEYS[1], KEYS[3], KEYS[4], 'claims')
+for i = 2, 4 do redis.pcall('PEXPIRE', KEYS[i], 604800000) end
 return false
 """,
 )
 
-# KEYS leases, claims. ARGV 1 the lease, as JSON.
+# KEYS leases. ARGV 1 the lease, as JSON.
 RELEASE = Script(
     "release",
-    ("leases", "claims"),
+    ("leases",),
     _COMMON
     + """
 local mine = cjson.decode(ARGV[1])
@@ -185,18 +197,17 @@ local record = read(KEYS[1], mine.slot)
 if record and compare(record, mine) == 0 and record.holder == mine.holder then
   record.holder, record.connect, record.flight = '', '', ''
   write(KEYS[1], record, 0)
-  sweep(KEYS[2], function(slot) return slot == mine.slot end)
 end
 """,
 )
 
-# KEYS leases, assignments, claims. ARGV 1 the number of slots that remain.
+# KEYS leases, assignments. ARGV 1 the number of slots that remain.
 # The leases are not deleted: otherwise their holders' next renewals would write them again, as after a loss of Redis'
 # data. Instead each record gets the next submission number, which no job has. So the holders are refused, and the
 # driver's next submission, whose number is greater, is not.
 FORGET = Script(
     "forget",
-    ("leases", "assignments", "claims"),
+    ("leases", "assignments"),
     _COMMON
     + """
 local workers = tonumber(ARGV[1])
@@ -209,8 +220,13 @@ for i = 1, #all, 2 do
     write(KEYS[1], record, 0)
   end
 end
-sweep(KEYS[2], function(slot) return not slot or tonumber(slot) >= workers end)
-sweep(KEYS[3], function(slot) return tonumber(slot) >= workers end)
+-- Once at each start of a receiver: an assignment to a slot of which Redis knows no lease would count again when the
+-- fleet has as many slots again.
+local owners = redis.call('HGETALL', KEYS[2])
+for i = 1, #owners, 2 do
+  local slot = owner_of(owners[i + 1])
+  if not slot or tonumber(slot) >= workers then redis.call('HDEL', KEYS[2], owners[i]) end
+end
 """,
 )
 
