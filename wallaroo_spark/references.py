@@ -95,15 +95,13 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
     iterating copies all streams. May be used from several threads.
     """
 
-    __slots__ = ("_line", "_version", "count", "json_bytes")
+    __slots__ = ("_line", "_version", "count")
 
     count: int
     """The number of streams."""
-    json_bytes: int
-    """The length of the references as JSON text, in bytes."""
 
-    def __init__(self, line: _Line, version: int, count: int, json_bytes: int) -> None:
-        self._line, self._version, self.count, self.json_bytes = line, version, count, json_bytes
+    def __init__(self, line: _Line, version: int, count: int) -> None:
+        self._line, self._version, self.count = line, version, count
 
     @classmethod
     def of(cls, references: References) -> VersionedReferences:
@@ -111,12 +109,7 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
         if isinstance(references, VersionedReferences):
             return references
         line = _Line({scope: dict(streams) for scope, streams in references.items() if streams})
-        count = sum(map(len, line.streams.values()))
-        size = sum(
-            _scope_bytes(scope) + sum(_stream_bytes(stream, reference) for stream, reference in streams.items())
-            for scope, streams in line.streams.items()
-        )
-        return cls(line, 0, count, size)
+        return cls(line, 0, sum(map(len, line.streams.values())))
 
     def with_changes(self, changes: Changes) -> VersionedReferences:
         """Return the version with these changes applied. Copies all streams unless this is the newest of its line."""
@@ -124,8 +117,12 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
         with line.lock:
             if self._version != line.newest:
                 line = _Line(line.at(self._version))
-            count, size = line.advance(changes)
-            return VersionedReferences(line, line.newest, self.count + count, self.json_bytes + size)
+            more = line.advance(changes)
+            return VersionedReferences(line, line.newest, self.count + more)
+
+    def longer_than(self, json_bytes: int) -> bool:
+        """Return whether the references have more than so many bytes as JSON text."""
+        return self.count * _LEAST_BYTES > json_bytes or len(json.dumps(self.plain())) > json_bytes
 
     def changes_since(self, other: References | None) -> Changes | None:
         """Return the changes that lead from ``other`` to this version; None when the line no longer stores them.
@@ -184,6 +181,8 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
 
 
 _NOTHING: Mapping[str, Reference | None] = {}
+_LEAST_BYTES = 6
+"""The length of the shortest stream as JSON text, ``"1": 0``."""
 _KEPT_STEPS = 64
 """Versions that a line can go back. A choice: readers ask for versions of the last few batches."""
 _KEPT_CHANGES = 10_000
@@ -215,43 +214,35 @@ class _Line:
         self._kept = 0
         self._count = sum(map(len, streams.values()))
 
-    def advance(self, changes: Changes) -> tuple[int, int]:
-        """Apply changes as a new version; return the differences in the number of streams and in bytes of JSON."""
+    def advance(self, changes: Changes) -> int:
+        """Apply changes as a new version; return the difference in the number of streams."""
         done: dict[str, dict[str, Reference | None]] = {}
         undo: dict[str, dict[str, Reference | None]] = {}
-        count = size = total = 0
+        total, before = 0, self._count
         for scope, streams in changes.items():
-            known = self.streams.get(scope)
-            if known is None:
-                known = {}
-            before = {stream: known.get(stream) for stream in streams}
-            differing = {stream: new for stream, new in streams.items() if new != before[stream]}
+            known = self.streams.get(scope, {})
+            differing = {stream: new for stream, new in streams.items() if new != known.get(stream)}
             if not differing:
                 continue
-            size -= _scope_bytes(scope) if known else 0
+            done[scope] = differing
+            undo[scope] = {stream: known.get(stream) for stream in differing}
+            total += len(differing)
+            self._count -= len(known)
             for stream, new in differing.items():
-                old = before[stream]
-                if old is not None:
-                    count, size = count - 1, size - _stream_bytes(stream, old)
                 if new is None:
                     del known[stream]
                 else:
                     known[stream] = new
-                    count, size = count + 1, size + _stream_bytes(stream, new)
+            self._count += len(known)
             if known:
-                size += _scope_bytes(scope)
                 self.streams[scope] = known
             else:
-                self.streams.pop(scope, None)
-            done[scope] = differing
-            undo[scope] = {stream: before[stream] for stream in differing}
-            total += len(differing)
+                del self.streams[scope]
         self._steps.append(_Step(done, undo, total))
         self.newest += 1
         self._kept += total
-        self._count += count
         self._trim()
-        return count, size
+        return self._count - before
 
     def _trim(self) -> None:
         limit = max(_KEPT_CHANGES, self._count)
@@ -295,15 +286,6 @@ class _Line:
                 if not known:
                     del found[scope]
         return found
-
-
-def _scope_bytes(scope: str) -> int:
-    return len(json.dumps(scope)) + 6
-
-
-def _stream_bytes(stream: str, reference: Reference) -> int:
-    """The length of ``"stream": reference, `` as JSON text, in bytes."""
-    return len(stream) + len(str(reference)) + (6 if isinstance(reference, int) else 8)
 
 
 def reference_of(references: References, key: StreamKey) -> Reference | None:

@@ -48,15 +48,15 @@ def test_a_text_that_is_no_name_is_refused(text: str) -> None:
 def test_a_small_plan_stands_in_the_offset_and_a_large_one_begins_with_a_snapshot() -> None:
     chain = Chain(NamedPlan(BASE, BASE))
 
-    assert form_of(None, json_bytes=100, inline_bytes=100) is Form.INLINE
-    assert form_of(chain, json_bytes=100, inline_bytes=100) is Form.INLINE
-    assert form_of(None, json_bytes=101, inline_bytes=100) is Form.SNAPSHOT
-    assert form_of(chain, json_bytes=101, inline_bytes=100) is Form.CHANGES
+    assert form_of(None, small=True) is Form.INLINE
+    assert form_of(chain, small=True) is Form.INLINE
+    assert form_of(None, small=False) is Form.SNAPSHOT
+    assert form_of(chain, small=False) is Form.CHANGES
 
 
 def test_a_chain_has_an_end() -> None:
     chain = Chain(NamedPlan(BASE, BASE))
-    while form_of(chain, json_bytes=1 << 30, inline_bytes=100) is Form.CHANGES:
+    while form_of(chain, small=False) is Form.CHANGES:
         chain = chain.then(PlanName.after(chain.named.plan.number), 1)
     assert chain.links == LINKS_AT_MOST
     assert chain.named.base == BASE

@@ -106,9 +106,9 @@ class Chain:
         )
 
 
-def form_of(chain: Chain | None, *, json_bytes: int, inline_bytes: int) -> Form:
+def form_of(chain: Chain | None, *, small: bool) -> Form:
     """How the next plan is kept; ``chain`` is that of the plan before, None when that stands in an offset."""
-    if json_bytes <= inline_bytes:
+    if small:
         return Form.INLINE
     if chain is None or chain.links >= LINKS_AT_MOST:
         return Form.SNAPSHOT

@@ -89,7 +89,7 @@ class PlanBook:
         """
         before, chain = self._find(start)
         references = before.with_changes(changes)
-        form = form_of(chain, json_bytes=references.json_bytes, inline_bytes=self._inline_bytes)
+        form = form_of(chain, small=not references.longer_than(self._inline_bytes))
         store = None if form is Form.INLINE else self._store()
         if store is None or (chain is None and time.monotonic() < self._not_before):
             return self._write_inline(references)
