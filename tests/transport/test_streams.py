@@ -9,10 +9,10 @@ import pytest
 
 from tests.pems import Pems
 from wallaroo_spark.errors import TransportError
-from wallaroo_spark.transport import ByteStream, client_context, pair, server_context
+from wallaroo_spark.transport import ByteStream, client_context, pair, server_context, tcp
 from wallaroo_spark.transport.base import HIGH_WATER
 
-from .conftest import connected, read_all, read_exactly
+from .conftest import SECONDS, connected, read_all, read_exactly
 
 Ends = tuple[ByteStream, ByteStream]
 MEGABYTE = 1 << 20
@@ -131,3 +131,90 @@ async def test_a_cancelled_read_loses_nothing(ends: Ends) -> None:
         await reading
     ours.write(b"still here")
     assert await read_exactly(theirs, 10) == b"still here"
+
+
+class Delivered:
+    """Takes the delivered bytes."""
+
+    def __init__(self, stream: ByteStream, enough: int = 0) -> None:
+        self.data = bytearray()
+        self.enough = asyncio.Event()
+        self._wanted = enough
+        self.task = asyncio.create_task(stream.deliver(self))  # type: ignore[arg-type]
+
+    def __call__(self, data: bytes) -> None:
+        self.data += data
+        if len(self.data) >= self._wanted:
+            self.enough.set()
+
+
+class TestDelivery:
+    async def test_bytes_are_delivered_in_order_until_the_peer_closes(self, ends: Ends) -> None:
+        ours, theirs = ends
+        ours.write(b"before ")
+        delivered = Delivered(theirs)
+        ours.write(b"x" * MEGABYTE)
+        closing = asyncio.create_task(ours.close())
+        await asyncio.wait_for(delivered.task, SECONDS)
+        assert bytes(delivered.data) == b"before " + b"x" * MEGABYTE
+        await theirs.close()
+        await closing
+
+    async def test_a_suspended_delivery_holds_back_the_bytes_and_the_end(self, ends: Ends) -> None:
+        ours, theirs = ends
+        delivered = Delivered(theirs, 6)
+        ours.write(b"before")
+        await asyncio.wait_for(delivered.enough.wait(), SECONDS)
+        theirs.set_delivering(False)
+        ours.write(b" and after" * 100_000)
+        theirs.write(b"go on")
+        assert await read_exactly(ours, 5) == b"go on"
+        closing = asyncio.create_task(ours.close())
+        assert bytes(delivered.data) == b"before"
+        assert not delivered.task.done()
+        theirs.set_delivering(True)
+        await asyncio.wait_for(delivered.task, SECONDS)
+        assert bytes(delivered.data) == b"before" + b" and after" * 100_000
+        await theirs.close()
+        await closing
+
+    async def test_a_cut_is_raised(self, ends: Ends) -> None:
+        ours, theirs = ends
+        delivered = Delivered(theirs, 6)
+        ours.write(b"before")
+        await asyncio.wait_for(delivered.enough.wait(), SECONDS)
+        ours.abort()
+        with pytest.raises(TransportError):
+            await asyncio.wait_for(delivered.task, SECONDS)
+        assert bytes(delivered.data) == b"before"
+
+    async def test_our_own_close_ends_the_delivery(self, ends: Ends) -> None:
+        ours, theirs = ends
+        delivered = Delivered(theirs)
+        await asyncio.gather(theirs.close(), ours.close())
+        await asyncio.wait_for(delivered.task, SECONDS)
+
+    async def test_an_error_of_the_receiver_ends_the_delivery_and_is_raised(self, ends: Ends) -> None:
+        ours, theirs = ends
+        calls: list[bytes] = []
+
+        def broken(data: bytes) -> None:
+            calls.append(data)
+            raise ValueError("no more")
+
+        delivery = asyncio.create_task(theirs.deliver(broken))
+        ours.write(b"one")
+        with pytest.raises(ValueError, match="no more"):
+            await asyncio.wait_for(delivery, SECONDS)
+        assert calls == [b"one"]
+
+
+async def test_an_idle_delivery_makes_no_objects_for_waiting(pems: Pems) -> None:
+    async with connected() as (ours, theirs):
+        delivered = Delivered(theirs, 3)
+        ours.write(b"one")
+        await asyncio.wait_for(delivered.enough.wait(), SECONDS)
+        # One event with its queue takes 800 bytes, and a worker may have ten thousand such streams.
+        assert theirs._changed is None  # type: ignore[attr-defined]
+        assert theirs._chunks is tcp._NO_CHUNKS  # type: ignore[attr-defined]
+        delivered.task.cancel()

@@ -50,6 +50,19 @@ class ByteStream(Protocol):
         cut.
         """
 
+    async def deliver(self, received: Callable[[bytes], None]) -> None:
+        """Call ``received`` with bytes as soon as they arrive, in place of :meth:`read`; return when the peer has ended
+        its side.
+
+        Raises :class:`TransportError` when the connection was cut, after the bytes that arrived before. An error of
+        ``received`` is raised here too, and ``received`` is not called again.
+        """
+
+    def set_delivering(self, on: bool) -> None:
+        """Continue or suspend the calls of :meth:`deliver`. While they are suspended, the socket is read as far as for
+        :meth:`read`.
+        """
+
     def write(self, data: bytes) -> None:
         """Queue ``data`` for sending. Never blocks and never raises; see :meth:`drain`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.transport.base import HIGH_WATER, READ_AT_MOST, ByteStream
@@ -63,6 +64,8 @@ class _MemoryStream:
         self._outgoing = outgoing
         self._incoming = incoming
         self._closed = False
+        self._delivering = asyncio.Event()
+        self._delivering.set()
 
     @property
     def queued(self) -> int:
@@ -75,6 +78,14 @@ class _MemoryStream:
         if self._incoming.failure:
             raise self._incoming.failure
         return self._incoming.take(most)
+
+    async def deliver(self, received: Callable[[bytes], None]) -> None:
+        while data := await self.read():
+            await self._delivering.wait()
+            received(data)
+
+    def set_delivering(self, on: bool) -> None:
+        _set_or_clear(self._delivering, on)
 
     def write(self, data: bytes) -> None:
         self._outgoing.put(data)

@@ -16,6 +16,7 @@ import socket
 import ssl
 import struct
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -143,11 +144,15 @@ def _received() -> memoryview:
     return found
 
 
+_NO_CHUNKS: deque[bytes] = deque()
+"""Stands for an empty deque, which would take 624 bytes for each connection. Nothing is ever appended to it."""
+
+
 class _TcpStream(asyncio.BufferedProtocol):
     """A :class:`ByteStream` over an asyncio transport, plain or TLS.
 
     A chunk has exactly the received bytes. The listener passes ``on_connected``, in which it starts to serve the
-    stream.
+    stream. A worker may have ten thousand streams that are idle, so what waits makes the objects for waiting.
     """
 
     def __init__(self, peer: str = "", on_connected: Callable[[_TcpStream], None] | None = None) -> None:
@@ -156,16 +161,21 @@ class _TcpStream(asyncio.BufferedProtocol):
         self._on_connected = on_connected
         self._transport: Any = None
         self._tls = False
-        self._chunks: deque[bytes] = deque()
+        self._chunks = _NO_CHUNKS
         self._taken = 0
         self._held = 0
         self._ended = False
         self._closing = False
         self._failure: TransportError | None = None
-        self._readable = asyncio.Event()
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._lost = asyncio.Event()
+        self._lost = False
+        self._writable = True
+        self._changed: asyncio.Event | None = None
+        """Set at every change that :meth:`_until` may wait for; None before the first wait."""
+        self._receiver: Callable[[bytes], None] | None = None
+        """The function that is called with arriving bytes; None while they are read."""
+        self._delivering = True
+        self._delivery: asyncio.Future[None] | None = None
+        """Done when nothing more will be delivered."""
         self._liveness: peer_liveness.PeerLiveness | None = None
 
     # Called by asyncio.
@@ -189,9 +199,15 @@ class _TcpStream(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._closing:
             return
-        self._chunks.append(bytes(_received()[:nbytes]))
+        data = bytes(_received()[:nbytes])
+        if self._receiver is not None and self._delivering and not self._chunks:
+            self._hand_over(self._receiver, data)
+            return
+        if self._chunks is _NO_CHUNKS:
+            self._chunks = deque()
+        self._chunks.append(data)
         self._held += nbytes
-        self._readable.set()
+        self._wake()
         if self._held >= _READ_AHEAD:
             self._transport.pause_reading()
 
@@ -200,7 +216,7 @@ class _TcpStream(asyncio.BufferedProtocol):
             detail = "the peer ended without a TLS close_notify; it may have refused our certificate"
             self._failure = self._failure or cut(self.peer, detail)
         self._ended = True
-        self._readable.set()
+        self._wake()
         # Over plain TCP a peer may end its side and still read ours; asyncio's TLS has no half-closed state.
         return not self._tls
 
@@ -208,39 +224,53 @@ class _TcpStream(asyncio.BufferedProtocol):
         if exc is not None or not (self._ended or self._closing):
             detail = describe(exc) if exc else "the connection ended without a close"
             self._failure = self._failure or cut(self.peer, detail)
-        self._ended = True
-        self._readable.set()
-        self._writable.set()
-        self._lost.set()
+        self._ended = self._writable = self._lost = True
+        self._wake()
 
     def pause_writing(self) -> None:
-        self._writable.clear()
+        self._writable = False
 
     def resume_writing(self) -> None:
-        self._writable.set()
+        self._writable = True
+        self._wake()
 
     # The stream.
 
     @property
     def queued(self) -> int:
-        return 0 if self._lost.is_set() else int(self._transport.get_write_buffer_size())
+        return 0 if self._lost else int(self._transport.get_write_buffer_size())
 
     async def read(self, most: int = READ_AT_MOST) -> bytes:
-        while not self._chunks and not self._ended and not self._closing:
-            self._readable.clear()
-            await self._readable.wait()
+        await self._until(lambda: self._chunks or self._ended or self._closing)
         if self._chunks:
             return self._take(most)
         if self._failure and not self._closing:
             raise self._failure
         return b""
 
+    async def deliver(self, received: Callable[[bytes], None]) -> None:
+        self._delivery = asyncio.get_running_loop().create_future()
+        self._receiver = received
+        try:
+            self._continue_delivery()
+            await self._delivery
+        finally:
+            self._receiver = self._delivery = None
+        if self._failure and not self._closing:
+            raise self._failure
+
+    def set_delivering(self, on: bool) -> None:
+        if on and not self._delivering:
+            # Not at once: the caller may still be handling the bytes before.
+            asyncio.get_running_loop().call_soon(self._continue_delivery)
+        self._delivering = on
+
     def write(self, data: bytes) -> None:
-        if self._closing or self._failure or self._lost.is_set():
+        if self._closing or self._failure or self._lost:
             return
         if self._liveness is None:
             self._liveness = peer_liveness.PeerLiveness()
-            asyncio.get_running_loop().call_later(peer_liveness.LOOK_SECONDS, self._look)
+            _watch(self)
         if not self._tls or len(data) <= _TLS_PIECE:
             self._transport.write(data)
             return
@@ -249,12 +279,13 @@ class _TcpStream(asyncio.BufferedProtocol):
             self._transport.write(view[start : start + _TLS_PIECE])
 
     async def drain(self) -> None:
-        await self._writable.wait()
+        if not self._writable:
+            await self._until(lambda: self._writable)
         if self._failure:
             raise self._failure
         if self._closing:
             raise closed_here(self.peer)
-        if self._lost.is_set():
+        if self._lost:
             raise cut(self.peer, "the peer has closed")
 
     async def close(self) -> None:
@@ -266,7 +297,7 @@ class _TcpStream(asyncio.BufferedProtocol):
                 sent = await self._farewell()
             finally:
                 self._end(reset=not sent)
-        await self._lost.wait()
+        await self._until(lambda: self._lost)
 
     @property
     def talks_to_itself(self) -> bool:
@@ -302,9 +333,9 @@ class _TcpStream(asyncio.BufferedProtocol):
         """Stop reading the socket, so that :meth:`secure` receives the whole handshake."""
         self._transport.pause_reading()
 
-    def _look(self) -> None:
-        """End the connection if its peer acknowledges nothing any more. Repeats while bytes are in flight."""
-        seen = None if self._lost.is_set() else peer_liveness.inspect(self._transport.get_extra_info("socket"))
+    def look(self) -> bool:
+        """End the connection if its peer acknowledges nothing any more; return whether bytes are still in flight."""
+        seen = None if self._lost else peer_liveness.inspect(self._transport.get_extra_info("socket"))
         if seen is None or self._liveness is None or not (seen.queued or self.queued):
             self._liveness = None
         elif self._liveness.gone(seen, asyncio.get_running_loop().time()):
@@ -312,7 +343,38 @@ class _TcpStream(asyncio.BufferedProtocol):
             self._failure = self._failure or cut(self.peer, detail)
             self._end(reset=True)
         else:
-            asyncio.get_running_loop().call_later(peer_liveness.LOOK_SECONDS, self._look)
+            return True
+        return False
+
+    async def _until(self, holds: Callable[[], Any]) -> None:
+        """Wait until a condition on this stream holds."""
+        while not holds():
+            if self._changed is None:
+                self._changed = asyncio.Event()
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _wake(self) -> None:
+        """Have the waiting tasks check their conditions again."""
+        if self._changed is not None:
+            self._changed.set()
+        over = self._closing or (self._ended and not self._chunks)
+        if over and self._delivery is not None and not self._delivery.done():
+            self._delivery.set_result(None)
+
+    def _continue_delivery(self) -> None:
+        """Deliver the bytes that were received and not delivered yet."""
+        while self._chunks and self._delivering and self._receiver is not None:
+            self._hand_over(self._receiver, self._take(READ_AT_MOST))
+        self._wake()
+
+    def _hand_over(self, receiver: Callable[[bytes], None], data: bytes) -> None:
+        try:
+            receiver(data)
+        except Exception as error:
+            self._receiver = None
+            if self._delivery is not None and not self._delivery.done():
+                self._delivery.set_exception(error)
 
     def _take(self, most: int) -> bytes:
         chunk = self._chunks[0]
@@ -325,14 +387,14 @@ class _TcpStream(asyncio.BufferedProtocol):
             self._chunks.popleft()
             self._taken = 0
         self._held -= len(piece)
-        if self._held < _READ_AHEAD and not self._lost.is_set():
+        if self._held < _READ_AHEAD and not self._lost:
             self._transport.resume_reading()
         return piece
 
     def _drop_received(self) -> None:
-        self._chunks.clear()
+        self._chunks = _NO_CHUNKS
         self._taken = self._held = 0
-        self._readable.set()
+        self._wake()
 
     async def _farewell(self) -> bool:
         """Send the queued bytes and close so that the peer can read all of them. Returns False when it did not read
@@ -346,11 +408,11 @@ class _TcpStream(asyncio.BufferedProtocol):
                 if self.queued:
                     # asyncio's TLS pauses writing at its mark, its TCP only above the mark.
                     self._transport.set_write_buffer_limits(high=int(self._tls), low=0)
-                await self._writable.wait()
+                await self._until(lambda: self._writable)
         except TimeoutError:
             _log.debug("%s does not read the bytes that are queued for it", self.peer)
             return False
-        if not self._tls and not self._lost.is_set():
+        if not self._tls and not self._lost:
             # The peer's reset may have arrived already without being reported.
             with contextlib.suppress(OSError):
                 self._transport.write_eof()
@@ -361,18 +423,16 @@ class _TcpStream(asyncio.BufferedProtocol):
             self._transport.close()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TLS_LINGER_SECONDS):
-                    await self._lost.wait()
+                    await self._until(lambda: self._lost)
         return True
 
     async def _peer_end(self) -> None:
-        if not self._lost.is_set():
+        if not self._lost:
             self._transport.resume_reading()
-        while not self._ended:
-            self._readable.clear()
-            await self._readable.wait()
+        await self._until(lambda: self._ended)
 
     def _end(self, *, reset: bool) -> None:
-        if self._lost.is_set():
+        if self._lost:
             return
         if reset:
             # After an orderly end the peer would take the received bytes for all bytes.
@@ -380,6 +440,31 @@ class _TcpStream(asyncio.BufferedProtocol):
                 linger = self._transport.get_extra_info("socket")
                 linger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._transport.abort()
+
+
+class _Watch:
+    """Inspects all streams of an event loop that have bytes in flight, with one timer."""
+
+    def __init__(self) -> None:
+        self._streams: set[_TcpStream] = set()
+
+    def add(self, stream: _TcpStream) -> None:
+        if not self._streams:
+            asyncio.get_running_loop().call_later(peer_liveness.LOOK_SECONDS, self._look)
+        self._streams.add(stream)
+
+    def _look(self) -> None:
+        self._streams = {stream for stream in self._streams if stream.look()}
+        if self._streams:
+            asyncio.get_running_loop().call_later(peer_liveness.LOOK_SECONDS, self._look)
+
+
+_watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Watch] = weakref.WeakKeyDictionary()
+
+
+def _watch(stream: _TcpStream) -> None:
+    """Inspect a stream from now on, while it has bytes in flight."""
+    _watches.setdefault(asyncio.get_running_loop(), _Watch()).add(stream)
 
 
 # l_onoff and l_linger of SO_LINGER: drop the queued bytes and send a reset.

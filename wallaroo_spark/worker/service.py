@@ -6,6 +6,7 @@ Only the loop's thread touches the state; the Flight server's threads come in th
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import time
@@ -72,8 +73,6 @@ class _ConnectorPeer:
 
     stream: ByteStream
     """The byte stream."""
-    readable: asyncio.Event
-    """Set while the socket is to be read."""
     stuck: bool = False
     """Whether the peer was reported as not reading."""
 
@@ -163,17 +162,11 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         self.handle(e.Stopping(self._stop_reason))
 
     async def _serve_peer(self, stream: ByteStream) -> None:
-        peer = _ConnectorPeer(stream, asyncio.Event())
-        peer.readable.set()
-        session = self._enter(peer)
+        session = self._enter(_ConnectorPeer(stream))
         reason = ""
         try:
             self.handle(e.Connected(session, stream.peer, time.monotonic(), stream.certificate_names))
-            while data := await stream.read():
-                # Behind the read, since a peer may be paused while its session is in one.
-                await peer.readable.wait()
-                passed(Step.FRAME_RECEIVED)
-                self._gather(session, data)
+            await stream.deliver(functools.partial(self._gather, session))
         except TransportError as error:
             reason = error.message
         finally:
@@ -184,6 +177,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
     def _gather(self, session: int, data: bytes) -> None:
         """A peer has sent bytes. They are handled together with those of others that arrive at about the same time."""
         assert self._loop is not None
+        passed(Step.FRAME_RECEIVED)
         if not self._arrived:
             self._later(LOT_SECONDS, self._take_in)
         self._arrived.append((session, data))
@@ -275,7 +269,6 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         if self.reads is not None:
             self.reads.close()
         for peer in list(self._peers.values()):
-            peer.readable.set()
             peer.stream.abort()
 
     def send(self, send: e.Send) -> None:
@@ -310,7 +303,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
     def set_reading(self, session: int, reading: bool) -> None:
         """See :class:`~.machine.outside.Outside`."""
         if (peer := self._peers.get(session)) is not None:
-            (peer.readable.set if reading else peer.readable.clear)()
+            peer.stream.set_delivering(reading)
 
     async def _ask_assignment(self, ask: e.AskAssignment) -> None:
         try:
