@@ -11,7 +11,6 @@ import json
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 Reference = int | str
@@ -37,8 +36,7 @@ class StreamKey(NamedTuple):
     """The id that the connector gives the stream, a u64."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRange:
+class PlannedRange(NamedTuple):
     """The messages of one stream that a batch reads: those after ``start``, up to and including ``end``."""
 
     key: StreamKey

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proving.bench.load_generator import Template
-from wallaroo_spark.inner.rows import unpack
+from wallaroo_spark.inner.rows import Unpacker
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import REVISIONS, ConnectorSession, Ok
 from wallaroo_spark.references import PlannedRange, flatten, nest
@@ -163,8 +163,9 @@ class Load:
         with phase("gather"):
             sent = list(gather(found))
         with phase("task"):
+            unpacker = Unpacker(boundaries=False)
             for batch, text in sent:
-                rows, _ = unpack(batch, text, boundaries=False)
+                rows, _ = unpacker.unpack(batch, text)
                 self.rows += rows.num_rows
         del found, sent, rows, batch
         self.batch += 1

@@ -15,7 +15,7 @@ from wallaroo_spark.errors import ConfigurationError, TransportError
 from wallaroo_spark.inner.notices import COMMITTED, REWIND, Notice
 from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion, Starts, decode_starts, encode_starts
 from wallaroo_spark.inner.read_ahead import ReadAhead
-from wallaroo_spark.inner.rows import Mark, unpack
+from wallaroo_spark.inner.rows import Mark, Unpacker
 from wallaroo_spark.inner.trust import NAME, fleet_keys, local_socket
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import PlannedRange, Reference, References, StreamKey
@@ -151,7 +151,8 @@ class WorkerClient:
         """
         ticket = {"ranges": [planned.to_json() for planned in ranges], "wait": wait}
         reading = _Reading(self._client, json.dumps(ticket).encode(), self._headers)
-        rows = (unpack(data, text, boundaries=boundaries) for data, text in reading.chunks())
+        unpacker = Unpacker(boundaries=boundaries)
+        rows = (unpacker.unpack(data, text) for data, text in reading.chunks())
         came = False
         try:
             for batch, marks in ReadAhead(rows, reading.cancel, silence):

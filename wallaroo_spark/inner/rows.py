@@ -1,50 +1,109 @@
 """Rows on their way from a worker: stored columns, and a text with what they have in common and the marks.
 
-The text begins with columns of numbers, as many as its head says; JSON with the names and references follows them.
+The text begins with columns of numbers, as many as its head says; JSON with names and with references that are no
+numbers follows them. The name of a range's stream is told once in the answer to a request.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from wallaroo_spark.columnar import ROW_SCHEMA, CommonColumns, to_rows
 from wallaroo_spark.references import Reference
 
 Mark = tuple[int, Reference | None, bool]
 """A range's index, the reference that its rows now lead up to (None: it had none), and whether the range is done."""
-_HEAD = struct.Struct("<I")
-_COLUMNS = 3
+_HEAD = struct.Struct("<II")
 
 
-def pack(marks: Sequence[Mark], common: CommonColumns) -> bytes:
-    """The text that goes with stored columns: the marks, and what rows have in common."""
-    columns = [common.stream, common.receipt, common.rows]
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """Marks as columns, each range once."""
+
+    ranges: NDArray[np.int64]
+    """The indexes of the ranges."""
+    references: NDArray[np.uint64]
+    """The references that are message ids; without meaning where ``others`` has the place."""
+    done: NDArray[np.bool_]
+    """Whether each range is done."""
+    others: Mapping[int, str | None]
+    """The references that are no message ids, by their place."""
+
+    def to_list(self) -> list[Mark]:
+        """The marks one by one."""
+        references: list[Reference | None] = self.references.tolist()
+        for place, reference in self.others.items():
+            references[place] = reference
+        return list(zip(self.ranges.tolist(), references, self.done.tolist(), strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class RowsByRange:
+    """The next rows of a batch, entry by entry."""
+
+    mark: NDArray[np.int32]
+    """The place of the range among the marks."""
+    receipt: NDArray[np.int32]
+    """An index in ``receipts``."""
+    rows: NDArray[np.int32]
+    """How many rows each entry is for."""
+    receipts: list[tuple[str, int]]
+    """Instances, each with a time of receipt in µs since 1970 UTC."""
+
+
+def pack(marks: Marks, entries: RowsByRange, streams: Mapping[int, tuple[str, int]]) -> bytes:
+    """The text that goes with stored columns.
+
+    ``streams`` has the name and id of the stream of each range that no text before has named.
+    """
+    numbers = [
+        marks.ranges.astype("<i8", copy=False),
+        marks.references.astype("<u8", copy=False),
+        marks.done.astype("<i8"),
+        entries.mark.astype("<i4", copy=False),
+        entries.receipt.astype("<i4", copy=False),
+        entries.rows.astype("<i4", copy=False),
+    ]
     names = {
-        "marks": list(zip(*marks, strict=True)),
-        "streams": list(zip(*common.streams, strict=True)),
-        "receipts": list(zip(*common.receipts, strict=True)),
+        "others": list(marks.others.items()),
+        "receipts": entries.receipts,
+        "streams": [list(streams), *zip(*streams.values(), strict=True)],
     }
-    numbers = [column.astype("<i4", copy=False).tobytes() for column in columns]
-    return b"".join([_HEAD.pack(len(common.rows)), *numbers, json.dumps(names).encode()])
+    head = _HEAD.pack(len(marks.ranges), len(entries.rows))
+    return b"".join([head, *(column.tobytes() for column in numbers), json.dumps(names).encode()])
 
 
-def unpack(stored: pa.RecordBatch, text: bytes, *, boundaries: bool) -> tuple[pa.RecordBatch, list[Mark]]:
-    """The rows that Spark sees, and the marks, of what a worker sends. What is the same for all is added here."""
-    (count,) = _HEAD.unpack_from(text)
-    numbers = np.frombuffer(text, "<i4", _COLUMNS * count, _HEAD.size).reshape(_COLUMNS, count)
-    names = json.loads(text[_HEAD.size + numbers.nbytes :])
-    marks: list[Mark] = list(zip(*names["marks"], strict=True))
-    if not count:
-        return no_rows(ROW_SCHEMA), marks
-    streams, receipts = (list(zip(*names[name], strict=True)) for name in ("streams", "receipts"))
-    stream, receipt, rows = numbers
-    common = CommonColumns(streams, receipts, stream, receipt, rows)
-    return to_rows(stored, common, include_boundaries=boundaries), marks
+class Unpacker:
+    """Makes rows of what a worker answers to one request; ``boundaries`` is whether BOUNDARY messages are kept."""
+
+    def __init__(self, *, boundaries: bool) -> None:
+        self._boundaries = boundaries
+        self._streams: dict[int, tuple[str, int]] = {}
+
+    def unpack(self, stored: pa.RecordBatch, text: bytes) -> tuple[pa.RecordBatch, list[Mark]]:
+        """The rows that Spark sees, and the marks, of a batch and the text that :func:`pack` made of it."""
+        count, entries = _HEAD.unpack_from(text)
+        at = _HEAD.size
+        kinds = enumerate(("<i8", "<u8", "<i8"))
+        ranges, references, done = (np.frombuffer(text, kind, count, at + 8 * count * n) for n, kind in kinds)
+        at += 3 * 8 * count
+        mark, receipt, rows = (np.frombuffer(text, "<i4", entries, at + 4 * entries * n) for n in range(3))
+        names = json.loads(text[at + 3 * 4 * entries :])
+        named = names["streams"]
+        self._streams.update(zip(named[0], zip(*named[1:], strict=True), strict=True))
+        marks = Marks(ranges, references, done != 0, dict(names["others"])).to_list()
+        if not entries:
+            return no_rows(ROW_SCHEMA), marks
+        streams = [self._streams[index] for index in ranges.tolist()]
+        common = CommonColumns(streams, names["receipts"], mark, receipt, rows)
+        return to_rows(stored, common, include_boundaries=self._boundaries), marks
 
 
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:

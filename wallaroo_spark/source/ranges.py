@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -170,7 +170,8 @@ def _read_from(
             if done:
                 missing.pop(index, None)
             elif reference is not None:
-                missing[index] = replace(missing[index], start=reference)
+                key, _, end = missing[index]
+                missing[index] = PlannedRange(key, reference, end)
         if batch.num_rows:
             yield batch
         if missing:

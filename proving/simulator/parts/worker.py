@@ -19,7 +19,7 @@ from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.columnar.decode import ROW_OVERHEAD
 from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError
 from wallaroo_spark.inner.plan_call import PlanQuestion
-from wallaroo_spark.inner.rows import unpack
+from wallaroo_spark.inner.rows import Unpacker
 from wallaroo_spark.protocol import WorkerSession
 from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.registry import Lease
@@ -496,6 +496,7 @@ class Worker(InnerPort):
         self, ranges: dict[int, PlannedRange], wait: float, deliver: Callable[[Any, Any], None], done: Promise
     ) -> Steps:
         until = self.sim.now + wait
+        unpacker = Unpacker(boundaries=True)
         while ranges:
             try:
                 found = yield self._find(ranges, until - self.sim.now)
@@ -506,7 +507,7 @@ class Worker(InnerPort):
                 break
             ranges = {index: planned for index, planned in ranges.items() if index not in found}
             for batch, text in gather(found):
-                deliver(*unpack(batch, text, boundaries=True))
+                deliver(*unpacker.unpack(batch, text))
                 yield self.sim.latency()
         done.resolve(None)
 

@@ -8,7 +8,7 @@ import pytest
 from tests.worker.buffer.test_segments import A, B, C, take_in
 from tests.worker.buffer.test_segments import buffer as buffer  # a fixture is found by its name
 from wallaroo_spark.columnar import ROW_SCHEMA
-from wallaroo_spark.inner.rows import Mark, unpack
+from wallaroo_spark.inner.rows import Mark, Unpacker
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.worker.buffer import delivery
 from wallaroo_spark.worker.buffer.buffer import Buffer
@@ -24,8 +24,9 @@ def found(buffer: Buffer, *ends: tuple[StreamKey, int]) -> dict[int, FoundRange]
 def delivered(ranges: dict[int, FoundRange]) -> list[tuple[list[tuple[str, int]], list[Mark]]]:
     """Each batch as (stream, id) of its rows, and its marks."""
     batches = []
+    unpacker = Unpacker(boundaries=True)
     for stored, text in gather(FoundRanges.of(ranges)):
-        rows, marks = unpack(stored, text, boundaries=True)
+        rows, marks = unpacker.unpack(stored, text)
         rows.validate(full=True)
         assert rows.schema == ROW_SCHEMA
         batches.append((list(zip(rows["stream"].to_pylist(), rows["message_id"].to_pylist(), strict=True)), marks))

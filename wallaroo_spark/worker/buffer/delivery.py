@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from wallaroo_spark.columnar import STORED_SCHEMA, CommonColumns
-from wallaroo_spark.inner.rows import Mark, no_rows, pack
-from wallaroo_spark.references import Reference
+from wallaroo_spark.columnar import STORED_SCHEMA
+from wallaroo_spark.inner.rows import Marks, RowsByRange, no_rows, pack
 from wallaroo_spark.worker.buffer.found import FoundRanges, Slices
 from wallaroo_spark.worker.buffer.segments import numbered
 
@@ -27,7 +26,7 @@ BYTES_A_BATCH = 1 << 20
 
 
 def gather(found: FoundRanges) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-    """Stored columns in batches of a sensible size, each with what :func:`.rows.unpack` makes rows and marks of.
+    """Stored columns in batches of a sensible size, each with the text that :class:`.rows.Unpacker` needs for it.
 
     Rows leave in the order in which they came in, whatever stream they are of.
     """
@@ -37,20 +36,25 @@ def gather(found: FoundRanges) -> Iterator[tuple[pa.RecordBatch, bytes]]:
     last = _last_of_each(slices.range)
     done = np.zeros(len(slices), np.bool_)
     done[last] = True
-    marks: list[Mark] = [(index, None, True) for index in sorted(found.streams.keys() - set(slices.range.tolist()))]
+    untold = set(found.streams)
+    if empty := sorted(untold.difference(slices.range.tolist())):
+        count = len(empty)
+        marks = Marks(
+            np.array(empty, np.int64), np.zeros(count, np.uint64), np.ones(count, np.bool_), dict.fromkeys(range(count))
+        )
+        yield no_rows(STORED_SCHEMA), pack(marks, _NOTHING, {})
     for begin, end in _batches(slices):
         part = slices[begin:end]
         ends = _last_of_each(part.range)
-        references: list[Reference] = part.last_id[ends].tolist()
+        ranges = part.range[ends]
+        others: dict[int, str | None] = {}
         if found.texts:
             places = zip(*(column[ends].tolist() for column in (part.range, part.serial, part.low)), strict=True)
-            references = [found.texts.get(at, one) for at, one in zip(places, references, strict=True)]
-        indexes = part.range[ends].tolist()
-        marks += zip(indexes, references, done[begin:end][ends].tolist(), strict=True)
-        yield _stored(found, part), pack(marks, _common(found, part, indexes))
-        marks = []
-    if marks:
-        yield no_rows(STORED_SCHEMA), pack(marks, _NOTHING)
+            others = {at: found.texts[place] for at, place in enumerate(places) if place in found.texts}
+        new = {index: found.streams[index] for index in ranges.tolist() if index in untold}
+        untold.difference_update(new)
+        marks = Marks(ranges, part.last_id[ends], done[begin:end][ends], others)
+        yield _stored(found, part), pack(marks, _entries(found, part, ranges), new)
 
 
 def _last_of_each(ranges: NDArray[np.int64]) -> NDArray[np.intp]:
@@ -72,22 +76,22 @@ def _batches(slices: Slices) -> Iterator[tuple[int, int]]:
         begin, rows_before, size_before = end, int(rows[end - 1]), int(sizes[end - 1])
 
 
-def _common(found: FoundRanges, slices: Slices, indexes: list[int]) -> CommonColumns:
-    """What the rows of slices have in common; ``indexes`` are the ranges that they are of, in order."""
-    # Receipts are few, because those of a lot are one for each session.
-    most = max((len(found.receipts[number]) for number in np.unique(slices.lot).tolist()), default=1)
+def _entries(found: FoundRanges, slices: Slices, ranges: NDArray[np.int64]) -> RowsByRange:
+    """An entry for each slice; ``ranges`` are the ranges that have a mark, in order."""
+    most = max(len(found.receipts[number]) for number in np.unique(slices.lot).tolist())
     pairs, receipt = np.unique(slices.lot * most + slices.receipt, return_inverse=True)
-    return CommonColumns(
-        [found.streams[index] for index in indexes],
-        [found.receipts[pair // most][pair % most] for pair in pairs.tolist()],
-        np.searchsorted(np.array(indexes, np.int64), slices.range).astype(np.int32),
+    return RowsByRange(
+        np.searchsorted(ranges, slices.range).astype(np.int32),
         receipt.astype(np.int32),
         (slices.high - slices.low).astype(np.int32),
+        [found.receipts[pair // most][pair % most] for pair in pairs.tolist()],
     )
 
 
-_NOTHING = CommonColumns([], [], *(np.empty(0, np.int32) for _ in range(3)))
-NOTHING_YET = (no_rows(STORED_SCHEMA), pack([], _NOTHING))
+_NO_NUMBERS = np.empty(0, np.int32)
+_NOTHING = RowsByRange(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, [])
+_NO_MARKS = Marks(np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0, np.bool_), {})
+NOTHING_YET = (no_rows(STORED_SCHEMA), pack(_NO_MARKS, _NOTHING, {}))
 """The heartbeat of a read that waits: neither rows nor marks."""
 
 

@@ -203,10 +203,8 @@ class HeldStream:
         """A row of the table has become its last segment: ``count`` messages that it :meth:`takes`."""
         self.rows.append(row)
         self.ephemeral = False
-        self.end += count
         self.size += size
-        self._stable_end = self.end
-        assert isinstance(self._rule, IncreasingIds)
+        self._stable_end = self.end = self.end + count
         self._rule.accepted(last_id)
 
     def _not_increasing(self, found: NotIncreasing) -> str:

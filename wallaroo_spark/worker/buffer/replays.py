@@ -43,6 +43,12 @@ class ReferenceRule(Protocol):
         changes nothing, and :class:`RemoteProtocolError`, which has to be followed by :meth:`rewind`.
         """
 
+    def accepted(self, highest: int) -> None:
+        """Messages above all others, up to ``highest``, are accepted: without :meth:`select`, as none is a replay.
+
+        Only where ids increase.
+        """
+
     def resume(self, notified: int, committed: int | None) -> None:
         """A NOTIFY: sending starts again, behind ``committed``; ``notified`` is what the NOTIFY says."""
 
@@ -118,7 +124,7 @@ class IncreasingIds:
         self.last = highest if self.last is None else max(self.last, highest)
 
     def accepted(self, highest: int) -> None:
-        """Messages above all others, up to ``highest``, are accepted: without :meth:`select`, as none is a replay."""
+        """See :class:`ReferenceRule`."""
         self.last, self._repeated, self._sent_unstable = highest, True, False
 
     def resume(self, notified: int, committed: int | None) -> None:
@@ -205,6 +211,10 @@ class OpaqueIds:
                     f"message {value} was sent where {expected} was sent before; opaque ids must be replayed in order",
                 )
         return len(values)
+
+    def accepted(self, highest: int) -> None:
+        """See :class:`ReferenceRule`."""
+        raise AssertionError("opaque ids have no order")
 
     def resume(self, notified: int, committed: int | None) -> None:
         """See :class:`ReferenceRule`. A sender behind ``committed`` is skipped up to and including it."""
