@@ -1,6 +1,6 @@
 """Reading planned ranges, in an executor: from whichever worker has them, waiting while they are sent again.
 
-Source: ``docs/architecture.md#workers-keep-what-is-not-committed``.
+Source: ``docs/architecture.md#workers-keep-uncommitted-rows``.
 """
 
 from __future__ import annotations

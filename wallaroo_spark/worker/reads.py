@@ -1,6 +1,6 @@
 """Reads and plans that wait for the buffer to change; on the event loop's thread.
 
-Source: ``docs/architecture.md#workers-keep-what-is-not-committed``.
+Source: ``docs/architecture.md#workers-keep-uncommitted-rows``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The uncommitted rows that a worker holds: a held stream for each stream, within a budget of bytes.
 
-Source: ``docs/architecture.md#rules``, rules 4 and 6 and ``docs/architecture.md#workers-keep-what-is-not-committed``.
+Source: ``docs/architecture.md#rules``, rules 4 and 6 and ``docs/architecture.md#workers-keep-uncommitted-rows``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Planned ranges that are held, as columns of slices to deliver.
 
-Source: ``docs/architecture.md#workers-keep-what-is-not-committed``.
+Source: ``docs/architecture.md#workers-keep-uncommitted-rows``.
 """
 
 from __future__ import annotations
