@@ -1,1 +1,1 @@
-"""Programs that prove the whole: run by hand or by a script, not by pytest. README.md beside this file lists them."""
+"""Programs that check the whole product; a person or a script runs them, pytest does not. README.md lists them."""

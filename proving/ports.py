@@ -29,9 +29,9 @@ def free_port() -> int:
 
 
 def lasting_port(offsets: Iterable[int] = (0,)) -> int:
-    """A port P of which each P + offset is free, and outside the range from which the system serves clients.
+    """A port P with every P + offset free, all of them outside the range that the system gives to clients.
 
-    A server that is killed and started again finds these ports free again.
+    So they are still free when a killed server is started again.
     """
     wanted = tuple(offsets)
     end = int(CHOSEN_BY_THE_SYSTEM.read_text().split()[0]) - max(wanted)

@@ -1,4 +1,4 @@
-"""What the system tells of processes: who descends from whom, who listens where, and what each was started as."""
+"""Facts about processes from the system: command lines, descendants, listeners and environment variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program prints while it runs."""
+"""The output of a program while it runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Print = Callable[[str], None]
 
 @contextmanager
 def reporting() -> Iterator[tuple[Print, Print]]:
-    """A function that prints a line to stay, and one that prints progress, which the next progress replaces.
+    """A function that prints a line that stays, and one that prints progress, which the next progress replaces.
 
-    Where the output is no terminal, progress is printed as a line every :data:`LINE_SECONDS`.
+    Without a terminal, progress is printed as a line every :data:`LINE_SECONDS`.
     """
     from rich.console import Console
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Ticker:
-    """Calls ``work`` with the monotonic time every so many seconds in a thread, from entry to exit."""
+    """Calls ``work`` with the monotonic time every ``seconds`` in a thread, from entry to exit."""
 
     def __init__(self, seconds: float, work: Callable[[float], None]) -> None:
         self._seconds = seconds

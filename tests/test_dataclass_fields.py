@@ -10,7 +10,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent / "wallaroo_spark"
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("wallaroo_spark", "proving")
 FIELDS = 3
 """A class with fewer fields may describe them in its own docstring."""
 
@@ -45,8 +46,9 @@ def undocumented_fields(source: str) -> Iterator[str]:
 
 def test_each_field_of_a_record_has_a_docstring() -> None:
     offenders = [
-        f"{path.relative_to(PACKAGE.parent)}: {field}"
-        for path in sorted(PACKAGE.rglob("*.py"))
+        f"{path.relative_to(ROOT)}: {field}"
+        for folder in FOLDERS
+        for path in sorted((ROOT / folder).rglob("*.py"))
         for field in undocumented_fields(path.read_text(encoding="utf-8"))
     ]
     assert not offenders, "\n".join(offenders)

@@ -34,7 +34,9 @@ class Shape:
     """How many streams are active, in how many sessions, and the messages that a batch has."""
 
     streams: int
+    """Active streams, of all sessions together."""
     sessions: int = 1
+    """Sessions that share the streams."""
     messages: int = 100_000
     """Messages a batch, of all streams together."""
     size: int = 100
@@ -64,12 +66,19 @@ class Feed:
     """One session, and how far it has sent; message n is number n // streams of stream n % streams."""
 
     number: int
+    """The session's number."""
     streams: int
+    """Its streams."""
     size: int
+    """Bytes of a payload."""
     template: Template
+    """The encoded frames."""
     sent: int = 0
+    """Messages that were made so far."""
     due: int = 0
+    """Messages that should be sent by now."""
     left: bytes = field(default=b"", repr=False)
+    """Encoded bytes that are not taken yet."""
 
     def take(self, most: int) -> bytes:
         """At most so many bytes of what is due."""

@@ -47,18 +47,31 @@ class Load:
     """
 
     address: str
+    """The worker's address, host:port."""
     cookie: str
+    """The receiver's cookie."""
     program: str
+    """The program's name in HELLO."""
     prefix: str
+    """The start of instance and stream names."""
     seconds: float
+    """How long to send."""
     size: int = 100
+    """Bytes of a payload."""
     connectors: int = 1
+    """Connectors in this process."""
     streams: int = 1
+    """Streams of each connector."""
     base: int = 0
+    """The number before the first stream id."""
     rate: float = 0.0
+    """Messages a second of all connectors together; 0 sends as fast as credits allow."""
     burst: float = 0.005
+    """Seconds between two writes of a connector when ``rate`` is set."""
     revision: str = "draft-be"
+    """The protocol revision."""
     drain: float = DRAIN_SECONDS
+    """Seconds to wait for the last acknowledgements."""
 
 
 class Template:

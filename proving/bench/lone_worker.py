@@ -29,8 +29,11 @@ class Alone:
     """The worker: its options, and every how many seconds a batch is committed."""
 
     options: dict[str, Any] = field(default_factory=dict)
+    """Options of the worker, by their names in Python."""
     batch_seconds: float = 0.5
+    """Seconds between two commits."""
     profile: str = ""
+    """A file for a profile of the worker; empty for none."""
 
 
 class Driver:

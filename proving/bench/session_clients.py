@@ -29,15 +29,25 @@ class Crowd:
     """Who connects: ``rate`` is in messages a second of each session, ``size`` the bytes of a payload."""
 
     address: str
+    """The worker's address, host:port."""
     cookie: str
+    """The receiver's cookie."""
     program: str
+    """The program's name in HELLO."""
     prefix: str
+    """The start of instance names."""
     sessions: int
+    """Sessions to open."""
     base: int = 0
+    """The number before the first stream id."""
     seconds: float = 10.0
+    """How long one ``send`` lasts."""
     rate: float = 1.0
+    """Messages a second of each session."""
     size: int = 100
+    """Bytes of a payload."""
     revision: str = "draft-be"
+    """The protocol revision."""
 
 
 class Client:

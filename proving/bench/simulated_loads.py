@@ -34,19 +34,33 @@ class Load:
     """
 
     name: str
+    """Its name in tables and pictures."""
     supply: Callable[[float], float]
+    """MiB a second that all senders offer together, at a time in seconds."""
     sink: Callable[[float], float] = lambda _: 100.0
+    """MiB a second that the query processes, at a time in seconds; 0 while it stands still."""
     fixed: float = 0.3
+    """Seconds that each batch takes beside its rows."""
     seconds: float = 300.0
+    """The simulated time in seconds."""
     senders: int = 1
+    """Connected senders."""
     busy: int = 0
+    """Senders that send; 0 for all."""
     budget: int = 256 * MEBIBYTE
+    """The worker's memory budget in bytes."""
     interval: float = 0.0
+    """The trigger's interval in seconds; 0 for none."""
     least: int = 0
+    """Rows from which a batch is planned; 0 for any number."""
     most: int = 0
+    """Rows that a batch has at most; 0 without a limit."""
     delay: float = 900.0
+    """Seconds after which a batch with fewer than ``least`` rows is planned."""
     stable: int = 1
+    """A batch ends at a multiple of so many rows."""
     noise: float = 0.0
+    """The fraction by which batches are shorter or longer."""
 
     def options(self, credits: str) -> Options:
         """What the worker is told."""
@@ -63,9 +77,13 @@ class Batch:
     """A batch that runs: how many rows, the seconds and bytes that are still to be done."""
 
     rows: int
+    """Its rows."""
     began: float
+    """When it was planned, in seconds."""
     fixed: float
+    """Seconds of its fixed price that remain."""
     bytes: float
+    """Bytes of rows that remain to be processed."""
 
 
 @dataclass
@@ -73,11 +91,17 @@ class Outcome:
     """What came of a load. Times in seconds, sizes in MiB."""
 
     times: list[float] = field(default_factory=list)
+    """The time of each step in seconds."""
     held: list[float] = field(default_factory=list)
+    """MiB in the buffer after each step."""
     limits: list[float] = field(default_factory=list)
+    """The flow control's limit after each step, in MiB."""
     commits: list[tuple[float, int, float]] = field(default_factory=list)
+    """Each commit: its time, its rows, and the seconds that the batch took."""
     waits: list[tuple[float, int]] = field(default_factory=list)
+    """Seconds from arrival to commit, with the number of rows."""
     sent: list[int] = field(default_factory=list)
+    """Rows that each sender has sent."""
 
     def rate(self, begin: float = 0.0, end: float = math.inf) -> float:
         """MiB a second that were committed."""

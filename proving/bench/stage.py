@@ -44,13 +44,21 @@ class Lengths:
     """Seconds and counts of a run."""
 
     warm_up: float = 4.0
+    """Seconds before measuring."""
     window: float = 1.6
+    """Seconds of one window."""
     windows: int = 5
+    """Windows of one measurement."""
     messages: int = 65_536
+    """Messages of one decoding."""
     sdk_messages: int = 200_000
+    """Messages that one SDK connector sends."""
     paused: float = 60.0
+    """Seconds that the query stands still in the memory section."""
     connectors: tuple[int, ...] = (1, 10, 100, 1000)
+    """Numbers of connectors to measure."""
     streams: tuple[int, ...] = (1, 10, 100, 1000, 10_000)
+    """Numbers of streams to measure."""
 
     @property
     def measured(self) -> float:
@@ -66,10 +74,15 @@ class Context:
     """What every section is given."""
 
     directory: Path
+    """Where everything is written."""
     lengths: Lengths
+    """Seconds and counts of the run."""
     say: Callable[[str], None]
+    """Prints a line that stays."""
     progress: Callable[[str], None]
+    """Prints progress, which the next progress replaces."""
     results: dict[str, Any] = field(default_factory=dict)
+    """The figures of each section that ran."""
     _spark: Any = None
 
     @property

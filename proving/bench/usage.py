@@ -21,10 +21,15 @@ class Process:
     """One process now: seconds of processor time, its own and of the children that it has collected."""
 
     pid: int
+    """Its process id."""
     parent: int
+    """The process id of its parent."""
     name: str
+    """Its name, as the kernel has it."""
     own: float
+    """Seconds of processor time that it used itself."""
     collected: float
+    """Seconds of processor time of its ended children that it has waited for."""
 
 
 def parse_stat(text: str) -> Process:

@@ -1,1 +1,1 @@
-"""Real deaths on a real standalone cluster, and a steady run whose memory is watched: ``python -m proving.chaos``."""
+"""Kills on a real standalone cluster, and a steady run whose memory is sampled: ``python -m proving.chaos``."""

@@ -14,41 +14,56 @@ from proving.reporting import reporting
 
 def arguments() -> tuple[Plan, argparse.Namespace]:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="chaos", description="Kill every part of a real installation, then count.")
-    parser.add_argument("--minutes", type=float, default=3.0, metavar="M", help="how long messages last (default: 3)")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="one seed is one schedule (default: 1)")
-    parser.add_argument("--messages", type=int, default=0, metavar="N", help="default: 60,000 a minute")
-    parser.add_argument("--kills", type=int, default=0, metavar="K", help="default: 2.5 a minute")
+    parser = argparse.ArgumentParser(
+        prog="chaos",
+        description="Kill each part of a real installation, then compare the committed rows with the sent lines.",
+    )
     parser.add_argument(
-        "--output", type=Path, default=Path("build/chaos"), help="where everything is written (default: %(default)s)"
+        "--minutes", type=float, default=3.0, metavar="M", help="how long messages are sent (default: 3)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="S", help="the seed that decides the schedule (default: 1)"
+    )
+    parser.add_argument(
+        "--messages",
+        type=int,
+        default=0,
+        metavar="N",
+        help="messages of all connectors together (default: 60,000 a minute)",
+    )
+    parser.add_argument(
+        "--kills", type=int, default=0, metavar="K", help="faults that end a process (default: 2.5 a minute)"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("build/chaos"), help="where all files are written (default: %(default)s)"
     )
     given = parser.parse_args()
     if given.minutes <= 0 or given.messages < 0 or given.kills < 0:
-        parser.error("--minutes must be above 0, --messages and --kills not below")
+        parser.error("--minutes must be above 0, --messages and --kills at least 0")
     messages = given.messages or int(60_000 * given.minutes)
     kills = given.kills or max(1, int(2.5 * given.minutes))
     return Plan(given.output.absolute(), given.seed, given.minutes, messages, kills), given
 
 
 def summary(outcome: Run, directory: Path) -> str:
-    """The end of a run in a few lines."""
+    """The result of a run in a few lines."""
     figures = outcome.to_json()
     counts = "\n".join(f"  {name:<13}{count:>12,}" for name, count in asdict(outcome.verdict).items())
     wait = figures["longest_wait_after_last_fault"]
-    alive = "did not all advance" if wait is None else f"all advanced within {wait:.1f} s"
+    advance = "not every reference advanced" if wait is None else f"every reference advanced within {wait:.1f} s"
     ends = figures["ends_that_no_kill_explains"]
     return (
         f"{counts}\n"
         f"{figures['kills']} kills in {figures['seconds']:.0f} s, {figures['batches']} batches; after the last fault "
-        f"references {alive} (limit {LIVENESS_SECONDS:.0f} s).\n"
-        + (f"Ends that no kill explains: {ends}\n" if ends else "")
+        f"{advance} (limit {LIVENESS_SECONDS:.0f} s).\n"
+        + (f"Programs that ended without a kill: {ends}\n" if ends else "")
         + ("" if outcome.complete else "Not everything was acknowledged in time.\n")
         + f"Figures and timeline: {directory}/chaos.json, {directory}/chaos.png"
     )
 
 
 def main() -> int:
-    """0 when nothing was lost, repeated, disordered, altered or acknowledged too early, and all went on in time."""
+    """0 when no line was lost, repeated, disordered, altered or acknowledged early, and all streams went on in time."""
     plan, _ = arguments()
     with reporting() as (say, progress):
         outcome = run(plan, say, progress)

@@ -1,8 +1,8 @@
-"""A connector process: sends the lines of its files, each when it is due, and says on stdout what is acknowledged.
+"""A connector process: sends each line of its files when it is due, and prints each acknowledgement.
 
 Started as ``python -m proving.chaos.connector INSTANCE REVISION BEGAN INTERVAL FILE…``: line k of a file is due at
-``BEGAN + k * INTERVAL`` (seconds of the wall clock). Killed and started again, it goes on behind the committed
-reference and makes up for what it is late.
+``BEGAN + k * INTERVAL`` (seconds of the wall clock). After a kill and a new start it continues behind the committed
+reference and sends the overdue lines at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AHEAD_SECONDS = 0.02
 
 
 class Paced:
-    """The lines of a file, none of them before it is due."""
+    """The lines of a file, each no sooner than it is due."""
 
     replayable = True
 
@@ -36,7 +36,7 @@ class Paced:
         self._interval = interval
 
     def lines_before(self, offset: int) -> int:
-        """How many lines end there or before."""
+        """How many lines end at an offset or before it."""
         with Path(self.name).open("rb") as file:
             return file.read(offset).count(b"\n")
 
@@ -52,7 +52,7 @@ class Paced:
 
 
 class Teller:
-    """Says each new acknowledgement once, with the moment it was seen."""
+    """Prints each new acknowledgement once, with the time at which it was seen."""
 
     def __init__(self) -> None:
         self._said: dict[str, int | None] = {}
@@ -65,7 +65,7 @@ class Teller:
 
 
 async def send(instance: str, revision: str, began: float, interval: float, files: list[str]) -> None:
-    """All the files' lines, a stream a file, until all are acknowledged."""
+    """Send the lines of all files, one stream for each, until all are acknowledged."""
     async with Connector(
         RECEIVER,
         instance=instance,

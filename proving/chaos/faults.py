@@ -1,4 +1,4 @@
-"""Carrying out a schedule, one fault after the other, on what runs at that moment."""
+"""Carries out a schedule: one fault after the other, on the processes that run at that moment."""
 
 from __future__ import annotations
 
@@ -19,31 +19,35 @@ from proving.chaos.schedule import KILLS, Fault, Kind
 from proving.chaos.stage import Stage
 
 VICTIM_SECONDS = 90.0
-"""How long a fault waits for somebody to hit: after a driver's death there are no workers for a while."""
+"""How long a fault waits for a victim: after a driver's death there are no workers for a while."""
 LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
 class Blow:
-    """A fault as it was carried out: ``time`` and ``until`` are of the wall clock, ``hit`` says whom."""
+    """A fault that was carried out."""
 
     fault: Fault
+    """The fault as the schedule has it."""
     time: float
+    """When it was carried out, in seconds of the wall clock."""
     until: float
+    """When it was over, in seconds of the wall clock."""
     hit: str
+    """The process or server that was hit; empty when there was none."""
 
     @property
     def kills(self) -> bool:
-        """Whether a process was ended."""
+        """Whether it ended a process."""
         return bool(self.hit) and self.fault.kind in KILLS
 
     def to_json(self) -> dict[str, Any]:
-        """For the report."""
+        """Its entry in the report."""
         return {**asdict(self.fault), "time": self.time, "until": self.until, "hit": self.hit}
 
 
 class Hand:
-    """Deals the blows. ``blows`` has those dealt so far."""
+    """Carries out the faults. ``blows`` has those carried out so far."""
 
     def __init__(self, stage: Stage, began: float) -> None:
         self.blows: list[Blow] = []
@@ -54,8 +58,8 @@ class Hand:
         self._stopped: list[Victim] = []
 
     def deal(self, schedule: list[Fault], tell: Callable[[Blow], None], idle: Callable[[], None]) -> None:
-        """The whole schedule; ``idle`` is called in between. What was stopped for a while goes on at the end,
-        whatever happens."""
+        """Carry out the whole schedule; ``idle`` is called in between. At the end, also after an error, processes
+        that were stopped for a while continue."""
         try:
             for fault in schedule:
                 while time.time() < self._began + fault.at:
@@ -70,7 +74,7 @@ class Hand:
                 mend()
 
     def end_stopped(self) -> list[Victim]:
-        """Kill what was stopped for good and is still there, once it is over; those that Spark had not replaced."""
+        """After the run, kill the processes that were stopped for good; returns those that still lived."""
         return [one for one in self._stopped if one.send(signal.SIGKILL)]
 
     def _pass(self, idle: Callable[[], None]) -> None:
@@ -87,7 +91,7 @@ class Hand:
         return Blow(fault, now, now + (fault.seconds if hit else 0), hit)
 
     def _hit(self, fault: Fault) -> str:
-        """Who was hit; empty when there was nobody."""
+        """The victim's name; empty when there was none."""
         match fault.kind:
             case Kind.CONNECTOR:
                 running = [known for known in self._stage.connectors.values() if known.pid is not None]
@@ -116,7 +120,7 @@ class Hand:
         return f"{chosen.name}, process {chosen.pid}"
 
     def _stop_one(self, fault: Fault) -> Victim | None:
-        """Stop a worker that is not stopped for good already; None when there is nobody."""
+        """Stop a worker that is not stopped for good already; None when there is none."""
         workers = [one for one in self._stage.workers() if one not in self._stopped]
         chosen = workers[int(fault.pick * len(workers))] if workers else None
         return chosen if chosen is not None and chosen.send(signal.SIGSTOP) else None

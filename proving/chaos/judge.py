@@ -1,4 +1,4 @@
-"""What came out, held against what went in: by the files, the sink's log and the commit log, not by counters."""
+"""Compares the committed rows with the sent lines, by the files, the sink's log and the commit log, not by counters."""
 
 from __future__ import annotations
 
@@ -18,16 +18,24 @@ Acks = Sequence[tuple[float, int]]
 
 @dataclass(frozen=True)
 class Verdict:
-    """Counts of messages. ``early`` counts acknowledgements that were seen before the batch was committed."""
+    """Counts of messages."""
 
     sent: int = 0
+    """Lines in the files."""
     committed: int = 0
+    """Lines with at least one committed row."""
     acknowledged: int = 0
+    """Lines up to the last acknowledged reference."""
     lost: int = 0
+    """Lines without a committed row."""
     repeated: int = 0
+    """Further committed rows of a line."""
     disordered: int = 0
+    """Rows that follow a row with a higher message id."""
     altered: int = 0
+    """Rows whose id or content is in no file."""
     early: int = 0
+    """Acknowledgements that were seen before the commit of their batch, or that no commit covers."""
 
     @property
     def clean(self) -> bool:
@@ -42,8 +50,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Written:
-    """What the sink has committed: the rows in the order of batches, with each row's batch; and when each batch was
-    committed (seconds of the wall clock), for those that are.
+    """The sink's committed ``rows`` in the order of batches, with each row's batch; and the time of each batch's commit
+    in seconds of the wall clock.
     """
 
     rows: pa.Table
@@ -51,8 +59,8 @@ class Written:
 
 
 def sink_log(rows: Path) -> list[tuple[int, Path]]:
-    """The data files that the sink's own log names, with their batch, in order. What it does not name was never
-    committed, and readers of the sink do not see it.
+    """The data files that the sink's own log names, with their batch, in order. Other files were never committed, and
+    readers of the sink do not see them.
     """
     found: dict[Path, int] = {}
     logs = [file for file in (rows / "_spark_metadata").glob("*") if not file.name.startswith(".")]
@@ -61,13 +69,13 @@ def sink_log(rows: Path) -> list[tuple[int, Path]]:
         for line in log.read_text(encoding="utf-8").splitlines()[1:]:
             entry = json.loads(line)
             if entry["action"] == "add":
-                # A compacted log begins with what the ones before it said.
+                # A compacted log begins with the entries of the logs before it.
                 found.setdefault(rows / Path(entry["path"]).name, batch)
     return [(batch, file) for file, batch in found.items()]
 
 
 def read_sink(directory: Path) -> Written:
-    """All that is committed under ``rows`` and ``checkpoint`` of the directory."""
+    """The committed rows and batches under ``rows`` and ``checkpoint`` of the directory."""
     tables = []
     for batch, file in sink_log(directory / "rows"):
         table = pq.read_table(file, columns=["stream", "message_id", "value"], partitioning=None)
@@ -82,7 +90,7 @@ def read_sink(directory: Path) -> Written:
 
 
 def judge(files: Sequence[Path], written: Written, acks: Mapping[str, Acks]) -> Verdict:
-    """All the files together, and the rows of streams that are none of them."""
+    """The counts of all files together, and of rows that belong to no file."""
     total = Verdict()
     for file in files:
         rows = written.rows.filter(pc.equal(written.rows["stream"], str(file)))
@@ -93,7 +101,7 @@ def judge(files: Sequence[Path], written: Written, acks: Mapping[str, Acks]) -> 
 
 
 def judge_file(file: Path, rows: pa.Table, commits: Mapping[int, float], acks: Acks) -> Verdict:
-    """One file against its stream's rows, in the order they were written. An id is the offset just behind a line."""
+    """Compare one file with its stream's rows in the order of writing. An id is the offset just behind a line."""
     lines = file.read_bytes().split(b"\n")[:-1]
     expected = np.cumsum([len(line) + 1 for line in lines], dtype=np.int64)
     found = rows["message_id"].to_numpy()
@@ -117,7 +125,7 @@ def judge_file(file: Path, rows: pa.Table, commits: Mapping[int, float], acks: A
 
 
 def early(found: NDArray[np.int64], batches: NDArray[np.int64], commits: Mapping[int, float], acks: Acks) -> int:
-    """How many acknowledgements were seen before what they acknowledge was committed, or name what never was."""
+    """How many acknowledgements were seen before the commit of their message, or name a message without a commit."""
     order = np.argsort(found, kind="stable")
     ids, count = found[order], 0
     for seen, reference in acks:

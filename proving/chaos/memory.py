@@ -20,25 +20,28 @@ from proving.ticker import Ticker
 MEBIBYTE = 1 << 20
 SAMPLE_SECONDS = 1.0
 PRESENT = 0.8
-"""A process is judged when it was there for so much of the time: one that serves a few batches and goes cannot leak."""
+"""A process is judged when it lived for this part of the time; one that serves a few batches cannot leak much."""
 
 
 @dataclass
 class Series:
-    """One process's resident memory: ``times`` in seconds since the start, ``sizes`` in MiB."""
+    """The samples of one process's resident memory."""
 
     role: str
+    """The process's role in the installation."""
     times: list[float] = field(default_factory=list)
+    """Seconds since sampling began, one for each sample."""
     sizes: list[float] = field(default_factory=list)
+    """Resident memory in MiB, one for each sample."""
 
     def after(self, seconds: float) -> tuple[Sequence[float], Sequence[float]]:
-        """What was sampled from then on."""
+        """The samples from a time on."""
         first = next((index for index, at in enumerate(self.times) if at >= seconds), len(self.times))
         return self.times[first:], self.sizes[first:]
 
 
 class Sampler:
-    """Samples from entry to exit, in a thread. ``series`` is by process id and creation time."""
+    """Samples memory in a thread from entry to exit. ``series`` is by process id and creation time."""
 
     def __init__(self, stage: Stage) -> None:
         self.series: dict[tuple[int, float], Series] = {}
@@ -63,7 +66,7 @@ class Sampler:
 
 
 def processes(stage: Stage) -> Iterator[tuple[str, psutil.Process]]:
-    """Every process of the installation that runs now, with what it is."""
+    """The running processes of the installation, with their roles."""
     assert stage.driver is not None
     roots = {"driver": stage.driver.pid, "Redis": stage.redis.pid}
     roots |= {f"connector {name}": known.pid for name, known in stage.connectors.items()}
@@ -82,7 +85,7 @@ def processes(stage: Stage) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def child_role(role: str, child: psutil.Process) -> str:
-    """What a process below the driver or a cluster's worker is."""
+    """The role of a process below the driver or a cluster's worker."""
     if child.name() == "java":
         return f"executor of {role}"
     return f"Python of {role}"
@@ -90,17 +93,22 @@ def child_role(role: str, child: psutil.Process) -> str:
 
 @dataclass(frozen=True)
 class Growth:
-    """A process after warm-up. ``slope`` is in MiB a minute, of the straight line through its samples."""
+    """The growth of one process after warm-up."""
 
     role: str
+    """The process's role in the installation."""
     pid: int
+    """Its process id."""
     first: float
+    """Resident memory after warm-up, in MiB."""
     last: float
+    """Resident memory in the last sample, in MiB."""
     slope: float
+    """MiB a minute, from the straight line through its samples."""
 
 
 def growths(series: Mapping[tuple[int, float], Series], warm_up: float, end: float) -> list[Growth]:
-    """Those that were there most of the time, the fastest growing first."""
+    """The growth of the processes that lived most of the time, the fastest first."""
     found = []
     for (pid, _), one in series.items():
         times, sizes = one.after(warm_up)
@@ -114,7 +122,7 @@ def growths(series: Mapping[tuple[int, float], Series], warm_up: float, end: flo
 def draw_memory(
     series: Mapping[tuple[int, float], Series], judged: Sequence[Growth], warm_up: float, title: str, file: Path
 ) -> None:
-    """Resident memory of the judged processes: Java above, all else below."""
+    """Draw the resident memory of the judged processes: Java above, Python and Redis below."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -136,7 +144,7 @@ def draw_memory(
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    rest.set_xlabel("seconds; judged from the dashed line on")
+    rest.set_xlabel("seconds; growth is judged right of the dashed line")
     figure.suptitle(title)
     figure.savefig(file, dpi=110)
     pyplot.close(figure)

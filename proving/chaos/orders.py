@@ -1,4 +1,4 @@
-"""The files that connectors send: lines that differ from each other in content and in length."""
+"""The files that connectors send; their lines differ in content and length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STREAMS = 2
 
 
 def write_files(directory: Path, messages: int, seed: int) -> dict[str, tuple[str, list[Path]]]:
-    """So many lines in all, shared out over the streams: revision and files by instance. Two connectors a revision."""
+    """Write ``messages`` lines, shared by all streams; revision and files by instance, two connectors a revision."""
     directory.mkdir(parents=True, exist_ok=True)
     total = CONNECTORS * STREAMS
     made: dict[str, tuple[str, list[Path]]] = {}

@@ -1,4 +1,4 @@
-"""Processes that are started again whenever they end before their time, and processes known by more than their id."""
+"""Supervised processes, which are started again after an early end, and victims, known by id and creation time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ STOP_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Victim:
-    """A process by its id and when it was created, so that one which has taken over the id is never meant."""
+    """A process by its id and creation time, so that a later process with the same id is never hit."""
 
     name: str
+    """Its name in the report."""
     pid: int
+    """Its process id."""
     created: float
+    """When it was created, in seconds of the wall clock; a later process with the same id differs in it."""
 
     def process(self) -> psutil.Process | None:
         """The process, None when it has ended."""
@@ -48,7 +51,7 @@ class Victim:
 
 
 def victim(name: str, pid: int) -> Victim | None:
-    """The process that has this id now."""
+    """The process that has this id now; None when there is none."""
     try:
         return Victim(name, pid, psutil.Process(pid).create_time())
     except psutil.NoSuchProcess:
@@ -56,10 +59,10 @@ def victim(name: str, pid: int) -> Victim | None:
 
 
 class Supervised:
-    """A program that is run again, in a session of its own, until it ends with status 0 or is told to stop.
+    """A program in a process session of its own, started again until it ends with status 0 or is stopped.
 
-    ``take`` gets each line of its standard output; its standard error goes to ``log``. ``starts`` counts, and
-    ``failures`` holds the exit statuses of the ends that no SIGKILL explains.
+    ``take`` gets each line of its standard output; its standard error goes to ``log``. ``starts`` counts its starts,
+    and ``failures`` has the exit statuses that no SIGKILL explains.
     """
 
     def __init__(
@@ -83,12 +86,12 @@ class Supervised:
 
     @property
     def pid(self) -> int | None:
-        """Its process id, None while it does not run."""
+        """Its process id; None while it does not run."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
     def kill(self) -> bool:
-        """SIGKILL the program and all that it has started within its session; False when it does not run."""
+        """SIGKILL the program and all processes of its session; False when it does not run."""
         pid = self.pid
         if pid is None:
             return False
@@ -97,7 +100,7 @@ class Supervised:
         return True
 
     def stop(self) -> None:
-        """Have it end in good order, and kill it when it does not."""
+        """Stop it in good order, and kill it when it does not end."""
         self._stopping.set()
         process = self._process
         if process is not None and process.poll() is None:
@@ -134,7 +137,7 @@ class Supervised:
             )
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            # A process that is killed in the middle of a line leaves half of it.
+            # A process that is killed in the middle of a line leaves half of the line.
             if line.endswith("\n"):
                 self._take(line)
         return self._process.wait()

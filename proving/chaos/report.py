@@ -1,4 +1,4 @@
-"""The figures of a run, and their picture."""
+"""The figures of a run and their picture."""
 
 from __future__ import annotations
 
@@ -30,29 +30,41 @@ AGE_STEP = 0.5
 
 @dataclass(frozen=True)
 class Run:
-    """All that is known of a run when it is over. Times are seconds of the wall clock."""
+    """The results of a run. Times are seconds of the wall clock."""
 
     seed: int
+    """The seed of the schedule."""
     began: float
+    """When sending began."""
     ended: float
+    """When the run was over."""
     interval: float
+    """Seconds between two lines of one file."""
     connectors: Mapping[str, Sequence[Path]]
+    """The files of each instance."""
     acks: Mapping[str, Acks]
+    """The acknowledgements of each file: (seen, reference)."""
     blows: Sequence[Blow]
+    """The faults that were carried out."""
     verdict: Verdict
+    """The counts of the comparison."""
     written: Written
+    """The committed rows and the time of each commit."""
     starts: Mapping[str, int]
+    """How often each program was started, by its name."""
     failures: Mapping[str, Sequence[int]]
+    """Exit statuses that no SIGKILL explains, by the program's name."""
     complete: bool
+    """Whether everything was acknowledged in time."""
 
     @property
     def last_fault(self) -> float:
-        """When the last fault was over."""
+        """The time at which the last fault was over."""
         return max((blow.until for blow in self.blows), default=self.began)
 
     def advances(self) -> dict[str, float | None]:
-        """Seconds from the last fault to each stream's next acknowledgement; None where none came. Streams that were
-        acknowledged to their end before are left out.
+        """Seconds from the last fault to each stream's next acknowledgement; None where none followed. Streams that
+        were acknowledged to their end before the last fault are left out.
         """
         found: dict[str, float | None] = {}
         for files in self.connectors.values():
@@ -93,7 +105,7 @@ def _longest(waits: Mapping[str, float | None]) -> float | None:
 def throughput(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Messages committed in each second of the run."""
     batches, counts = np.unique(run.written.rows["batch"].to_numpy(), return_counts=True)
-    # Batches of the very end may lack their commit: the run was over first.
+    # The last batches have no commit when the run ended before it.
     known = np.array([int(batch) in run.written.commits for batch in batches], dtype=bool)
     times = [run.written.commits[int(batch)] - run.began for batch in batches[known]]
     edges = np.arange(0.0, run.ended - run.began + 2)
@@ -102,7 +114,7 @@ def throughput(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def ages(run: Run, files: Sequence[Path]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """For each moment, how long the oldest line of a connector that is not acknowledged has been due."""
+    """For each moment, how long the oldest unacknowledged line of any connector has been due."""
     moments = np.arange(0.0, run.ended - run.began + AGE_STEP, AGE_STEP)
     worst = np.zeros(len(moments))
     for file in files:
@@ -117,12 +129,12 @@ def ages(run: Run, files: Sequence[Path]) -> tuple[NDArray[np.float64], NDArray[
 
 
 def write_json(run: Run, file: Path) -> None:
-    """The figures as a file."""
+    """Write the figures into a file."""
     file.write_text(json.dumps(run.to_json(), indent=2) + "\n", encoding="utf-8")
 
 
 def draw_timeline(run: Run, file: Path) -> None:
-    """Three strips over one axis of time: faults, throughput, and the age of what is not acknowledged."""
+    """Draw faults, throughput and the age of the oldest unacknowledged record over one axis of time."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -133,7 +145,7 @@ def draw_timeline(run: Run, file: Path) -> None:
     )
     _draw_marks(run, marks)
     moments, values = throughput(run)
-    rate.fill_between(moments, values, step="post", color="#9ecae1", label="in each second")
+    rate.fill_between(moments, values, step="post", color="#9ecae1", label="each second")
     width = min(10, len(values))
     smooth = np.convolve(values, np.ones(width) / width, mode="same")
     rate.plot(moments, smooth, color="#08519c", linewidth=1.5, label=f"mean of {width} s")
@@ -141,7 +153,7 @@ def draw_timeline(run: Run, file: Path) -> None:
     rate.legend(loc="upper left", fontsize=8)
     for instance, files in sorted(run.connectors.items()):
         age.plot(*ages(run, files), linewidth=1.2, label=instance)
-    age.set_ylabel("age of the oldest record\nnot acknowledged (s)")
+    age.set_ylabel("age of the oldest\nunacknowledged record (s)")
     age.set_xlabel("seconds since sending began")
     age.legend(loc="upper left", ncols=3, fontsize=8)
     for blow in run.blows:

@@ -1,4 +1,4 @@
-"""One run from beginning to end: send, break, wait, reconcile, report."""
+"""One run from beginning to end: send, inject faults, wait, compare, report."""
 
 from __future__ import annotations
 
@@ -17,22 +17,28 @@ from proving.chaos.schedule import draw
 from proving.chaos.stage import LEASE_SECONDS, Stage
 
 LIVENESS_SECONDS = 60.0
-"""Within so much of the last fault every reference that is not at its end must have advanced."""
+"""Seconds after the last fault within which every reference that is not at its end must advance."""
 FIRST_FAULT = 0.04
 LAST_FAULT = 0.88
-"""The faults lie in this part of the time that sending takes, so that something is left to be sent after the last."""
+"""The faults lie in this part of the time of sending, so that messages are left to be sent after the last one."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do. ``minutes`` is how long the messages last; ``patience`` seconds are allowed for what is left then."""
+    """The parameters of a run."""
 
     directory: Path
+    """Where everything is written."""
     seed: int
+    """The seed of the files and of the schedule."""
     minutes: float
+    """How long messages are sent."""
     messages: int
+    """Messages of all connectors together."""
     kills: int
+    """Faults that end a process."""
     patience: float = 300.0
+    """Seconds allowed for acknowledgements after the last message."""
     cluster: Path | None = None
     """The state directory of a cluster to use; without it, one of its own."""
 
@@ -43,7 +49,7 @@ def run(
     progress: Callable[[str], None],
     watch: Callable[[Stage], AbstractContextManager[object]] = nullcontext,
 ) -> Run:
-    """Carry the plan out and write ``chaos.json`` and ``chaos.png`` into its directory; ``watch`` may look on."""
+    """Carry out the plan and write ``chaos.json`` and ``chaos.png`` into its directory; ``watch`` may observe."""
     clear(plan.directory)
     connectors = write_files(plan.directory / "files", plan.messages, plan.seed)
     files = [file for _, own in connectors.values() for file in own]
@@ -66,7 +72,7 @@ def run(
             progress(f"{time.time() - began:5.0f} s · {done} acknowledgements · {ended} connectors done")
 
         def tell(blow: Blow) -> None:
-            say(f"{blow.time - began:6.1f} s  {blow.fault.kind}: {blow.hit or 'nobody was there'}")
+            say(f"{blow.time - began:6.1f} s  {blow.fault.kind}: {blow.hit or 'no victim was there'}")
 
         watching.callback(hand.end_stopped)
         hand.deal(schedule, tell, idle)
@@ -94,7 +100,7 @@ def run(
 
 
 def _await_all(stage: Stage, plan: Plan, began: float, idle: Callable[[], None]) -> bool:
-    """Wait until every connector has had everything acknowledged; False when that takes too long."""
+    """Wait until every connector has received all acknowledgements; False when that takes too long."""
     until = max(time.time(), began + 60 * plan.minutes) + plan.patience
     while not all(known.finished.is_set() for known in stage.connectors.values()):
         if time.time() > until:
@@ -105,14 +111,14 @@ def _await_all(stage: Stage, plan: Plan, began: float, idle: Callable[[], None])
 
 
 def passed(outcome: Run, kills: int) -> bool:
-    """Whether all that is promised was kept, and as many kills were dealt as were asked for."""
+    """Whether every promise was kept and all kills were carried out."""
     wait = outcome.to_json()["longest_wait_after_last_fault"]
     alive = wait is not None and wait <= LIVENESS_SECONDS
     return outcome.complete and outcome.verdict.clean and alive and sum(b.kills for b in outcome.blows) >= kills
 
 
 def clear(directory: Path) -> None:
-    """Remove what an earlier run left, and nothing else."""
+    """Remove the files of an earlier run and no others."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in ("files", "rows", "checkpoint", "cluster", "logs"):
         shutil.rmtree(directory / name, ignore_errors=True)

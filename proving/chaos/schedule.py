@@ -1,4 +1,4 @@
-"""What dies, and when. One seed is one schedule."""
+"""The faults of a run and their times. One seed is one schedule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """The faults there are."""
+    """The kinds of faults."""
 
     CONNECTOR = "connector killed"
     WORKER = "worker killed"
@@ -21,27 +21,29 @@ class Kind(StrEnum):
 
 
 KILLS = tuple(kind for kind in Kind if kind not in (Kind.FLUSH, Kind.STOP, Kind.STOP_FOR_GOOD))
-"""The kinds that end a process; the others count beside the kills."""
+"""The kinds that end a process; only they count as kills."""
 
 AT_ONCE = 0.2
-"""How many of the faults come right behind the one before, with no time to recover."""
+"""The fraction of faults that follow the one before at once, without time to recover."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault. ``at`` is in seconds from the start of sending; ``pick`` in [0, 1) chooses among the victims there are
-    at that moment; ``seconds`` is how long Redis is away, or a process stands still.
-    """
+    """One fault of a schedule."""
 
     at: float
+    """When it is due, in seconds after sending began."""
     kind: Kind
+    """Its kind."""
     pick: float
+    """A number in [0, 1) that chooses among the possible victims of that moment."""
     seconds: float
+    """How long Redis is away or a process is stopped."""
 
 
 def draw(seed: int, kills: int, begin: float, end: float, lease_seconds: float) -> list[Fault]:
-    """A schedule with exactly so many kills between ``begin`` and ``end`` (seconds), in rounds of all kinds, each round
-    in another order; the faults that kill nothing come on top.
+    """A schedule with exactly ``kills`` kills between ``begin`` and ``end`` (seconds): rounds of all kinds, each in
+    another order. Faults that end no process come in addition.
     """
     dice = random.Random(seed)
     kinds: list[Kind] = []

@@ -1,4 +1,4 @@
-"""``python -m proving.chaos.soak``: a steady rate for so many minutes, and memory that must stay where it is."""
+"""``python -m proving.chaos.soak``: a steady rate for some minutes, in which memory must not grow."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from proving.chaos.stage import QUICK_JAVA, Stage
 from proving.reporting import reporting
 
 WARM_UP = 0.4
-"""The first part of the run is not judged: imports, pools, the first batches and Java's own compiling."""
+"""The first part of the run, which is not judged: imports, pools, the first batches and Java's compiler use memory."""
 PATIENCE_SECONDS = 120.0
 PYTHON_LIMIT = 0.5
-"""MiB a minute that a Python process or Redis may grow after warm-up: a single step of a heap, in a run of minutes."""
+"""MiB a minute that a Python process or Redis may grow after warm-up: one step of a heap in a run of minutes."""
 JAVA_LIMIT = 8.0
-"""The same for Java, whose heap is all there from the start, so that what grows lies outside of it."""
+"""The same for Java. Its heap is touched completely at the start, so only memory outside of it grows."""
 SETTINGS = {
     "spark.driver.extraJavaOptions": f"{QUICK_JAVA} -Xms1g -XX:+AlwaysPreTouch",
     "spark.executor.extraJavaOptions": f"{QUICK_JAVA} -Xms768m -XX:+AlwaysPreTouch",
@@ -44,9 +44,9 @@ def soak(
     *,
     cluster: Path | None = None,
 ) -> tuple[Verdict, list[Growth]]:
-    """Send so many messages a second for so many minutes; writes ``soak.json`` and ``soak.png``.
+    """Send ``rate`` messages a second for ``minutes``; writes ``soak.json`` and ``soak.png``.
 
-    ``cluster`` is the state directory of a cluster to use; without it, one of its own is started.
+    ``cluster`` is the state directory of a cluster to use; without it, the run starts its own.
     """
     clear(directory)
     messages = max(CONNECTORS * STREAMS, int(60 * minutes * rate))
@@ -82,12 +82,12 @@ def soak(
 
 
 def main() -> int:
-    """0 when no process grew faster than it may, and what came out is what was sent."""
-    parser = argparse.ArgumentParser(prog="soak", description="A steady rate, and memory that stays where it is.")
+    """0 when no process grew faster than its limit, and the committed rows are the sent lines."""
+    parser = argparse.ArgumentParser(prog="soak", description="Send at a steady rate and check that no process grows.")
     parser.add_argument("--minutes", type=float, default=10.0, metavar="M", help="how long to send (default: 10)")
     parser.add_argument("--rate", type=int, default=1000, metavar="N", help="messages a second (default: 1000)")
     parser.add_argument(
-        "--output", type=Path, default=Path("build/soak"), help="where everything is written (default: %(default)s)"
+        "--output", type=Path, default=Path("build/soak"), help="where all files are written (default: %(default)s)"
     )
     given = parser.parse_args()
     if given.minutes <= 0 or given.rate <= 0:
@@ -96,7 +96,7 @@ def main() -> int:
     with reporting() as (say, progress):
         verdict, judged = soak(directory, given.minutes, given.rate, say, progress)
         for growth in judged:
-            mark = "too much" if growth.slope > limit(growth) else "fine"
+            mark = "above its limit" if growth.slope > limit(growth) else "within its limit"
             size = f"{growth.first:7.1f} → {growth.last:7.1f} MiB"
             say(f"  {growth.role:<36} {size}  {growth.slope:+7.2f} MiB/min  {mark}")
         say(f"Counts: {asdict(verdict)}")

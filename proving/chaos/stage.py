@@ -44,14 +44,14 @@ trigger: {{processingTime: 1 second}}
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-# Everything that was planned and committed is looked at in the end, so nothing of it is tidied away.
+# The judge reads all plans and commits after the run, so none of them is purged.
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
-    # Java is started again and again here, on few cores: what takes long to compile does not pay.
+    # Java is started often here, on few cores, so a slow compiler does not pay.
     "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.executor.extraJavaOptions": QUICK_JAVA,
-    # The executors run this checkout, wherever their Python finds the package by itself.
+    # The executors run this checkout, even where their Python has another copy of the package.
     "spark.executorEnv.PYTHONPATH": str(ROOT),
     "spark.sql.streaming.minBatchesToRetain": "1000000",
     "spark.sql.streaming.fileSink.log.deletion": "false",
@@ -59,9 +59,9 @@ SETTINGS = {
 
 
 class Stage:
-    """Starts everything on entry and leaves nothing behind. ``acks`` has, for each file, the acknowledgements as its
-    connector saw them: (seconds of the wall clock, reference). ``cluster`` is the state directory of a cluster that is
-    there and stays; without it there is one for this run alone.
+    """Starts all processes on entry and ends them on exit. ``acks`` has, for each file, the acknowledgements that its
+    connector saw: (seconds of the wall clock, reference). ``cluster`` is the state directory of a running cluster,
+    which goes on after the run; without it, the run has its own cluster.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Stage:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What driver and connectors find in their environment."""
+        """The environment of driver and connectors."""
         own = {REGISTRY_VARIABLE: self.redis.url, COOKIE_VARIABLE: "a cookie for this run", "PYTHONPATH": str(ROOT)}
         return {**os.environ, **own, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 
@@ -123,17 +123,20 @@ class Stage:
 
     def await_ready(self) -> None:
         """Wait until every slot is served and the query has run its first, empty batch. Raises :class:`TimeoutError`
-        with what the driver said.
+        with the driver's last lines.
         """
         until = time.monotonic() + FIRST_SECONDS
         first = self.directory / "checkpoint" / "commits" / "0"
         while len(self.workers()) < SLOTS or not first.exists():
             if time.monotonic() > until:
-                raise TimeoutError(f"not all workers came up: {self._slots}; {self.driver_lines[-5:]}")
+                raise TimeoutError(
+                    f"the fleet was not ready after {FIRST_SECONDS:.0f} s: slots {self._slots}; "
+                    f"the driver's last lines: {self.driver_lines[-5:]}"
+                )
             time.sleep(0.2)
 
     def workers(self) -> list[Victim]:
-        """The workers' Python processes that are known and alive."""
+        """The known workers' Python processes that are alive."""
         return [known for _, known in sorted(self._workers.items()) if known.process() is not None]
 
     def executors(self) -> list[Victim]:
@@ -157,7 +160,7 @@ class Stage:
         command = [sys.executable, str(CLUSTER), "--state", str(self.cluster), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
         if done.returncode:
-            raise RuntimeError(f"the cluster: {done.stderr.strip()}")
+            raise RuntimeError(f"scripts/cluster.py failed: {done.stderr.strip()}")
         return done.stdout
 
     def _start_driver(self, url: str) -> None:
@@ -191,7 +194,7 @@ class Stage:
         self.acks[said["file"]].append((said["time"], said["acknowledged"]))
 
     def _look(self) -> None:
-        """Know the workers' processes, also when Redis cannot be asked just now."""
+        """Note the workers' processes regularly, so that they are known while Redis does not answer."""
         with Registry(self.redis.url, RECEIVER, attempts=1) as registry:
             while not self._closing.wait(LOOK_SECONDS):
                 try:

@@ -1,1 +1,1 @@
-"""Real servers for the tests of sinks, each a process of this run, on loopback and without anything kept."""
+"""Real servers for the tests of sinks; each is a process of one run, listens on loopback and keeps no data."""

@@ -1,4 +1,4 @@
-"""A server process that never outlives the test run that started it."""
+"""A server process that ends when the test run that started it ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-# The shell holds one end of a pipe and we the other: `read` returns when we close it and when we die of anything.
+# The shell holds one end of a pipe and this process the other: `read` returns when this process closes it or dies.
 _GUARD = """
 signal=$1
 shift
@@ -28,35 +28,35 @@ POLL_SECONDS = 0.05
 
 
 class ServerFailed(Exception):
-    """A server that ended instead of answering, with the end of its log."""
+    """A server ended, or did not answer in time; the message has the end of its log."""
 
 
 class Guarded:
-    """A child process with a directory of its own; ``stop`` ends it with ``signal``, as does the end of this process.
+    """A child process with a directory of its own; ``stop`` and the end of this process end it with ``signal``.
 
-    ``unprivileged`` is for servers that refuse to run as root: they run as ``nobody``, who then owns the directory.
+    ``unprivileged`` is for servers that refuse to run as root: they run as ``nobody``, which then owns the directory.
     """
 
     def __init__(self, name: str, signal: str = "KILL", *, unprivileged: bool = False) -> None:
         self._signal = signal
         self._process: subprocess.Popen[bytes] | None = None
         self.user = "nobody" if unprivileged and os.getuid() == 0 else None
-        # Not below pytest's own directory: that is closed to other users.
+        # Not below pytest's directory, because other users cannot enter that.
         self.directory = Path(tempfile.mkdtemp(prefix=f"wallaroo-{name}-"))
         if self.user is not None:
             os.chown(self.directory, pwd.getpwnam(self.user).pw_uid, -1)
 
     def may_enter(self, folder: Path) -> bool:
-        """Whether the server's user gets as far as a folder."""
+        """Whether the server's user may enter a folder."""
         return self.user is None or all(one.stat().st_mode & stat.S_IXOTH for one in (folder, *folder.parents))
 
     @property
     def log(self) -> Path:
-        """Where the server's output goes."""
+        """The file with the server's output."""
         return self.directory / "server.log"
 
     def run(self, command: Sequence[str]) -> None:
-        """Run a command of preparation to its end. Raises :class:`ServerFailed` with its output when it fails."""
+        """Run a command that prepares the server. Raises :class:`ServerFailed` with its output when it fails."""
         done = subprocess.run(
             command, cwd=self.directory, user=self.user, capture_output=True, text=True, check=False, timeout=120
         )
@@ -64,7 +64,7 @@ class Guarded:
             raise ServerFailed(f"{command[0]}: {done.stderr or done.stdout}")
 
     def start(self, command: Sequence[str], answers: Callable[[], bool], seconds: float = 60.0) -> None:
-        """Start the server and wait until it ``answers``. Raises :class:`ServerFailed` when it ends or never does."""
+        """Start the server and wait until it ``answers``. Raises :class:`ServerFailed` when it ends or is too late."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _GUARD, "wallaroo-server", self._signal, *command],
@@ -78,7 +78,7 @@ class Guarded:
         deadline = time.monotonic() + seconds
         shell, begun = psutil.Process(self._process.pid), False
         while not answers():
-            # One that has ended stays the shell's child, as long as that waits for us.
+            # A server that has ended stays a zombie below the shell, because the shell waits in `read`.
             children = shell.children()
             begun = begun or bool(children)
             ended = begun and all(child.status() == psutil.STATUS_ZOMBIE for child in children)

@@ -1,6 +1,6 @@
-"""A Kafka broker of the test run's own, from Maven's artifacts, fetched by the Ivy among Spark's jars.
+"""A Kafka broker for one test run. Its jars come from Maven; the Ivy among Spark's jars fetches them.
 
-``python -m proving.servers.kafka`` fetches them ahead.
+``python -m proving.servers.kafka`` fetches them in advance.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from proving.servers.maven import fetched, java
 VERSION = "4.1.0"
 FETCH_SECONDS = 240
 
-# A small heap, and no time spent on compiling well what lives for seconds.
+# A small heap and a quick compiler, because the broker lives for seconds.
 JAVA = ["-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=WARN"]
 
-# One node that is broker and controller; the internal topics as small as they get.
+# One node that is broker and controller, with the smallest internal topics.
 SETTINGS = """\
 process.roles=broker,controller
 node.id=1
@@ -56,7 +56,7 @@ class KafkaServer:
         self._guard = Guarded("kafka")
         port, controller = free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
-        """Where it is, as clients take it."""
+        """Its address in the form that clients take."""
         properties = self._guard.directory / "server.properties"
         settings = SETTINGS.format(port=port, controller=controller, directory=self._guard.directory)
         properties.write_text(settings, encoding="utf-8")
@@ -72,13 +72,13 @@ class KafkaServer:
         self._guard.start(self._command, self._answers)
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
-        """Make a topic; ``config`` has underscores for dots."""
+        """Create a topic; ``config`` has underscores in place of dots."""
         new = NewTopic(topic, num_partitions=partitions, config={k.replace("_", "."): v for k, v in config.items()})
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         admin.create_topics([new])[topic].result(30)
 
     def remove(self) -> None:
-        """End the broker and remove what it has."""
+        """End the broker and remove its files."""
         self._guard.remove()
 
     def _answers(self) -> bool:
@@ -90,7 +90,7 @@ class KafkaServer:
 
 
 def jars_of_kafka() -> Path:
-    """The folder with the broker's jars, fetched once per clone; skips the test where they cannot be had."""
+    """The folder with the broker's jars, fetched once per clone; skips the test when they cannot be fetched."""
     return fetched("kafka", ("org.apache.kafka", "kafka_2.13", VERSION, True))
 
 

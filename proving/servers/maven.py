@@ -1,4 +1,4 @@
-"""Jars from Maven for the tests alone, fetched once per clone by the Ivy among Spark's jars."""
+"""Jars from Maven that only tests need; the Ivy among Spark's jars fetches them once per clone."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def hadoop_version() -> str:
 
 
 def java() -> str:
-    """Java, as Spark's launcher looks for it."""
+    """The path of Java, found as Spark's launcher finds it."""
     home = os.environ.get("JAVA_HOME")
     return f"{home}/bin/java" if home else "java"
 
 
 def fetched(name: str, *artifacts: tuple[str, str, str, bool], without: Sequence[str] = ()) -> Path:
-    """A folder with these jars: organisation, name, version, and whether with what it needs itself.
+    """A folder with these jars: organisation, name, version, and whether to fetch the jar's dependencies.
 
-    What they need is left out where it is of an organisation in ``without``. Skips the test where they cannot be had.
+    Dependencies of an organisation in ``without`` are left out. Skips the test when the jars cannot be fetched.
     """
     folder = ROOT / "build" / name / artifacts[0][2]
     folder.parent.mkdir(parents=True, exist_ok=True)

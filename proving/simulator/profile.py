@@ -1,4 +1,4 @@
-"""What kind of history a seed is: how large, how forgiving, and with what for connectors."""
+"""The properties of a history that a seed decides: its size, its faults and its connectors."""
 
 from __future__ import annotations
 
@@ -8,31 +8,40 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Profile:
-    """Drawn once. ``goes_back``: the checkpoint may be replaced by an older one, and every source can be read again."""
+    """The properties of one history, drawn once from its seed."""
 
     slots: int
+    """Slots of the fleet."""
     message_ids: str
+    """The ``messageIds`` option of the receiver."""
     goes_back: bool
+    """Whether the checkpoint may be replaced by an older one; every source can then be read again."""
     large: bool
+    """Whether payloads are large and the memory budget is the smallest."""
     max_rows: int | None
+    """Rows that a batch may have; None without a limit."""
     lease_seconds: float
+    """The length of a lease in seconds."""
     replay_timeout: float
+    """Seconds that a reading task waits for rows to be sent again."""
     fault_seconds: float
+    """Simulated seconds during which faults happen."""
     fault_pause: float
+    """The mean pause between two faults in seconds."""
 
     @property
     def inline_bytes(self) -> int:
-        """The longest plan that stands in an offset: no plan, some, or all. Not drawn, so that seeds stay the same."""
+        """The longest plan in bytes that an offset contains. Not drawn, to keep the histories of known seeds."""
         return (0, 90, 16_384)[int(self.fault_seconds * 1e6) % 3]
 
     @property
     def memory_budget(self) -> int:
-        """Bytes for each worker: the least there can be, or plenty."""
+        """The memory budget of each worker in bytes: the least that is possible, or more than enough."""
         return 1 << 20 if self.large else 16 << 20
 
 
 def draw_profile(random: random.Random) -> Profile:
-    """What this history is like."""
+    """Draw the properties of a history."""
     return Profile(
         slots=random.choice((1, 2, 2, 3)),
         message_ids="opaque" if random.random() < 0.25 else "increasing",

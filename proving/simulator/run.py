@@ -1,4 +1,4 @@
-"""A seed's history from its first fault to its last acknowledgement, and the report of it."""
+"""The history of one seed, from its first fault to its last acknowledgement, and its report."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from proving.simulator.world import World
 from wallaroo_spark.worker.buffer import delivery
 
 LIVENESS_SECONDS = 60.0
-"""By when, after the last fault, all that was sent is committed and acknowledged, if batches are of any size."""
+"""Seconds after the last fault within which all messages are committed and acknowledged, without a row limit."""
 BATCH_SECONDS = 2.0
-"""What each batch may take beside that, where a limit makes many of them."""
+"""Further seconds for each batch where a row limit makes many batches."""
 RUN_AGAIN_SECONDS = 5.0
 MOST_STEPS = 300_000
 ROWS_A_BATCH = 7
@@ -27,22 +27,32 @@ STORY_LINES = 20
 
 @dataclass(frozen=True)
 class Report:
-    """How a history went. ``seconds`` are simulated; ``violation`` is empty when every promise was kept."""
+    """The result of one history."""
 
     seed: int
+    """The seed of the history."""
     steps: int
+    """How many steps it took."""
     seconds: float
+    """Its length in simulated seconds."""
     recovery: float
+    """Simulated seconds from the last fault to its end."""
     messages: int
+    """Messages that were committed."""
     batches: int
+    """Batches that were committed."""
     counts: Counter[str]
+    """How often each fault happened, by its name."""
     digest: str
+    """A fingerprint of the history; two runs of one seed have the same."""
     violation: str = ""
+    """The broken promise; empty when every promise was kept."""
     history: str = ""
+    """The end of the history; empty when every promise was kept."""
 
 
 class Run:
-    """A world with faults in it, and what became of it."""
+    """Runs one world with faults and reports the result."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -52,7 +62,7 @@ class Run:
         world.begin_to_produce()
 
     def run(self) -> Report:
-        """Let it unfold: faults first, then peace, in which all must come to its end."""
+        """Run the history: first with faults, then without, until all messages are acknowledged."""
         try:
             self._run_until(self.profile.fault_seconds, lambda: False)
             self.sim.calm = True
@@ -74,7 +84,7 @@ class Run:
 
     def _make_peace(self) -> None:
         if self.profile.goes_back:
-            # What was acknowledged before the query went back is for an operator to send again.
+            # Messages that were acknowledged before the query went back are sent again by an operator.
             for program in self.world.programs:
                 self.sim.after(RUN_AGAIN_SECONDS, self.world.fate, program.kill)
                 self.sim.after(RUN_AGAIN_SECONDS + 0.1, self.world.fate, program.start)
@@ -87,7 +97,7 @@ class Run:
                     return True
                 look = self.sim.now + 0.5
             if not self.sim.step():
-                raise Violation("nothing will ever happen again")
+                raise Violation("no event is left, and the history is not done")
             if self.sim.steps > MOST_STEPS:
                 raise Violation(f"more than {MOST_STEPS} steps and no end")
         return done()
@@ -108,7 +118,7 @@ class Run:
         )
 
     def _stories(self) -> str:
-        """The last events of every worker that lives."""
+        """The last events of every live worker."""
         workers = [port for port in self.world.inner.ports.values() if isinstance(port, Worker)]
         lines = [
             f"{worker.name}: {line}"
@@ -120,7 +130,7 @@ class Run:
 
 
 def simulate(seed: int, *, verbose: bool = False, **changes: Any) -> Report:
-    """The history of a seed, with ``changes`` of the profile that it draws."""
+    """Run the history of a seed, with ``changes`` to the profile that it draws."""
     # Small batches, so that a read may break in the middle of a range.
     with mock.patch.object(delivery, "ROWS_A_BATCH", ROWS_A_BATCH):
         return Run(World(seed, verbose=verbose, **changes)).run()

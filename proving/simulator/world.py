@@ -1,4 +1,4 @@
-"""Everything together: the surroundings, and the parts of one history that a seed has drawn."""
+"""One simulated world: the surroundings and the parts of a history, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wallaroo_spark.references import StreamKey
 
 
 class World(Surroundings):
-    """One history as it unfolds; ``changes`` are of its profile."""
+    """The world of one history; ``changes`` are to its profile."""
 
     def __init__(self, seed: int, *, verbose: bool = False, **changes: Any) -> None:
         super().__init__(seed, verbose=verbose, **changes)
@@ -35,7 +35,7 @@ class World(Surroundings):
             program = Program(self, f"shop-{number}", revision, replayable)
             for place in range(random.choice((1, 1, 2, 3))):
                 scope = program.instance if draft else ""
-                # In the drafts ids belong to the instance, so that several may well use the same.
+                # In the drafts stream ids belong to the instance, so several instances may use the same id.
                 key = StreamKey(scope, place + 1 if draft else 100 * number + place + 1)
                 name = f"{'draft' if draft else 'v3'}-{number}-{place}"
                 opaque = draft and profile.message_ids == "opaque"
@@ -46,11 +46,11 @@ class World(Surroundings):
             self.sim.after(random.uniform(0.0, 3.0), self.fate, program.start)
 
     def begin_to_produce(self) -> None:
-        """Messages come into being from now on."""
+        """Programs have new messages from now on."""
         self.sim.spawn(self.fate, self._produce())
 
     def _produce(self) -> Steps:
-        """Messages come into being, all of them before the faults end."""
+        """Give the programs new messages, all of them before the faults end."""
         random = self.sim.random
         sources = list(self.sources.values())
         while self.sim.now < self.profile.fault_seconds * 0.9:
@@ -68,6 +68,6 @@ class World(Surroundings):
                 program.process.poke()
 
     def start_driver(self, workers: int) -> None:
-        """Another driver, unless there is one."""
+        """Start another driver unless one lives."""
         if not self.driver.alive:
             self.driver = Driver(self, workers)

@@ -77,11 +77,17 @@ class Goal:
     """What a figure should be: at least (or, unless ``more``, at most) ``limit``, better still ``aim``."""
 
     key: str
+    """Its key in ``bench.json``."""
     what: str
+    """The measured figure in words."""
     unit: str
+    """The unit of the figure."""
     limit: float
+    """The bound that the figure must meet."""
     aim: float
+    """The better bound that the work aims at."""
     more: bool = True
+    """Whether higher figures are better."""
 
     def says(self, value: float | None) -> str:
         """What a measured value means."""

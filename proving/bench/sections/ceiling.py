@@ -23,8 +23,11 @@ class Rows(InputPartition):
     """Rows ``first`` to ``last`` with payloads of ``size`` bytes."""
 
     first: int
+    """The number of the first row."""
     last: int
+    """The number behind that of the last row."""
     size: int
+    """Bytes of a payload."""
 
 
 class CeilingSource(DataSource):

@@ -32,9 +32,13 @@ class Shape:
     """What messages look like: payload sizes from ``least`` to ``most``, with event times and keys or without."""
 
     name: str
+    """Its name in tables and pictures."""
     least: int
+    """The shortest payload in bytes."""
     most: int
+    """The longest payload in bytes."""
     rich: bool = False
+    """Whether messages carry an event time, and a key where the revision has keys."""
 
 
 SHAPES = (

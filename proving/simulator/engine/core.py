@@ -1,4 +1,4 @@
-"""Simulated time: what happens when, to whom, and what a process is that may stop or die between two steps."""
+"""Simulated time: the agenda of events, and processes that may stop or die between two steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from proving.simulator.engine.history import History
 
 Action = Callable[[], None]
 Steps = Generator[Any, Any, Any]
-"""A process: yields seconds to sleep, or a :class:`Promise` to wait for."""
+"""A process: it yields seconds to sleep, or a :class:`Promise` to wait for."""
 
 
 class Violation(AssertionError):
@@ -19,7 +19,7 @@ class Violation(AssertionError):
 
 
 class Part:
-    """Something that lives and dies, and may be stopped for a while: what is to happen to it then happens later."""
+    """A part of the world that may die or be stopped for a while; while it is stopped, its events are delayed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -39,26 +39,26 @@ class Promise:
         self._then: list[Action] = []
 
     def resolve(self, value: Any = None) -> None:
-        """The answer; only the first counts."""
+        """Settle it with an answer; only the first counts."""
         if not self.settled:
             self.settled, self.value = True, value
             self._tell()
 
     def fail(self, error: Exception) -> None:
-        """There is no answer; counts only before one."""
+        """Settle it with an error; ignored once it is settled."""
         if not self.settled:
             self.settled, self.error = True, error
             self._tell()
 
     def settle_as(self, other: Promise) -> None:
-        """What another, which is settled, came to."""
+        """Settle it with the answer or error of another promise."""
         if other.error is not None:
             self.fail(other.error)
         else:
             self.resolve(other.value)
 
     def then(self, action: Action) -> None:
-        """Do something once it is settled."""
+        """Call ``action`` once it is settled."""
         if self.settled:
             action()
         else:
@@ -70,7 +70,7 @@ class Promise:
 
 
 class Simulation:
-    """The agenda. ``calm`` is the part of a history in which nothing fails any more."""
+    """The agenda of events. ``calm`` is set once nothing fails any more."""
 
     def __init__(self, seed: int, history: History) -> None:
         self.random = random.Random(seed)
@@ -84,29 +84,29 @@ class Simulation:
         self._number = 0
 
     def log(self, who: str, text: str) -> None:
-        """A line of the history."""
+        """Add a line to the history."""
         self.history.add(self.now, who, text)
 
     def chance(self, probability: float) -> bool:
-        """Whether a misfortune happens; none does when all is calm."""
+        """Whether a fault with this probability happens; none does once ``calm`` is set."""
         return not self.calm and self.random.random() < probability
 
     def latency(self) -> float:
-        """Seconds that something takes to arrive: usually little, sometimes a lot."""
+        """A delay in seconds: usually short, sometimes long."""
         seconds = self.random.expovariate(1 / self.slowness)
         return seconds + self.random.uniform(0.5, 3.0) if self.chance(0.01) else seconds
 
     def after(self, seconds: float, part: Part, action: Action) -> None:
-        """Something is to happen to a part."""
+        """Schedule an event of a part, ``seconds`` from now."""
         self.at(self.now + seconds, part, action)
 
     def at(self, time: float, part: Part, action: Action) -> None:
-        """The same at a time, behind all that is to happen then."""
+        """Schedule an event of a part at a time, after the events that are already scheduled for it."""
         self._number += 1
         heapq.heappush(self._agenda, (time, self._number, part, action))
 
     def spawn(self, part: Part, steps: Steps) -> None:
-        """Run a process of a part, from now on and for as long as the part lives."""
+        """Run a process of a part from now on, as long as the part lives."""
         self.after(0.0, part, lambda: self._advance(part, steps, None))
 
     def _advance(self, part: Part, steps: Steps, promise: Promise | None) -> None:
@@ -125,7 +125,7 @@ class Simulation:
             self.after(wanted, part, lambda: self._advance(part, steps, None))
 
     def step(self) -> bool:
-        """The next thing that happens; False when nothing will."""
+        """Run the next event; False when there is none."""
         if not self._agenda:
             return False
         self.now, _, part, action = heapq.heappop(self._agenda)
@@ -140,7 +140,7 @@ class Simulation:
         return True
 
     def put_to_sleep(self, part: Part, seconds: float) -> None:
-        """Stop a part, as SIGSTOP does, and let it go on later."""
+        """Stop a part, as SIGSTOP does, and continue it later."""
         if part.asleep:
             return
         part.asleep = True

@@ -1,4 +1,4 @@
-"""An error where nobody expects one: any call that a worker's state makes may fail, as any allocation may."""
+"""Unexpected errors: any call that a worker's state makes may fail, as any allocation may."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _ROOMS = tuple(str(_PACKAGE / room) + "/" for room in ("worker", "columnar", "pr
 
 
 class Failing:
-    """Lets one call fail: that which comes ``calls`` calls later, made by the worker's own code or of it."""
+    """Makes one call fail, ``calls`` calls from now; calls by the worker's own code and to it count."""
 
     def __init__(self, calls: int) -> None:
         self.left = calls
 
     @property
     def failed(self) -> bool:
-        """Whether it has happened."""
+        """Whether the call has failed."""
         return self.left <= 0
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Calls within count."""
+        """Count the calls inside this block."""
         before = sys.unraisablehook
         sys.unraisablehook = self._not_raised
         sys.setprofile(self._look)
@@ -39,9 +39,9 @@ class Failing:
             sys.unraisablehook = before
 
     def _not_raised(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """The interpreter has dropped an error, as it does with one from a generator that it closes.
+        """The interpreter has dropped an error, as it does when a generator that it closes raises one.
 
-        Nobody has seen our own, so the next call fails in its place. Any other error is a defect.
+        When it is the injected error, no code has seen it, so the next call fails too. Any other error is a defect.
         """
         if not isinstance(unraisable.exc_value, MemoryError):
             sys.__unraisablehook__(unraisable)

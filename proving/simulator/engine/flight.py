@@ -1,4 +1,4 @@
-"""How the driver and the reading tasks reach a worker: calls that fail, are heard late or twice, and broken streams."""
+"""Calls of the driver and the reading tasks to a worker: they may fail, arrive late or twice, and streams may break."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ TIMEOUT_SECONDS = 2.0
 
 
 class InnerPort(Part):
-    """A worker as the driver and the reading tasks reach it; they know the fleet's ``token``."""
+    """A worker's inner port; the driver and the reading tasks show the fleet's ``token``."""
 
     def __init__(self, name: str, token: str) -> None:
         super().__init__(name)
         self.token = token
         self.beyond = Part(f"{name}'s callers")
-        """The callers, who hear an answer, or wait for it in vain, also when the worker has died."""
+        """The callers' side: it receives the answer, or none, even after the worker has died."""
         self.serving = False
 
     def handle(self, event: e.Event) -> None:
@@ -29,7 +29,7 @@ class InnerPort(Part):
         raise NotImplementedError
 
     def plan(self, start: Mapping[str, Any], rows: int | None, size: int | None) -> dict[str, Any]:
-        """Answer what a batch may read from here."""
+        """Answer how far a batch may read from this worker."""
         raise NotImplementedError
 
     def read(
@@ -47,14 +47,14 @@ class InnerNetwork:
         self.ports: dict[str, InnerPort] = {}
 
     def find(self, address: str, token: str) -> InnerPort:
-        """Who serves there. Raises :class:`TransportError`."""
+        """The worker that serves at an address. Raises :class:`TransportError`."""
         worker = self.ports.get(address)
         if worker is None or not worker.alive or worker.token != token:
             raise TransportError(f"worker at {address} did not answer", address=address)
         return worker
 
     def call(self, address: str, token: str, work: Callable[[InnerPort], Any]) -> Promise:
-        """A call whose answer comes later, if at all."""
+        """Make a call; its answer comes later or never."""
         sim, answer = self.sim, Promise()
         failed = TransportError(f"worker at {address} did not answer", address=address)
         try:
@@ -78,7 +78,7 @@ class InnerNetwork:
 
 
 class Client:
-    """What the driver's announcer holds of one worker; it waits for each answer."""
+    """The announcer's client of one worker; each call waits for the answer."""
 
     def __init__(self, inner: InnerNetwork, address: str, token: str) -> None:
         self.address = address
@@ -86,7 +86,7 @@ class Client:
         self._token = token
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
 
     def tell(self, notice: Notice) -> None:
         """Tell the worker what is committed, or that the query goes on from other references."""
@@ -97,7 +97,7 @@ class Client:
             self._tell(e.Committed(epoch, batch, references, self._inner.sim.now))
 
     def status(self) -> Mapping[str, Any]:
-        """Not asked for here."""
+        """Unused in a simulation."""
         raise NotImplementedError
 
     def _tell(self, event: e.Rewound | e.Committed) -> None:
@@ -120,5 +120,5 @@ class Client:
 
     def _late(self, worker: InnerPort, event: e.Rewound | e.Committed) -> None:
         if worker.serving:
-            self._inner.sim.log(worker.name, f"hears late of epoch {event.epoch}, batch {event.batch}")
+            self._inner.sim.log(worker.name, f"receives late: epoch {event.epoch}, batch {event.batch}")
             worker.handle(event)

@@ -1,4 +1,4 @@
-"""What has happened, a line a step: the end of it to read, all of it to compare."""
+"""The events of a history, one line each: the last lines for readers, a digest of all to compare histories."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SHOWN = 60
 
 
 class History:
-    """The lines of one history. ``digest`` is the same for two that went the same way; ``counts`` is for figures."""
+    """The lines of one history. Equal histories have the same ``digest``; ``counts`` has the faults by name."""
 
     def __init__(self, *, verbose: bool = False, shown: int = SHOWN) -> None:
         self.counts: Counter[str] = Counter()
@@ -18,7 +18,7 @@ class History:
         self._hash = hashlib.blake2b(digest_size=16)
 
     def add(self, now: float, who: str, text: str) -> None:
-        """Something has happened."""
+        """Add a line."""
         line = f"{now:9.4f}  {who:<12} {text}"
         self._last.append(line)
         self._hash.update(line.encode())
@@ -31,5 +31,5 @@ class History:
         return self._hash.hexdigest()
 
     def last_lines(self) -> str:
-        """The end of the history."""
+        """The last lines of the history."""
         return "\n".join(self._last)

@@ -1,4 +1,4 @@
-"""Connections between connectors and workers: order within one, none across, cuts, and halves of what was sent."""
+"""Connections between connectors and workers: bytes keep their order within one; a cut may deliver half of a write."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from wallaroo_spark.errors import TransportError
 from wallaroo_spark.protocol import WorkerSession
 
 HALF_OPEN_SECONDS = 12.0
-"""How long a side that is not told of a cut takes to find out, as by keep-alive probes."""
+"""Seconds until a side that is not told of a cut notices it, as by keep-alive probes."""
 
 
 class Taker(Protocol):
-    """Who reads one side of a connection."""
+    """The reader of one side of a connection."""
 
     def take(self, end: End, data: bytes) -> None:
-        """Bytes have come."""
+        """Bytes have arrived."""
 
     def gone(self, end: End, reason: str) -> None:
-        """Nothing more comes; the reason is empty when the peer closed."""
+        """The connection has ended; the reason is empty when the peer closed it."""
 
     def session_of(self, end: End) -> WorkerSession | None:
-        """What a worker knows of the session that is carried."""
+        """The worker's session on this connection."""
 
 
 class End:
-    """One side of a connection: what is written here arrives at the other."""
+    """One side of a connection: bytes that are written here arrive at the other side."""
 
     def __init__(self, network: Network, part: Part, number: int) -> None:
         self.part = part
@@ -53,27 +53,27 @@ class End:
             self._post(lambda piece=piece: self.peer._take(piece))  # type: ignore[misc]
 
     def close(self) -> None:
-        """Close in good order: what was written arrives before the end does."""
+        """Close in good order: written bytes arrive before the end does."""
         if not self.closed:
             self.closed = True
             if not self._lost:
                 self._post(lambda: self.peer._end(""))
 
     def abort(self) -> None:
-        """Close at once; what is under way may be lost."""
+        """Close at once; bytes under way may be lost."""
         if not self.closed:
             self.closed = True
             self.cut()
 
     def cut(self, *, told: bool = True) -> None:
-        """The connection breaks: of what is under way a part may still arrive, then nothing."""
+        """Break the connection: a part of the bytes under way may still arrive, then nothing."""
         self._network.cut(self, told=told)
 
     def lose(self, reason: str, told: bool) -> None:
-        """This side can send nothing any more, and finds out when the network tells it, or much later."""
+        """This side can send no more; it notices when the network tells it, or much later."""
         sim = self._network.sim
         self._lost = True
-        # Whatever is to arrive here after that is not delivered.
+        # Bytes that would arrive here later are not delivered.
         last = sim.now + sim.random.choice((0.0, sim.latency(), sim.latency()))
         sim.after(last - sim.now, self.part, self._deafen)
         delay = sim.latency() if told else HALF_OPEN_SECONDS * sim.random.uniform(0.3, 1.0)
@@ -103,7 +103,7 @@ class End:
 
 
 class Network:
-    """Who listens where, and the connections there are: ``open`` has the connectors' ends by number."""
+    """The listeners by address, and the connections: ``open`` has the connectors' ends by number."""
 
     def __init__(self, sim: Simulation) -> None:
         self.sim = sim
@@ -112,7 +112,7 @@ class Network:
         self._number = 0
 
     def connect(self, part: Part, address: str) -> Promise:
-        """A connection to whoever listens at an address: an :class:`End`, or :class:`TransportError`."""
+        """Connect to the listener at an address: the promise is an :class:`End`, or :class:`TransportError`."""
         sim, answer = self.sim, Promise()
         found = self.listeners.get(address)
         if found is None or not found[0].alive or sim.chance(0.02):
@@ -131,7 +131,7 @@ class Network:
             else:
                 theirs.abort()
 
-        # The kernel takes connections for a process that is stopped, too; nothing overtakes the connection itself.
+        # The kernel accepts connections for a stopped process, too; no bytes arrive before the connection does.
         arrival = sim.latency()
         sim.after(arrival, listener, arrive)
         theirs._arrives = ours._arrives = sim.now + arrival
@@ -139,13 +139,13 @@ class Network:
         return answer
 
     def cut(self, end: End, *, told: bool) -> None:
-        """Break a connection; a side that is not told finds out much later."""
+        """Break a connection; a side that is not told notices much later."""
         for side in (end, end.peer):
             if not side._lost:
                 side.lose("the connection was cut", told or side is end)
 
     def kill(self, part: Part, *, silent: bool = False) -> None:
-        """A part has died: its peers are told by its machine, or by nobody."""
+        """A part has died: its machine tells its peers, or with ``silent`` nothing does."""
         for end in list(self.open.values()):
             for side in (end, end.peer):
                 if side.part is part and not side._lost:

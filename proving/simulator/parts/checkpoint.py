@@ -34,11 +34,11 @@ class SimulatedPlans:
         self._files: dict[str, tuple[PlanName | None, Any]] = {}
 
     def write_changes(self, name: PlanName, parent: PlanName, changes: Changes) -> None:
-        """Keep the changes of a plan."""
+        """Store the changes of a plan."""
         self._write(f"{name}.changes", parent, changes)
 
     def write_snapshot(self, name: PlanName, references: References) -> None:
-        """Keep all references of a plan."""
+        """Store all references of a plan."""
         self._write(f"{name}.snapshot", None, references)
 
     def _write(self, file: str, parent: PlanName | None, content: Changes) -> None:
@@ -63,7 +63,7 @@ class SimulatedPlans:
         return self._files[file]
 
     def files(self) -> list[tuple[int, str]]:
-        """The files and their numbers."""
+        """The number and name of each file."""
         return [(int(file.partition("-")[0]), file) for file in self._files]
 
     def delete(self, file: str) -> None:
@@ -73,11 +73,14 @@ class SimulatedPlans:
 
 @dataclass
 class Checkpoint:
-    """What Spark has written, by file name, and what the sink has of each batch."""
+    """The checkpoint's files, and the rows of each batch in the sink."""
 
     plans: SimulatedPlans = field(default_factory=SimulatedPlans)
+    """The plans beside the checkpoint."""
     files: dict[str, str] = field(default_factory=dict)
+    """The content of each file of ``offsets/`` and ``commits/``, by name."""
     sink: dict[int, list[Row]] = field(default_factory=dict)
+    """The rows of each batch that the sink has written."""
 
     def batches(self, log: str) -> list[int]:
         """The batches in a log, oldest first."""
@@ -89,13 +92,13 @@ class Checkpoint:
         return max(self.batches("commits"), default=-1)
 
     def offset(self, batch: int) -> dict[str, Any]:
-        """The offset at which a batch ends; that of no stream for the one before the first."""
+        """The offset at which a batch ends; an offset without streams for the batch before the first."""
         text = self.files.get(f"offsets/{batch}")
         found: dict[str, Any] = offset(RECEIVER, {}) if text is None else json.loads(text.splitlines()[2])
         return found
 
     def references(self, batch: int) -> dict[str, dict[str, Any]]:
-        """What a batch reads up to; nothing for the one before the first."""
+        """The references up to which a batch reads; none for the batch before the first."""
         value = self.offset(batch)
         named = NamedPlan.of(value)
         return references_of(value) if named is None else PlanReader().read(named, self.plans)[0].plain()
@@ -111,7 +114,7 @@ class Checkpoint:
             self.files.pop(f"{log}/{batch - KEPT_BATCHES}", None)
 
     def go_back_to(self, batch: int) -> None:
-        """Put an older copy in its place; what the sink has beyond that is taken out as well."""
+        """Put an older copy in place, and remove later batches from the sink."""
         for log in ("offsets", "commits"):
             for later in self.batches(log):
                 if later > batch:
@@ -120,7 +123,7 @@ class Checkpoint:
 
 
 class SimulatedFiles(CheckpointFiles):
-    """The product's reader over the files in memory; ``lag`` hides that many of the newest from its listings."""
+    """The product's reader of the files in memory; listings leave out the newest ``lag()`` files."""
 
     def __init__(self, checkpoint: Checkpoint, lag: Callable[[], int]) -> None:
         self.identity = "memory"
@@ -131,7 +134,7 @@ class SimulatedFiles(CheckpointFiles):
         self._named = NamedPlans()
 
     def query_id(self) -> str | None:
-        """One query for good."""
+        """The same query always."""
         return "a query"
 
     def _plan_store(self, receiver: str) -> PlanStore:
@@ -155,6 +158,6 @@ class SimulatedFiles(CheckpointFiles):
 
 
 def hash_of(files: SimulatedFiles, log: str, batch: int) -> int:
-    """What stands for a file's time of modification: a number that changes with its content."""
+    """A number in place of a file's time of modification: it changes with the content."""
     text = files._checkpoint.files[f"{log}/{batch}"]
     return sum(position * ord(letter) for position, letter in enumerate(text, 1))

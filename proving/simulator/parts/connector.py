@@ -1,7 +1,7 @@
-"""A connector: the program that owns the data for good, and the process that sends it and may die.
+"""A connector: the program that owns the data permanently, and the process that sends it and may die.
 
-The process holds the product's own session, bookkeeping, rotation and back-off, and does with them what
-``wallaroo_spark/connector/sending`` and ``session`` do.
+The process uses the product's own session, bookkeeping, rotation and back-off as ``wallaroo_spark/connector/sending``
+and ``session`` do.
 """
 
 from __future__ import annotations
@@ -47,33 +47,44 @@ _TOO_LARGE = "memoryBudget"
 
 @dataclass
 class Sending:
-    """A stream as a process has it. ``cursor`` is the next message that was never sent by it."""
+    """The state of one stream in a process."""
 
     source: Source
+    """The stream's messages."""
     messages: UnacknowledgedMessages
+    """The messages that were sent and are not acknowledged."""
     cursor: int = 0
+    """The index in the source of the next message that this process has never sent."""
     opened: bool = False
+    """Whether a worker has ever answered this process with the stream's reference."""
     refusals: int = 0
+    """NOTIFYs that the worker has refused in a row; the back-off counts them."""
 
 
 @dataclass
 class Program:
-    """What outlives the process: who it is, and the data."""
+    """The part of a connector that outlives its process: its identity and its data."""
 
     world: Surroundings
+    """The history that the program belongs to."""
     instance: str
+    """Its instance name."""
     revision: Revision
+    """The protocol revision that it speaks."""
     replayable: bool
+    """Whether it can send acknowledged messages again."""
     sources: list[Source] = field(default_factory=list)
+    """Its streams."""
     process: Connector | None = None
+    """Its running process; None while it does not run."""
 
     def start(self) -> None:
-        """Run it, unless it runs."""
+        """Start its process unless one runs."""
         if self.process is None or not self.process.alive:
             self.process = Connector(self)
 
     def kill(self) -> None:
-        """Its process dies, with all that it has not been acknowledged."""
+        """Kill its process."""
         if self.process is not None and self.process.alive:
             self.process.kill()
 
@@ -113,7 +124,7 @@ class Connector(Part):
         return Sending(source, messages, source.spent)
 
     def kill(self) -> None:
-        """End at once."""
+        """End this process at once."""
         self.alive = False
         self.sim.log(self.name, "is killed")
         self.world.network.kill(self)
@@ -123,10 +134,10 @@ class Connector(Part):
         return StreamKey(self.program.instance if self.revision.stream_scope == "instance" else "", stream_id)
 
     def worker_session(self) -> WorkerSession | None:
-        """The other side of its session, as the worker has it; None when that is over."""
+        """The worker's side of its session; None after its end."""
         return self.end.peer.taker.session_of(self.end.peer) if self.end and self.end.peer.taker else None
 
-    # Sessions, as the keeper has them.
+    # Sessions, as the session keeper handles them.
 
     def _run(self) -> Steps:
         rotation = AddressRotation(RETRY, self.sim.random.random, self.sim.now)
@@ -194,14 +205,14 @@ class Connector(Part):
         return ""
 
     def _refused_for_good(self, reason: str, where: str) -> None:
-        """What ends a connector of the product; here an operator starts it again where memory was the reason."""
+        """A refusal that ends the product's connector; an operator starts it again where memory was the reason."""
         if _TOO_LARGE not in reason:
             raise Violation(f"{self.name} kept the rules and was refused by {where}: {reason}")
         self.sim.history.counts["dismissed"] += 1
 
     def restart_session(self) -> None:
-        """Give the session up and come back."""
-        self._ending.resolve(TransportError("given up"))
+        """End the session and connect again."""
+        self._ending.resolve(TransportError("its session is ended"))
 
     def take(self, end: End, data: bytes) -> None:
         """Bytes from the worker."""
@@ -220,14 +231,14 @@ class Connector(Part):
         self.poke()
 
     def session_of(self, end: End) -> None:
-        """Only workers are asked."""
+        """None: only a worker's side has it."""
 
     def gone(self, end: End, reason: str) -> None:
         """The connection has ended."""
         if end is self.end:
             self._ending.resolve(TransportError(reason or "closed"))
 
-    # Frames, as the hub takes them.
+    # Frames, as the hub handles them.
 
     def _take(self, session: ConnectorSession, frame: Frame) -> None:
         match frame:
@@ -317,10 +328,10 @@ class Connector(Part):
         if self.session is session and self.up and not self._ending.settled and known:
             self._announce(session, sending)
 
-    # Sending, as streams and feeds do.
+    # Sending, as streams and feeds do it.
 
     def poke(self) -> None:
-        """Send what may be sent, soon."""
+        """Have messages sent soon, as many as credits allow."""
         if not self._poked and self.alive:
             self._poked = True
             self.sim.after(self.sim.latency() * 0.3, self, self._pump)
@@ -347,7 +358,7 @@ class Connector(Part):
             self.poke()
 
     def _next_frames(self, session: ConnectorSession, sending: Sending, most: int) -> tuple[bytes, int] | None:
-        """Frames and how many they are; never more than ``most``."""
+        """The next frames and their number, at most ``most``."""
         messages, source = sending.messages, sending.source
         if not sending.opened or not session.is_open(source.stream_id):
             return None
@@ -372,7 +383,7 @@ class Connector(Part):
         return None
 
     def _new_frames(self, session: ConnectorSession, sending: Sending, most: int) -> tuple[bytes, int] | None:
-        """What was never sent: one message, or in bulk those that follow with the same flags."""
+        """Frames that were never sent: one message, or a run of messages with the same flags."""
         messages, source, at = sending.messages, sending.source, sending.cursor
         end = at + 1
         while end < min(source.produced, at + most) and source.flags[end] == source.flags[at]:
@@ -404,20 +415,20 @@ class Connector(Part):
         return data
 
     def drop(self, stream_id: int) -> None:
-        """A stream is another instance's from now on."""
+        """Give up a stream that moves to another instance."""
         self.streams.pop(stream_id, None)
         self._references.pop(stream_id, None)
         self.restart_session()
 
     def adopt(self, source: Source) -> None:
-        """A stream that another instance has sent so far."""
+        """Take over a stream from another instance."""
         sending = self.streams[source.stream_id] = self._sending(source)
         if self.session is not None and self.up and not self._ending.settled:
             self._announce(self.session, sending)
 
     @property
     def content(self) -> bool:
-        """Whether all that has to be acknowledged is."""
+        """Whether every message that needs an acknowledgement has one."""
         return all(
             sending.source.ephemeral
             or (

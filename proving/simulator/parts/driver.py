@@ -1,6 +1,6 @@
-"""The driver's process: it submits the workers, starts queries, reads the checkpoint and tells the workers of it.
+"""The driver's process: it submits workers, starts queries, reads the checkpoint and notifies the workers.
 
-The announcer and the checkpoint's watcher are the product's own; what is a thread there is a process of steps here.
+The announcer and the checkpoint's watcher are the product's own; their threads are processes of steps here.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from wallaroo_spark.references import References
 ROUND_SECONDS = 0.5
 POLL_SECONDS = 1.0
 ZOMBIE_SECONDS = (1.0, 4.0, 20.0)
-"""How long the process of a cancelled task goes on at most: mostly a little, or for as long as nobody sees to it."""
+"""The longest times in seconds that the process of a cancelled task goes on: mostly short, sometimes long."""
 
 
 class Watcher(CheckpointWatcher):
-    """The product's watcher, looked with by hand."""
+    """The product's watcher without its thread."""
 
     def look(self) -> None:
-        """One look; what goes wrong is tried again with the next."""
+        """Look once; the next look repeats a failed one."""
         try:
             self._look()
         except CheckpointError as error:
@@ -39,7 +39,7 @@ class Watcher(CheckpointWatcher):
 
 
 class AnnouncerByHand(Announcer):
-    """The product's announcer, whose workers are told at once and one after the other."""
+    """The product's announcer without threads: it notifies the workers at once, one after the other."""
 
     def commit(
         self, epoch: int, batch: int, references: References, undecided: Collection[tuple[str, str]] = ()
@@ -49,13 +49,13 @@ class AnnouncerByHand(Announcer):
         self.settle()
 
     def settle(self, seconds: float = TELL_SECONDS) -> bool:
-        """Tell every known worker where the query stands now."""
+        """Notify every known worker of the query's position now."""
         for teller in self._tellers.values():
             teller.tell()
         return True
 
     def round(self) -> None:
-        """Look for workers, and tell each what it does not know yet."""
+        """Look for workers, and send each the notices that it has not received."""
         self.find_workers()
         self.settle()
 
@@ -64,7 +64,7 @@ class AnnouncerByHand(Announcer):
 
 
 class RegistryAtOnce:
-    """The registry as the announcer asks it: with an answer, or an error, before anything else happens."""
+    """The registry as the announcer asks it: the answer or error comes before any other event."""
 
     def __init__(self, world: Surroundings) -> None:
         self._world = world
@@ -117,7 +117,7 @@ class Driver(Part):
     # The fleet.
 
     def _supervise(self, slot: int) -> Steps:
-        """A slot's job: submitted whenever it has ended; a task that was killed is tried again within it."""
+        """The job of a slot: it is submitted again after each end; a killed task is retried within the job."""
         submission = 0
         while True:
             again = submission and self.fleet[slot].ended.value == "killed" and self.sim.random.random() < 0.6
@@ -137,7 +137,7 @@ class Driver(Part):
             yield self.sim.random.uniform(0.1, 2.0)
 
     def _begin(self) -> Steps:
-        """Have the workers know where the query will go on, and the watcher follow it from there."""
+        """Notify the workers of the position from which the query continues, and let the watcher follow from there."""
         files = SimulatedFiles(self.world.checkpoint, lambda: 0)
         committed = files.progress(RECEIVER).committed
         epoch = yield from self._until_answered(lambda r: r.next_submission())
@@ -175,7 +175,7 @@ class Driver(Part):
             yield ROUND_SECONDS
 
     def kill(self) -> None:
-        """The driver dies and its query with it; its workers are cancelled, and live on for a moment."""
+        """Kill the driver and its query; its workers are cancelled and live on for a moment."""
         self.alive = False
         self.sim.log(self.name, "is killed")
         if self.query is not None:
@@ -184,8 +184,8 @@ class Driver(Part):
             self.cancel(worker)
 
     def cancel(self, worker: Worker) -> None:
-        """Spark gives a task up; its process is not told, and goes on until it is killed."""
-        self.sim.log(worker.name, "is cancelled, and does not know")
+        """Spark cancels a task; its process is not notified and goes on until it is killed."""
+        self.sim.log(worker.name, "is cancelled, its process goes on")
         seconds = self.sim.random.uniform(0.0, self.sim.random.choice(ZOMBIE_SECONDS))
         self.sim.after(seconds, self.world.fate, worker.kill)
         answer = worker.ended

@@ -1,6 +1,7 @@
-"""A query: it plans a batch, writes that down, reads it from the workers, hands it to the sink, and commits.
+"""A query: it plans a batch, writes its offset, reads its rows from the workers, writes them to the sink and commits.
 
-It may die between any two of these. Planning and reading follow ``wallaroo_spark/source/`` and use its pure parts.
+It may die between any two of these steps. Planning and reading follow ``wallaroo_spark/source/`` and use its pure
+parts.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ TASK_ATTEMPTS = 4
 
 
 class FleetView:
-    """The workers that the source knows, as ``source/fleet_view.py`` keeps them."""
+    """The workers that the source knows, as ``source/fleet_view.py`` has them."""
 
     def __init__(self, world: Surroundings) -> None:
         self.known = KnownWorkers()
         self._world = world
 
     def follow(self) -> Steps:
-        """Look for workers, for good."""
+        """Look for workers, without an end."""
         while True:
             with contextlib.suppress(RegistryError):
                 self.known.learn((yield self._world.registry.ask(lambda r: r.leases())))
             yield POLL_SECONDS
 
     def answering(self, token: str) -> dict[int, str]:
-        """The addresses of those that answer now."""
+        """The addresses of the workers that answer now, by slot."""
         found = {}
         for slot, address in sorted(self.known.addresses().items()):
             try:
@@ -57,9 +58,9 @@ class FleetView:
 
 
 class Query(Part):
-    """One start of the query, in one driver: its number of ``workers``, and the ``token`` of their inner ports.
+    """One run of the query in one driver, with ``workers`` slots and the ``token`` of the workers' inner ports.
 
-    ``reported`` is called when the query has reported progress; ``ended`` tells why it stopped.
+    ``reported`` is called when the query has reported progress; ``ended`` has the reason for its end.
     """
 
     def __init__(self, world: Surroundings, workers: int, token: str, reported: Callable[[], None]) -> None:
@@ -85,7 +86,7 @@ class Query(Part):
         self.sim.spawn(self, self._run())
 
     def kill(self, reason: str) -> None:
-        """It ends here, with its tasks."""
+        """End the query and its tasks."""
         if not self.alive:
             return
         self.alive = False
@@ -110,7 +111,7 @@ class Query(Part):
                 value = self._book.after(checkpoint.offset(batch - 1), changes)
                 if value["wallaroo"] == NAMED_VERSION:
                     self.sim.log(self.name, f"the plan of batch {batch} is written beside the checkpoint")
-                    # Whoever dies here leaves a plan that Spark was not told of.
+                    # A query that dies here leaves a plan that Spark does not know.
                     yield PLAN_SECONDS
                 checkpoint.plan(batch, value)
                 self.sim.log(self.name, f"offsets/{batch} is written: {_shown(start, ends)}")
@@ -159,7 +160,7 @@ class Query(Part):
         return self.world.inner.call(address, self.token, lambda worker: worker.plan(asked))
 
     def _read(self, start: dict[str, Any], end: dict[str, Any]) -> Steps:
-        """All rows of a batch, task by task; one that fails is run again, a few times."""
+        """All rows of a batch, task by task; a failed task is run again a few times."""
         by_slot: dict[int, list[PlannedRange]] = {}
         for one in ranges(start, end):
             if (slot_of_ephemeral(one.end) or 0) >= self.workers:
@@ -203,7 +204,7 @@ class Task(Part):
         self.sim.spawn(self, self._run())
 
     def kill(self) -> None:
-        """Its process dies; what it has read is gone."""
+        """Kill its process; the rows that it has read are lost."""
         if self.alive:
             self.alive = False
             self.done.fail(TransportError("the task was killed"))
@@ -250,7 +251,7 @@ class Task(Part):
         self._known.learn(leases)
 
     def _read_from(self, address: str, wait: float) -> Steps:
-        """What one worker has of what is missing; the stream may break between any two of its batches."""
+        """Read the missing rows that one worker has; the stream may break between any two batches."""
         indexes = list(self._missing)
         asked = {number: self._missing[index] for number, index in enumerate(indexes)}
         stream = _Stream(self, indexes)
@@ -272,7 +273,7 @@ class Task(Part):
 
 
 class _Stream:
-    """Batches on their way to a task. Once ``broken`` nothing of them counts."""
+    """Batches on their way to a task. Once ``broken``, no more of them arrive."""
 
     def __init__(self, task: Task, indexes: list[int]) -> None:
         self.broken = False
@@ -280,7 +281,7 @@ class _Stream:
         self._indexes = indexes
 
     def take(self, batch: Any, marks: Any) -> None:
-        """A batch has come, with what it completes."""
+        """A batch has arrived, with the ranges that it completes."""
         task = self._task
         if self.broken or not task.alive:
             return

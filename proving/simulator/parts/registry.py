@@ -1,4 +1,4 @@
-"""The registry, by the rules of the product's scripts, with a clock that is simulated and a network that fails."""
+"""The registry by the rules of the product's scripts, with a simulated clock and a network that fails."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class _Record:
 
 
 class RegistryModel:
-    """What Redis holds, and the scripts as methods; ``now`` gives its clock in milliseconds.
+    """The contents of Redis, and the scripts as methods; ``now`` is its clock in milliseconds.
 
-    ``lost`` says when a holder's lease became another's, by holder and in seconds of ``steady``, for those who check.
+    ``lost`` has the time at which each holder lost its lease to another, in seconds of ``steady``; the judge reads it.
     """
 
     def __init__(self, lease_seconds: float, now: Callable[[], int], steady: Callable[[], float]) -> None:
@@ -39,7 +39,7 @@ class RegistryModel:
         self.empty()
 
     def empty(self) -> None:
-        """Everything is gone."""
+        """Remove everything."""
         self.records: dict[int, _Record] = {}
         self.assignments: dict[str, tuple[int, int]] = {}
         self.claims: dict[int, tuple[int, int]] = {}
@@ -88,7 +88,7 @@ class RegistryModel:
             self._sweep(lease.slot)
 
     def leases(self) -> dict[int, Lease]:
-        """The leases that are live now."""
+        """The live leases by slot."""
         at = self._now()
         return {slot: self.records[slot].lease for slot in sorted(self.records) if self.records[slot].expires > at}
 
@@ -136,11 +136,11 @@ class RegistryModel:
                 del self.claims[stream]
 
     def publish_fleet(self, fleet: Mapping[str, str]) -> None:
-        """Say what holds for the whole fleet."""
+        """Publish the facts about the whole fleet."""
         self._fleet = dict(fleet)
 
     def fleet(self) -> dict[str, str]:
-        """What was published last."""
+        """The facts that were published last."""
         return dict(self._fleet)
 
     def _keep(self, lease: Lease) -> None:
@@ -190,9 +190,9 @@ def _lost(lease: Lease, newer: Lease) -> LeaseLostError:
 
 
 class SimulatedRegistry(Part):
-    """The way to the registry. It may be ``away``, and a request or its answer may be lost.
+    """The connection to the registry. It may be ``away``, and a request or its answer may be lost.
 
-    ``seen_since`` is when it was last back: from then on whoever asks is answered.
+    ``seen_since`` is the time of its last return; it has answered since then.
     """
 
     def __init__(self, sim: Simulation, lease_seconds: float) -> None:
@@ -206,7 +206,7 @@ class SimulatedRegistry(Part):
         )
 
     def at_once(self, work: Callable[[RegistryModel], Any]) -> Any:
-        """A question whose caller waits; raises :class:`RegistryError` when there is no answer."""
+        """Ask and wait; raises :class:`RegistryError` when there is no answer."""
         if self.away or self.sim.chance(0.01):
             raise RegistryError("the registry does not answer")
         result = work(self.model)
@@ -215,7 +215,7 @@ class SimulatedRegistry(Part):
         return result
 
     def ask(self, work: Callable[[RegistryModel], Any]) -> Promise:
-        """A question that takes its time; it is asked even when the asker dies meanwhile."""
+        """Ask; the answer comes later. The request arrives even when the caller dies meanwhile."""
         answer = Promise()
         self.sim.after(self.sim.latency(), self, lambda: self._answer(work, answer))
         return answer
@@ -230,7 +230,7 @@ class SimulatedRegistry(Part):
             self.sim.after(self.sim.latency(), self, lambda: answer.resolve(result))
 
     def leave(self, seconds: float) -> None:
-        """Be unreachable for a while."""
+        """Be unreachable for some seconds."""
         if not self.away:
             self.away = True
             self.sim.log(self.name, f"is away for {seconds:.1f} s")
@@ -242,7 +242,7 @@ class SimulatedRegistry(Part):
         self.sim.log(self.name, "is back")
 
     def lose_everything(self) -> None:
-        """A new Redis in place of the old one, with a clock of its own."""
+        """Replace Redis by a new one with its own clock."""
         self.skew_ms = self.sim.random.choice((0, 0, self.sim.random.randrange(-20_000, 20_000)))
         self.model.empty()
         self.sim.log(self.name, f"is emptied; its clock is off by {self.skew_ms} ms")

@@ -1,4 +1,4 @@
-"""What connectors send: streams that can be told again, and say which message is which."""
+"""The streams that connectors send; each payload names its message."""
 
 from __future__ import annotations
 
@@ -11,21 +11,28 @@ from wallaroo_spark.references import StreamKey
 
 @dataclass
 class Source:
-    """A stream as its program has it: all of its messages, of which the first ``produced`` exist by now.
-
-    Of an ephemeral one the first ``spent`` were sent, and are not sent again.
-    """
+    """A stream of a program with all its messages; the first ``produced`` exist by now."""
 
     key: StreamKey
+    """The stream's identity."""
     name: str
+    """Its name, as NOTIFY carries it."""
     ids: list[int]
+    """The message ids, in the order of sending."""
     sizes: list[int]
+    """The bytes that pad each message's payload."""
     flags: list[Flags]
+    """The flags of each message."""
     ephemeral: bool = False
+    """Whether the stream is ephemeral: its messages are sent once."""
     ends: bool = False
+    """Whether its last message ends the stream."""
     produced: int = 0
+    """How many messages exist by now."""
     spent: int = 0
+    """How many messages of an ephemeral stream were sent; they are not sent again."""
     index: dict[int, int] = field(default_factory=dict)
+    """The index of each message id in ``ids``."""
 
     def __post_init__(self) -> None:
         self.index = {message_id: at for at, message_id in enumerate(self.ids)}
@@ -37,11 +44,11 @@ class Source:
 
     @property
     def complete(self) -> bool:
-        """Whether there will be no more messages."""
+        """Whether all messages exist."""
         return self.produced == len(self.ids)
 
     def after(self, reference: int | None) -> int:
-        """The place behind a reference."""
+        """The index of the message that follows a reference."""
         return 0 if reference is None else self.index[reference] + 1
 
     def payload(self, at: int) -> bytes | None:
@@ -51,7 +58,7 @@ class Source:
         return f"{self.name} {at} ".encode() + b"x" * self.sizes[at]
 
     def message(self, at: int) -> Message:
-        """A message as it goes over the wire."""
+        """A message in the form that is sent."""
         return Message(self.stream_id, self.ids[at], self.payload(at), self.flags[at])
 
     def stable(self, at: int) -> bool:

@@ -19,7 +19,7 @@ from wallaroo_spark.references import StreamKey
 
 
 class Observer(Protocol):
-    """Is told by every part about what it does; ``proving.simulator.invariants.Judge`` is one."""
+    """Every part notifies it of its actions; ``proving.simulator.invariants.Judge`` is one."""
 
     def touched(self, worker: Any) -> None:
         """A worker's state has changed."""
@@ -28,16 +28,16 @@ class Observer(Protocol):
         """A connector's state has changed."""
 
     def acknowledged(self, connector: Any, stream_id: int, ref: int, how: str) -> None:
-        """A connector is told that something is committed."""
+        """A connector has received an acknowledgement."""
 
     def said(self, worker: Any, session: int, data: bytes) -> None:
-        """A worker sends something to a session."""
+        """A worker sends bytes to a session."""
 
     def took_in(self, worker: Any) -> None:
         """A worker has accepted messages."""
 
     def planned(self, batch: int, start: Mapping[str, Any], ends: Mapping[str, Any]) -> None:
-        """A batch is about to be written down."""
+        """The offset of a batch is about to be written."""
 
     def was_read(self, batch: int, start: Mapping[str, Any], end: Mapping[str, Any], rows: list[Row]) -> None:
         """All rows of a batch were read."""
@@ -47,10 +47,10 @@ class Observer(Protocol):
 
 
 class Surroundings:
-    """One history without those who act in it; ``changes`` are of its profile."""
+    """One history without its acting parts; ``changes`` are to its profile."""
 
     judge: Observer
-    """Checks all that parts do."""
+    """Checks all actions of the parts."""
 
     def __init__(self, seed: int, *, verbose: bool = False, **changes: Any) -> None:
         self.seed = seed
@@ -66,7 +66,7 @@ class Surroundings:
         self.sources: dict[StreamKey, Source] = {}
 
     def next_number(self) -> int:
-        """A number that no part has had before."""
+        """A number that no other part has."""
         self._number += 1
         return self._number
 

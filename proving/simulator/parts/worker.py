@@ -1,4 +1,4 @@
-"""A worker's process: the shell's part in it, around the product's own state machine.
+"""A worker's process: a simulated shell around the product's own state machine.
 
 It follows ``wallaroo_spark/worker/service.py``, ``slot_tenancy.py`` and ``reads.py`` rule by rule.
 """
@@ -40,11 +40,14 @@ LINGER_SECONDS = 2.0
 
 @dataclass
 class Peer:
-    """A connection as the shell holds it; what has come and was not handled waits in ``inbox``."""
+    """A connection of the shell."""
 
     end: End
+    """The worker's end of the connection."""
     paused: bool = False
+    """Whether the worker does not read from it now."""
     inbox: deque[bytes | e.Disconnected] = field(default_factory=deque)
+    """Received data and events that are not handled yet."""
 
 
 @dataclass
@@ -56,7 +59,7 @@ class Waiting:
 
 
 class Worker(InnerPort):
-    """One process that serves a slot, or would like to. ``end`` is why it ended, empty while it lives."""
+    """One process that serves a slot or waits for its lease. ``end`` is the reason for its end, empty before that."""
 
     def __init__(self, world: Surroundings, slot: int, submission: int, token: str, workers: int) -> None:
         self.number = world.next_number()
@@ -149,7 +152,7 @@ class Worker(InnerPort):
         return True
 
     def stop(self, reason: str) -> None:
-        """Leave in good order."""
+        """Stop in good order."""
         if self.stopping:
             return
         self.stopping = True
@@ -176,7 +179,7 @@ class Worker(InnerPort):
         self._end(reason)
 
     def kill(self, *, silent: bool = False) -> None:
-        """End at once, as SIGKILL does, or with the machine (``silent``)."""
+        """End at once, as by SIGKILL, or with its machine (``silent``)."""
         if not self.alive:
             return
         self.alive = False
@@ -223,7 +226,7 @@ class Worker(InnerPort):
         return self.world.registry.ask(lambda r: r.renew(lease, instances=instances))
 
     def lease_lost(self, error: LeaseLostError) -> None:
-        """The registry says that the slot is another's."""
+        """The registry says that another worker has the slot."""
         self.stop(error.message)
 
     # Claims, one after the other.
@@ -282,7 +285,7 @@ class Worker(InnerPort):
         self.handle(e.Connected(session, f"a peer:{end.number}", self.sim.now))
 
     def take(self, end: End, data: bytes) -> None:
-        """Bytes have come; they wait while the session is not read."""
+        """Bytes have arrived; they wait while the session is not read."""
         session = self._sessions[end.number]
         peer = self._peers.get(session)
         if peer is not None:
@@ -295,7 +298,7 @@ class Worker(InnerPort):
         return client.protocol if client else None
 
     def gone(self, end: End, reason: str) -> None:
-        """A connection has ended; that is seen behind what has come."""
+        """A connection has ended; the end is handled after the bytes that arrived before it."""
         session = self._sessions[end.number]
         peer = self._peers.get(session)
         if peer is not None:
@@ -305,7 +308,7 @@ class Worker(InnerPort):
             self._drain(session)
 
     def _drain(self, session: int) -> None:
-        # What is received may have the rest drained as well, up to the end of the session.
+        # Handling received bytes may drain the rest as well, up to the end of the session.
         while (peer := self._peers.get(session)) and peer.inbox and not peer.paused and session not in self._lot:
             found = peer.inbox.popleft()
             if isinstance(found, bytes):
@@ -328,7 +331,7 @@ class Worker(InnerPort):
             self.sim.after(self.sim.random.random() * LOT_SECONDS, self, self._take_in)
 
     def _take_in(self) -> None:
-        """What sessions have sent meanwhile is dealt with at once."""
+        """Handle at once the bytes that sessions have sent meanwhile."""
         state = self.state
         if state is None or not self._lot:
             return
@@ -348,7 +351,7 @@ class Worker(InnerPort):
     # The state.
 
     def handle(self, event: e.Event) -> None:
-        """Give the state an event and do what it asks."""
+        """Give the state an event and carry out its instructions."""
         state = self.state
         if state is None or not self.alive or self.failed:
             return
@@ -365,7 +368,7 @@ class Worker(InnerPort):
             self._wake()
 
     def _instructions(self, state: WorkerState, event: e.Event) -> list[e.Instruction]:
-        """What the state says; one of the calls that it makes meanwhile may fail."""
+        """The state's instructions; one of the calls that it makes meanwhile may fail."""
         failing = self.failing
         errors = state.connections.counts["internal-errors"]
         if failing is None:
@@ -380,7 +383,7 @@ class Worker(InnerPort):
         return instructions
 
     def _fail(self, error: MemoryError) -> None:
-        """An error that the state cannot lay to any session: the worker ends, and says nothing more."""
+        """An error that the state cannot assign to a session: the worker ends and sends no more."""
         self.sim.log(self.name, f"fails: {error}")
         self.failed, self.stopping, self.serving = True, True, False
         self.world.network.listeners.pop(self.address, None)
@@ -413,7 +416,7 @@ class Worker(InnerPort):
         self.sim.after(self.sim.latency(), self, lambda: self.gone(peer.end, ""))
 
     def set_reading(self, session: int, reading: bool) -> None:
-        """Read from a peer, or do not."""
+        """Start or stop reading from a peer."""
         peer = self._peers.get(session)
         if peer is not None:
             peer.paused = not reading
@@ -425,7 +428,7 @@ class Worker(InnerPort):
         self.sim.spawn(self, self._ask_assignment(ask))
 
     def release_instances(self, instances: tuple[str, ...]) -> None:
-        """Give instances back."""
+        """Release the assignments of instances."""
         self.sim.spawn(self, self._release_instances(instances))
 
     def ask_claims(self, ask: e.AskClaims) -> None:
@@ -433,7 +436,7 @@ class Worker(InnerPort):
         self.sim.spawn(self, self._ask_claims(ask))
 
     def release_claims(self, streams: tuple[int, ...]) -> None:
-        """Give stream ids back."""
+        """Release stream ids."""
         self._in_turn(lambda: self._unclaim(streams))
 
     def log(self, line: e.Log) -> None:
@@ -441,7 +444,7 @@ class Worker(InnerPort):
         self.sim.log(self.name, line.text)
 
     def wake_readers(self) -> None:
-        """Have the reads look again, once all instructions of the event are carried out."""
+        """Let the waiting reads look again once all instructions of the event are carried out."""
         self._woken = True
 
     def _ask_assignment(self, ask: e.AskAssignment) -> Steps:
@@ -482,14 +485,14 @@ class Worker(InnerPort):
     # The inner port.
 
     def plan(self, question: bytes) -> bytes:
-        """How far a batch may go here."""
+        """How far a batch may read from this worker."""
         assert self.state is not None
         return offer(self.state.buffer, PlanQuestion.decode(question)).encode()
 
     def read(
         self, ranges: dict[int, PlannedRange], wait: float, deliver: Callable[[Any, Any], None], done: Promise
     ) -> None:
-        """Stream ranges to a task, and tell it when no more will come."""
+        """Stream ranges to a task, and notify it of the end."""
         self.sim.spawn(self, self._read(ranges, wait, deliver, done))
 
     def _read(
