@@ -91,6 +91,7 @@ class Grouped:
     """The parts of all runs of a lot as columns, run by run; a part has the rows of one stream in one run."""
 
     lot: Lot
+    """The decoded lot."""
     stream_ids: NDArray[np.uint64]
     """The stream of each part."""
     lows: NDArray[np.int64]

@@ -37,6 +37,7 @@ class LastCommit:
     batch: int
     """-1 before the first commit."""
     references: References
+    """The committed reference of each stream."""
     _notices: dict[int | None, Notice] = field(default_factory=dict, compare=False, repr=False)
     """The notices of it, by the batch that a worker knows; most workers know the same batch."""
     _making: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)

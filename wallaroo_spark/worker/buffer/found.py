@@ -1,4 +1,4 @@
-"""Planned ranges that are held, as columns of slices to deliver.
+"""Planned ranges whose rows the buffer has, as columns of slices to deliver.
 
 Source: ``docs/architecture.md#workers-keep-uncommitted-rows``.
 """
@@ -19,19 +19,22 @@ from wallaroo_spark.worker.buffer.segments import HeldLot, LotSlice, Receipt
 
 @dataclass(frozen=True, slots=True)
 class FoundRange:
-    """A planned range that is held, as slices of lots, with the reference that each slice leads up to."""
+    """One planned range as slices of lots."""
 
     key: StreamKey
+    """The identity of its stream."""
     name: str
+    """The name of its stream."""
     slices: tuple[tuple[LotSlice, Reference], ...]
+    """Its slices in order, each with the reference of its last row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Slices of lots, as columns. What they refer to stays as it was when they were found."""
+    """Slices of lots, as columns. Later changes of the buffer do not change the rows that they refer to."""
 
     range: NDArray[np.int64]
-    """The index of the range that each slice is of."""
+    """The index of each slice's range."""
     serial: NDArray[np.int64]
     """The serial number of its lot."""
     lot: NDArray[np.int64]
@@ -43,7 +46,7 @@ class Slices:
     size: NDArray[np.int64]
     """Bytes of memory of its rows."""
     last_id: NDArray[Any]
-    """The message id that it leads up to; without meaning for a range in :attr:`FoundRanges.texts`."""
+    """The message id of its last row; without meaning for a range in :attr:`FoundRanges.texts`."""
     receipt: NDArray[np.int64]
     """The index in :attr:`FoundRanges.receipts` of its lot."""
 
@@ -76,17 +79,18 @@ def no_slices() -> Slices:
 
 @dataclass(eq=False)
 class FoundRanges:
-    """Planned ranges that are held, by the index that each was asked for by."""
+    """Planned ranges whose rows the buffer has, by the index of each in the request."""
 
     streams: dict[int, tuple[str, int]] = field(default_factory=dict)
     """The name and the id of the stream of each range."""
     lots: list[Lot] = field(default_factory=list)
-    """The lots that rows are taken from, as they were when the ranges were found."""
+    """The lots with the rows, in the state in which they were found."""
     receipts: list[list[Receipt]] = field(default_factory=list)
     """The receipts of each lot."""
     slices: Slices = field(default_factory=no_slices)
+    """The slices of all ranges."""
     texts: dict[tuple[int, int, int], str] = field(default_factory=dict)
-    """The references that are no message ids, by range, serial number and first row of the part."""
+    """The references that are not message ids, by range, serial number and first row of the part."""
     _numbers: dict[int, int] = field(default_factory=dict)
 
     @classmethod

@@ -415,10 +415,7 @@ class Segment:
 
 
 class LotSlice(NamedTuple):
-    """Consecutive rows of a lot, ``low`` to ``high``, to deliver: the lot as it was when the rows were found.
-
-    ``serial`` is the lot's; ``size`` is in bytes; ``last_id`` is the last row's message id.
-    """
+    """Consecutive rows of a lot to deliver, in the state in which they were found."""
 
     lot: Lot
     """The lot."""
@@ -431,7 +428,9 @@ class LotSlice(NamedTuple):
     size: int
     """Memory of the rows, in bytes."""
     last_id: int
+    """Message id of the last row."""
     receipt: Receipt
+    """The receipt of the lot."""
 
     @property
     def stored(self) -> pa.RecordBatch:
