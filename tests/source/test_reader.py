@@ -6,6 +6,7 @@ import json
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +19,13 @@ from tests.source.fleet import TOKEN, LiveFleet
 from tests.waiting import eventually
 from wallaroo_spark.columnar import ROW_SCHEMA
 from wallaroo_spark.connector import stream_id_of
-from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.options import Options
-from wallaroo_spark.source import Secrets, WallarooDataSource
+from wallaroo_spark.registry import QUERY_STARTS
+from wallaroo_spark.sidecar import plan_names
+from wallaroo_spark.sidecar.plan_names import NamedPlan, PlanName
+from wallaroo_spark.sidecar.plan_place import place_record
+from wallaroo_spark.source import Secrets, WallarooDataSource, agreement
 from wallaroo_spark.source.datasource import _source_with
 from wallaroo_spark.source.ranges import RangePartition
 from wallaroo_spark.source.reader import WallarooStreamReader
@@ -207,6 +212,48 @@ def test_partitions_may_be_the_first_call_of_a_process(
         row for part in parts for batch in shipped.read(pickle.loads(pickle.dumps(part))) for row in batch["stream"]
     ]
     assert sorted(str(row) for row in rows) == ["a", "a", "b"]
+
+
+def test_a_named_plan_is_the_same_for_all_sources_of_a_query_and_for_a_process_that_begins_with_it(
+    fleet: LiveFleet, make_reader: MakeReader, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(plan_names, "INLINE_BYTES", 0)
+    monkeypatch.setattr(agreement, "SUCCESSION_SECONDS", 0.0)
+    record = {"workers": "1", "query": QUERY_STARTS, "checkpoint": place_record(str(tmp_path))}
+    fleet.registry.publish_fleet(record)
+    fleet.start(0)
+    fleet.begin()
+    stream = send(fleet, "a", 1, 2)
+    leader, follower = make_reader(), make_reader()
+    start = leader.initialOffset()
+    end = latest(leader, start)
+
+    assert "streams" not in end
+    assert follower.latestOffset(start, EVERYTHING) == end
+    assert leader.latestOffset(again(end), EVERYTHING) == follower.latestOffset(again(end), EVERYTHING) == end
+    fresh = make_reader()
+    (part,) = fresh.partitions(start, again(end))
+    assert isinstance(part, RangePartition)
+    assert [(one.key, one.start, one.end) for one in part.ranges] == [(("shop-a", int(stream)), None, 2)]
+    report = leader.reportLatestOffset()
+    assert report == {**end, "lag": {"rows": 0, "bytes": 0}}
+
+
+def test_a_source_that_is_not_told_where_plans_lie_waits_and_then_names_the_plan(
+    fleet: LiveFleet, make_reader: MakeReader
+) -> None:
+    named = NamedPlan(PlanName.after(1), PlanName.after(0)).offset(fleet.options.receiver)
+    reader = make_reader(replay_timeout=0.2)
+
+    assert reader.latestOffset(named, EVERYTHING) == named
+    with pytest.raises(CheckpointError, match=f"the plan {named['plan']} of receiver"):
+        reader.partitions(reader.initialOffset(), named)
+
+
+def again(value: dict[str, Any]) -> dict[str, Any]:
+    """As Spark hands an offset back."""
+    found: dict[str, Any] = json.loads(json.dumps(value))
+    return found
 
 
 def test_equal_offsets_have_one_empty_partition_at_first_and_then_none(make_reader: MakeReader) -> None:
