@@ -250,6 +250,17 @@ def test_a_source_that_is_not_told_where_plans_lie_waits_and_then_names_the_plan
         reader.partitions(reader.initialOffset(), named)
 
 
+def test_a_source_that_does_not_reach_the_place_of_its_plans_fails_with_the_plan_s_name(
+    fleet: LiveFleet, make_reader: MakeReader, tmp_path: Path
+) -> None:
+    record = json.dumps({**json.loads(place_record(str(tmp_path))), "mark": "another machine's"})
+    fleet.registry.publish_fleet({"workers": "1", "query": QUERY_STARTS, "checkpoint": record})
+    named = NamedPlan(PlanName.after(1), PlanName.after(0)).offset(fleet.options.receiver)
+
+    with pytest.raises(CheckpointError, match=f"the plan {named['plan']} of receiver"):
+        make_reader().latestOffset(named, EVERYTHING)
+
+
 def again(value: dict[str, Any]) -> dict[str, Any]:
     """As Spark hands an offset back."""
     found: dict[str, Any] = json.loads(json.dumps(value))

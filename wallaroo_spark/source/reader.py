@@ -41,7 +41,7 @@ from wallaroo_spark.source.agreement import Agreement, followed
 from wallaroo_spark.source.available_now import AvailableNow
 from wallaroo_spark.source.collector import LOADED_CODE
 from wallaroo_spark.source.fleet_view import FleetView
-from wallaroo_spark.source.plan_book import PlanBook
+from wallaroo_spark.source.plan_book import RETRY_SECONDS, PlanBook
 from wallaroo_spark.source.planner import Limits, Plan, slot_of
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
 from wallaroo_spark.steps import Step, passed
@@ -65,6 +65,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._run: AvailableNow | None = None
         self._last: dict[str, Any] = {}
         self._place: tuple[str, PlanStore | None] = ("", None)
+        self._place_again_at = 0.0
         self._said_no_place = False
         self._looked = False
         self._checked = False
@@ -100,8 +101,10 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _plans(self) -> PlanStore | None:
         """The place of large plans; None while the registry has not told it, or where it is out of reach."""
         record = self._fleet.checkpoint
-        if record and record != self._place[0]:
+        again = self._place[1] is None and time.monotonic() >= self._place_again_at
+        if record and (record != self._place[0] or again):
             self._place = record, plans_at(record, self.options.receiver)
+            self._place_again_at = time.monotonic() + RETRY_SECONDS
         return self._place[1]
 
     def initialOffset(self) -> dict[str, Any]:
@@ -133,6 +136,9 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _knows(self, start: dict[str, Any]) -> bool:
         """Whether the plan of an offset can be found; it cannot while nobody has told where the checkpoint is."""
         known = self._book.knows(start)
+        if not known and self._place[0]:
+            # Told, and out of reach: no wait would change that.
+            self._book.references(start)
         if not known and not self._said_no_place:
             log.warning("planning waits for the registry, which knows where the plans of earlier batches are")
         self._said_no_place = not known
