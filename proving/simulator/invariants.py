@@ -13,7 +13,8 @@ from proving.simulator.parts.sources import Source
 from proving.simulator.parts.surroundings import Surroundings
 from proving.simulator.parts.worker import Worker
 from wallaroo_spark.protocol import ConnectorSession, Ok
-from wallaroo_spark.references import Reference, StreamKey, ranges
+from wallaroo_spark.reference_versions import ranges
+from wallaroo_spark.references import Reference, StreamKey
 from wallaroo_spark.worker.machine.state import WorkerState
 
 LEASE_SLACK_SECONDS = 4.0

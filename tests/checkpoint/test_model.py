@@ -16,7 +16,8 @@ from wallaroo_spark.checkpoint import (
     receivers_in,
 )
 from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.references import References, changed
+from wallaroo_spark.reference_versions import changed
+from wallaroo_spark.references import References
 
 from .conftest import DATA, offset, offsets_text
 

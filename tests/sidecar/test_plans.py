@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.references import VersionedReferences
+from wallaroo_spark.reference_versions import VersionedReferences
 from wallaroo_spark.sidecar.plan_files import PlanFiles
 from wallaroo_spark.sidecar.plan_names import (
     LINKS,

@@ -15,7 +15,8 @@ from typing import Any
 from wallaroo_spark.errors import TransportError, one_line
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.inner.notices import COMMITTED, REWIND, Notice
-from wallaroo_spark.references import Reference, References, changed, plain
+from wallaroo_spark.reference_versions import changed, plain
+from wallaroo_spark.references import Reference, References
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
 from wallaroo_spark.steps import Step, passed
 

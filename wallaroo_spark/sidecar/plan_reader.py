@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.references import Changes, VersionedReferences
+from wallaroo_spark.reference_versions import VersionedReferences
+from wallaroo_spark.references import Changes
 from wallaroo_spark.sidecar.plan_files import PlanStore
 from wallaroo_spark.sidecar.plan_names import Chain, NamedPlan, PlanName
 

@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 from wallaroo_spark.errors import TransportError, one_line
 from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion, Starts
-from wallaroo_spark.references import Reference, References, StreamKey, reference_of
+from wallaroo_spark.reference_versions import reference_of
+from wallaroo_spark.references import Reference, References, StreamKey
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
 from wallaroo_spark.source.planner import Inquiry, Limits, Plan, Uncommitted
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wallaroo_spark.errors import CheckpointError, WallarooError, one_line
-from wallaroo_spark.references import Changes, VersionedReferences
+from wallaroo_spark.reference_versions import VersionedReferences
+from wallaroo_spark.references import Changes
 from wallaroo_spark.sidecar import plan_names
 from wallaroo_spark.sidecar.plan_files import PlanStore
 from wallaroo_spark.sidecar.plan_names import (

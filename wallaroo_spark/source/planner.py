@@ -9,14 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion, Starts, StreamOffer
-from wallaroo_spark.references import (
-    PlannedRange,
-    Reference,
-    References,
-    StreamKey,
-    reference_of,
-    slot_of_ephemeral,
-)
+from wallaroo_spark.reference_versions import reference_of
+from wallaroo_spark.references import PlannedRange, Reference, References, StreamKey, slot_of_ephemeral
 
 MOST_ROUNDS = 5
 """Rounds of questions in one plan. One is enough while nothing is unknown, one more divides limits; the others are for

@@ -26,14 +26,8 @@ from pyspark.sql.streaming.datasource import (
 from wallaroo_spark.errors import ConfigurationError, TransportError, one_line
 from wallaroo_spark.inner.client import Trust
 from wallaroo_spark.options import Options, resolve_secret
-from wallaroo_spark.references import (
-    PlannedRange,
-    Reference,
-    References,
-    StreamKey,
-    ranges,
-    slot_of_ephemeral,
-)
+from wallaroo_spark.reference_versions import ranges
+from wallaroo_spark.references import PlannedRange, Reference, References, StreamKey, slot_of_ephemeral
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
 from wallaroo_spark.sidecar.plan_files import PlanStore
 from wallaroo_spark.sidecar.plan_place import plans_at

@@ -22,7 +22,8 @@ from wallaroo_spark.errors import ConfigurationError, TransportError
 from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.options import Options
-from wallaroo_spark.references import PlannedRange, Reference, References, flatten, merge, ranges
+from wallaroo_spark.reference_versions import ranges
+from wallaroo_spark.references import PlannedRange, Reference, References, flatten, merge
 from wallaroo_spark.testing.one_slot import OneSlot
 from wallaroo_spark.testing.proxy import Proxy
 from wallaroo_spark.transport import parse_address

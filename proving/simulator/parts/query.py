@@ -16,7 +16,8 @@ from proving.simulator.parts.checkpoint import RECEIVER, Row
 from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
 from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion
-from wallaroo_spark.references import PlannedRange, StreamKey, merge, ranges, slot_of_ephemeral
+from wallaroo_spark.reference_versions import ranges
+from wallaroo_spark.references import PlannedRange, StreamKey, merge, slot_of_ephemeral
 from wallaroo_spark.registry import KnownWorkers
 from wallaroo_spark.sidecar.plan_names import NAMED_VERSION
 from wallaroo_spark.source.plan_book import PlanBook
