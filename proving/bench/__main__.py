@@ -23,7 +23,7 @@ from proving.bench.stage import QUICK, Context, Lengths
 from proving.reporting import reporting
 
 # Memory before what makes a worker large: Spark hands its Python processes on.
-SECTIONS = ("decode", "sdk", "memory", "e2e", "latency", "fanin", "credits", "leaving")
+SECTIONS = ("decode", "sdk", "memory", "e2e", "latency", "fanin", "credits", "leaving", "fleet")
 REPETITIONS = 5
 SHARE_OF_CAPACITY = 0.25
 """The rate at which connectors and streams grow."""
@@ -91,6 +91,11 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
 
         return leaving(context)
 
+    def fleet() -> Any:
+        from proving.bench.sections.fleet import measure
+
+        return measure(REPETITIONS, context.progress)
+
     return {
         "decode": lambda: decode.measure(given.messages or lengths.messages, REPETITIONS, context.progress),
         "sdk": lambda: sdk.measure(context.directory, lengths.sdk_messages, REPETITIONS, context.progress),
@@ -100,6 +105,7 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
         "memory": memory,
         "credits": credits,
         "leaving": leaving,
+        "fleet": fleet,
     }
 
 

@@ -143,7 +143,7 @@ def never_makes_room() -> AbstractContextManager[Any]:
 
 def believes_every_worker() -> AbstractContextManager[Any]:
     """The planner accepts a worker's answer without comparing the start that the worker has assumed."""
-    return mock.patch.object(Inquiry, "_differing", return_value={})
+    return mock.patch.object(Inquiry, "_compare", return_value={})
 
 
 def ends_batches_anywhere() -> AbstractContextManager[Any]:

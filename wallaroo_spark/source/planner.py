@@ -142,6 +142,7 @@ class Inquiry:
         self._divided = False
         self._asked: dict[int, PlanQuestion] = {}
         self._answers: dict[int, PlanAnswer] = {}
+        self._differing: dict[int, Starts] = {}
         self.questions: dict[int, PlanQuestion] = {}
         """The questions that wait for answers, by slot; empty when the plan is made."""
         # A worker that alone has rows need not be asked a second time, when it knows the limits from the first.
@@ -151,6 +152,7 @@ class Inquiry:
         """A worker's answer to its question; the last one of a round begins the next."""
         del self.questions[slot]
         self._answers[slot] = answer
+        self._differing[slot] = self._compare(self._asked[slot].starts, answer)
         if not self.questions and self._rounds < MOST_ROUNDS:
             self._ask(self._corrections() or self._divisions())
 
@@ -159,7 +161,7 @@ class Inquiry:
         complete = True
         agreed = {}
         for slot, answer in self._answers.items():
-            differing = self._differing(slot)
+            differing = self._differing[slot]
             complete = complete and not differing
             offers = {key: offer for key, offer in answer.offers.items() if key not in differing}
             agreed[slot] = offers if differing else answer.offers
@@ -177,21 +179,22 @@ class Inquiry:
     def _starts(self, keys: Iterable[StreamKey]) -> dict[StreamKey, Reference | None]:
         return {key: reference_of(self._start, key) for key in keys}
 
-    def _differing(self, slot: int) -> Starts:
+    def _compare(self, told: Starts, answer: PlanAnswer) -> Starts:
         """The streams of which a worker has assumed another start than that of the batch, or could assume none."""
-        answer, told, start = self._answers[slot], self._asked[slot].starts, self._start
+        if not answer.unknown and answer.offers.keys() <= told.keys():
+            return {}
         differing = {
             key: here
             for key, offer in answer.offers.items()
-            if key not in told and (here := reference_of(start, key)) != offer.start
+            if key not in told and (here := reference_of(self._start, key)) != offer.start
         }
         return differing | self._starts(key for key in answer.unknown if key not in told)
 
     def _corrections(self) -> dict[int, PlanQuestion]:
         """Workers that have assumed another start are asked the same again, with the start."""
         found = {}
-        for slot in self._answers:
-            if differing := self._differing(slot):
+        for slot, differing in self._differing.items():
+            if differing:
                 asked = self._asked[slot]
                 found[slot] = PlanQuestion({**asked.starts, **differing}, asked.max_rows, asked.max_bytes)
         return found

@@ -222,6 +222,23 @@ def _leaving_rates(one: Any) -> tuple[str, str]:
     return amount(one["rows_per_second"]["median"]), amount(one["of_plain_parquet"])
 
 
+def _fleet(found: Any) -> Iterator[str]:
+    yield (
+        f"Planning a batch, and telling of its commit, with {found['active']} active streams in each slot; elapsed and "
+        "the driver's processor time in ms, kB of all workers:"
+    )
+    names = ("plan_ms", "plan_cpu_ms", "plan_bytes", "tell_ms", "tell_cpu_ms", "tell_bytes")
+    body = [
+        (
+            str(one["slots"]),
+            f"{one['known']:,}",
+            *(amount(one[name] / 1000 if name.endswith("_bytes") else one[name]) for name in names),
+        )
+        for one in found["cases"]
+    ]
+    yield table(("slots", "known in each", "plan", "CPU", "kB", "tell", "CPU", "kB"), body)
+
+
 TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "decode": _decode,
     "sdk": _sdk,
@@ -231,4 +248,5 @@ TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "memory": _memory,
     "credits": _credits,
     "leaving": _leaving,
+    "fleet": _fleet,
 }
