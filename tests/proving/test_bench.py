@@ -12,7 +12,7 @@ from proving.bench import __main__ as bench
 from proving.bench.load_generator import Template, thinned
 from proving.bench.results.picture import panels
 from proving.bench.results.report import goals_of, text
-from proving.bench.sections import decode
+from proving.bench.sections import decode, fleet
 from proving.bench.simulated_loads import Load, always, compared
 from wallaroo_spark.protocol import REVISIONS, FrameBuffer, Message, MessageRun, Revision
 
@@ -83,3 +83,10 @@ def test_points_that_lie_close_together_become_one() -> None:
 
     assert kept[-1] == points[-1]
     assert 50 < len(kept) < 150
+
+
+def test_the_bytes_of_a_plan_follow_the_active_streams_and_not_the_known_ones() -> None:
+    few, many = (fleet.case(2, known, 1, lambda text: None) for known in (100, 5_000))
+
+    assert few["plan_bytes"] == many["plan_bytes"] > 0
+    assert few["tell_bytes"] == many["tell_bytes"] > 0
