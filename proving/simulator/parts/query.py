@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from proving.simulator.engine.core import Part, Promise, Steps
@@ -215,7 +214,7 @@ class Task(Part):
         if done:
             self._missing.pop(index, None)
         elif reference is not None:
-            self._missing[index] = replace(self._missing[index], start=reference)
+            self._missing[index] = self._missing[index]._replace(start=reference)
 
     def _run(self) -> Steps:
         patience = self.world.profile.replay_timeout
