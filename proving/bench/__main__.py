@@ -18,12 +18,12 @@ from typing import Any
 
 from proving.bench.results.picture import panels
 from proving.bench.results.report import goals_of, text
-from proving.bench.sections import decode, sdk
+from proving.bench.sections import active, decode, sdk
 from proving.bench.stage import QUICK, Context, Lengths
 from proving.reporting import reporting
 
 # Memory before what makes a worker large: Spark hands its Python processes on.
-SECTIONS = ("decode", "sdk", "memory", "e2e", "latency", "fanin", "credits", "leaving", "fleet")
+SECTIONS = ("decode", "active", "sdk", "memory", "e2e", "latency", "fanin", "credits", "leaving", "fleet")
 REPETITIONS = 5
 SHARE_OF_CAPACITY = 0.25
 """The rate at which connectors and streams grow."""
@@ -98,6 +98,7 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
 
     return {
         "decode": lambda: decode.measure(given.messages or lengths.messages, REPETITIONS, context.progress),
+        "active": lambda: active.measure(context.progress, given.messages or 100_000),
         "sdk": lambda: sdk.measure(context.directory, lengths.sdk_messages, REPETITIONS, context.progress),
         "e2e": end_to_end,
         "latency": latency,

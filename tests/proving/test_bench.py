@@ -12,7 +12,7 @@ from proving.bench import __main__ as bench
 from proving.bench.load_generator import Template, thinned
 from proving.bench.results.picture import panels
 from proving.bench.results.report import goals_of, text
-from proving.bench.sections import decode, fleet
+from proving.bench.sections import active, decode, fleet
 from proving.bench.simulated_loads import Load, always, compared
 from wallaroo_spark.protocol import REVISIONS, FrameBuffer, Message, MessageRun, Revision
 
@@ -31,6 +31,16 @@ def test_the_quickest_section_writes_figures_tables_and_a_picture(
     assert found["goals"]["noop_100"] is None
     assert (tmp_path / "bench.png").stat().st_size > 0
     assert "not measured" in capsys.readouterr().out
+
+
+def test_active_streams_are_measured_phase_by_phase() -> None:
+    one, many = (active.run(active.Shape(streams, sessions, 400), 1) for streams, sessions in ((1, 1), (100, 2)))
+    for found in (one, many):
+        assert found["by_phase"].keys() >= {"receive", "plan", "find", "gather", "commit"}
+        found["of_one_stream"] = found["worker_seconds_per_million"] / one["worker_seconds_per_million"]
+
+    shown = text({"active": {"cases": [one, many]}})
+    assert "|     100 |        2 |" in shown
 
 
 def test_credits_are_drawn_and_told_load_by_load(tmp_path: Path) -> None:
@@ -52,7 +62,7 @@ def test_an_unknown_section_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: 
     with pytest.raises(SystemExit):
         bench.arguments()
 
-    assert "the sections are decode, sdk" in capsys.readouterr().err
+    assert "the sections are decode, active, sdk" in capsys.readouterr().err
 
 
 def test_a_section_that_failed_leaves_its_goals_unmeasured() -> None:

@@ -109,6 +109,7 @@ class Goal:
 
 GOALS = (
     Goal("decode", "decode, varied 20-180 B, slowest revision, one stream", "msg/s a core", 3e6, 6e6),
+    Goal("active", "10,000 active streams, ten messages each a batch, in a worker", "msg/s a core", 2.5e5, 5e5),
     Goal("noop_100", "end to end, 100 B, into noop", "msg/s", 1.2e6, 2e6),
     Goal("noop_1k", "end to end, 1 KB, into noop", "MB/s", 300, 600),
     Goal("cpu", "CPU a message of worker, reading task and JVM against the ceiling's, 100 B noop", "x", 3, 2, False),

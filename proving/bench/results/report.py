@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from proving.bench.results.figures import amount, goals_table, table
-from proving.bench.sections import decode, sdk
+from proving.bench.sections import active, decode, sdk
 from proving.bench.usage import ROLES
 
 PARTS = {
@@ -39,6 +39,7 @@ def goals_of(results: Results) -> dict[str, float | None]:
     memory, fan_in = results.get("memory", {}), results.get("fanin", {})
     looked: dict[str, Callable[[], float | None]] = {
         "decode": lambda: decode.slowest(results["decode"]),
+        "active": lambda: active.most(results["active"]),
         "noop_100": lambda: _case(results, "100 B", "noop")["run"]["messages_per_second"]["median"],
         "noop_1k": lambda: _case(results, "1 KB", "noop")["run"]["megabytes_per_second"],
         "cpu": lambda: _case(results, "100 B", "noop")["cpu_of_ceiling"],
@@ -78,6 +79,21 @@ def _decode(found: Any) -> Iterator[str]:
         rows.setdefault((case["shape"], case["streams"]), {})[case["revision"]] = case["median"]
     body = [(shape, str(streams), *(amount(row[name]) for name in columns)) for (shape, streams), row in rows.items()]
     yield table(("payload", "streams", *columns), body)
+
+
+def _active(found: Any) -> Iterator[str]:
+    yield "Active streams in one worker, 100 B, processor time of all that it does for a batch, without Spark:"
+    body = [
+        (
+            f"{case['streams']:,}",
+            f"{case['sessions']:,}",
+            amount(case["messages_per_second"]),
+            f"{case['worker_seconds_per_million']:.2f}",
+            f"{case['of_one_stream']:.1f}",
+        )
+        for case in found["cases"]
+    ]
+    yield table(("streams", "sessions", "msg/s", "CPU s a million", "of one stream's"), body)
 
 
 def _sdk(found: Any) -> Iterator[str]:
@@ -241,6 +257,7 @@ def _fleet(found: Any) -> Iterator[str]:
 
 TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "decode": _decode,
+    "active": _active,
     "sdk": _sdk,
     "e2e": _e2e,
     "latency": _latency,

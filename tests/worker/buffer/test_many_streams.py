@@ -34,7 +34,7 @@ steps = st.lists(
         sent,
         sent,
         sent,
-        st.tuples(st.just("batch"), st.sampled_from((None, 3, 20))),
+        st.tuples(st.just("batch"), st.sampled_from((None, 3, 8, 12))),
         st.tuples(st.just("again"), st.sampled_from(SENDERS)),
         st.tuples(st.just("merge"), st.none()),
     ),

@@ -1,7 +1,7 @@
 """Many active streams in one worker: messages a second and processor time, phase by phase, without Spark.
 
 The worker's state is fed with frames that are encoded once; then the driver's part follows: plan, read, commit, with
-the texts that go through the inner port. ``python -m proving.bench.active --help`` runs it by itself.
+the texts that go through the inner port. ``python -m proving.bench.sections.active --help`` runs it by itself.
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from proving.bench.load_generator import Template
+from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion
 from wallaroo_spark.inner.rows import Unpacker
 from wallaroo_spark.options import Options
 from wallaroo_spark.protocol import REVISIONS, ConnectorSession, Ok
 from wallaroo_spark.references import PlannedRange, flatten, nest
 from wallaroo_spark.worker.buffer.delivery import gather
 from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.buffer.offers import offer
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.state import WorkerState
 from wallaroo_spark.worker.service import LOT_BYTES
@@ -99,7 +101,6 @@ class Load:
         self.state = WorkerState(Options(cookie=COOKIE, credits="fixed"), Origin(0, 1), COOKIE)
         self.now = 0.0
         self.rows = 0
-        self.offsets: dict[str, dict[str, Any]] = {}
         self.batch = -1
         self._do(e.Rewound(1, -1, {}))
         template = Template(REVISION, shape.size)
@@ -154,17 +155,14 @@ class Load:
 
     def _query(self) -> None:
         phase, buffer = self.phases.phase, self.state.buffer
-        asked = json.dumps({"start": self.offsets})
+        asked = PlanQuestion().encode()
         with phase("plan"):
-            start = flatten(json.loads(asked)["start"])
-            extents = buffer.extents(start)
-            told = json.dumps(nest({key: extent.end for key, extent in extents.items()}))
+            told = offer(buffer, PlanQuestion.decode(asked)).encode()
         with phase("driver"):
-            ends = json.loads(told)
-            ranges = [
-                PlannedRange(key, start.get(key), end) for key, end in flatten(ends).items() if start.get(key) != end
-            ]
+            offers = PlanAnswer.decode(told).offers
+            ranges = [PlannedRange(key, one.start, one.end) for key, one in offers.items()]
             ticket = json.dumps([one.to_json() for one in ranges])
+            committed = json.dumps(nest({one.key: one.end for one in ranges}))
         with phase("find"):
             asked_for = {index: PlannedRange.from_json(one) for index, one in enumerate(json.loads(ticket))}
             found = buffer.find_all(asked_for)
@@ -178,16 +176,36 @@ class Load:
                 self.rows += rows.num_rows
         del found, sent, rows, batch
         self.batch += 1
-        told = json.dumps(ends)
         self.now += 1.0
         with phase("commit"):
-            self._do(e.Committed(1, self.batch, flatten(json.loads(told)), self.now))
-        self.offsets = ends
+            self._do(e.Committed(1, self.batch, flatten(json.loads(committed)), self.now))
         with phase("tick"):
             self._do(e.Tick(self.now))
 
 
 WORKER = ("receive", "plan", "find", "gather", "commit", "tick")
+"""The phases whose processor time is a worker's; "task" is the reading task's, "driver" the planner's."""
+CASES = ((1, 1), (10, 1), (1_000, 1), (10_000, 1), (10_000, 10))
+"""Streams and sessions of each case; the first is what the others are compared with."""
+BATCHES = 3
+
+
+def measure(progress: Callable[[str], None], messages: int = 100_000) -> dict[str, Any]:
+    """All cases, each with its processor time against that of one stream in the same run."""
+    cases = []
+    for streams, sessions in CASES:
+        progress(f"active: {streams:,} streams in {sessions} sessions")
+        cases.append(run(Shape(streams, sessions, max(messages, streams)), BATCHES))
+    one = cases[0]["worker_seconds_per_million"]
+    return {"cases": [{**case, "of_one_stream": case["worker_seconds_per_million"] / one} for case in cases]}
+
+
+def most(found: dict[str, Any]) -> float:
+    """Messages a second with the most streams in one session."""
+    rate: float = next(
+        case["messages_per_second"] for case in found["cases"] if (case["streams"], case["sessions"]) == (10_000, 1)
+    )
+    return rate
 
 
 def run(shape: Shape, batches: int) -> dict[str, Any]:
