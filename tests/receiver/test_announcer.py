@@ -123,22 +123,6 @@ def test_workers_that_know_the_same_are_sent_the_same_bytes_encoded_once() -> No
         assert (after.since(known).action, len(after.since(known).references["shop-1"])) == (REWIND, 1000)
 
 
-def test_whether_a_worker_is_told_is_known_without_comparing_all_streams(
-    fleet: LiveFleet, make_announcer: Callable[..., Announcer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet.start(0)
-    announcer = make_announcer(fleet)
-    streams = VersionedReferences.of({"shop-1": {"7": 10, "8": 10}})
-    announcer.begin(LastCommit(5, 2, streams))
-    compared: list[object] = []
-    monkeypatch.setattr(VersionedReferences, "__eq__", lambda self, other: bool(compared.append(other)))
-    announcer.commit(5, 3, streams.with_changes({"shop-1": {"7": 20}}))
-    assert announcer.settle()
-
-    assert known(fleet, 0) == (True, 5, 3)
-    assert compared == []
-
-
 def test_what_is_said_late_of_another_query_reaches_no_worker(
     fleet: LiveFleet, make_announcer: Callable[..., Announcer]
 ) -> None:
