@@ -63,7 +63,7 @@ def test_a_failure_is_printed_with_its_seed_and_its_history() -> None:
         [sys.executable, "-c", "\n".join(lines)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
     )
 
-    assert done.returncode == 1, done.stderr
+    assert (done.returncode, done.stderr) == (1, "")
     assert "the end of its history:" in done.stdout
     assert "no commit covers it" in done.stdout
     assert "replay it with: ./scripts/simulate --seed 0 --verbose" in done.stdout

@@ -1,7 +1,15 @@
 """A connector: the program that owns the data permanently, and the process that sends it and may die.
 
-The process uses the product's own session, bookkeeping, rotation and back-off as ``wallaroo_spark/connector/sending``
-and ``session`` do.
+The decisions are the product's own: where a stream resumes and how often it is announced (``StreamReferences``), what
+is sent again and which ids follow (``ResendBuffer``, ``SourcePosition``, ``EphemeralMessages``), which address is next
+and after which delay (``AddressRotation``), what the end of a session means (``report_ending``), and what the session
+table allows (``ConnectorSession``).
+
+This file is the shell over simulated time and connections. It takes the place of these parts of the product, which
+consist of awaiting: the attempts and the handshake of ``SessionKeeper``, the dispatch of frames and the timers of
+``OpenStreams``, and the turns of ``StreamSender`` and ``SourceFeed``. Here chance decides how much of which stream is
+sent in a turn, in place of ``FairQueue``. Two things differ on purpose: a connector that the worker refuses for lack of
+memory goes on, as after an operator has started it again, and no limit ends the attempts.
 """
 
 from __future__ import annotations
@@ -14,8 +22,10 @@ from proving.simulator.parts.sources import Source
 from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.connector.backoff import Backoff
 from wallaroo_spark.connector.sending.resend_buffer import MemoryBudget, ResendBuffer, memory_cost
+from wallaroo_spark.connector.sending.stream_references import StreamReferences, acknowledge
 from wallaroo_spark.connector.sending.unacknowledged import EphemeralMessages, SourcePosition, UnacknowledgedMessages
 from wallaroo_spark.connector.session.address_rotation import AddressRotation
+from wallaroo_spark.connector.session.session_endings import EndedSession, report_ending
 from wallaroo_spark.errors import RegistryError, RemoteProtocolError, ReplayError, TransportError
 from wallaroo_spark.protocol import (
     HEAD_BYTES,
@@ -32,11 +42,9 @@ from wallaroo_spark.protocol import (
     Ok,
     Restart,
     Revision,
-    StreamState,
     WorkerSession,
     encode_run,
 )
-from wallaroo_spark.protocol.reasons import is_later, redirect_address
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.transport import format_address, parse_address
 
@@ -106,7 +114,7 @@ class Connector(Part):
         self.end: End | None = None
         self.up = False
         self.notified = 0
-        self._references: dict[int, int] = {}
+        self._references = StreamReferences()
         self._ending = Promise()
         self._progressed = False
         self._poked = False
@@ -165,14 +173,15 @@ class Connector(Part):
                 if not rotation.behind(address, last.message, self.sim.now):
                     raise Violation(f"{self.name} is asked for what was acknowledged: {last.message}") from last
                 continue
-            elsewhere = self._meaning(last, where)
-            if began is not None:
-                long = self.sim.now - began > RETRY.maximum
-                rotation.ended(address, "ended", self.sim.now, progressed=self._progressed or long)
-            if elsewhere:
-                rotation.redirected(where, parse_address(elsewhere))
-            elif began is None:
-                rotation.failed(where, str(last))
+            try:
+                report_ending(rotation, EndedSession(address, last, began, self._progressed), self.sim.now)
+            except RemoteProtocolError as error:
+                # Such an error ends a connector of the product. An operator starts it again where memory was the
+                # reason.
+                if _TOO_LARGE not in error.message:
+                    raise Violation(f"{self.name} kept the rules and was refused: {error.message}") from error
+                self.sim.history.counts["dismissed"] += 1
+                rotation.failed(where, error.message)
 
     def _session(self, end: End, rotation: AddressRotation) -> Steps:
         session = ConnectorSession(self.revision)
@@ -192,23 +201,6 @@ class Connector(Part):
         end.close()
         self.sim.log(self.name, f"its session has ended: {last}"[:150])
         return began, last
-
-    def _meaning(self, last: Frame | Exception, where: str) -> str:
-        match last:
-            case Restart():
-                return last.address
-            case Error():
-                elsewhere = redirect_address(last.reason)
-                if not elsewhere and not is_later(last.reason):
-                    self._refused_for_good(last.reason, where)
-                return elsewhere or ""
-        return ""
-
-    def _refused_for_good(self, reason: str, where: str) -> None:
-        """A refusal that ends the product's connector; an operator starts it again where memory was the reason."""
-        if _TOO_LARGE not in reason:
-            raise Violation(f"{self.name} kept the rules and was refused by {where}: {reason}")
-        self.sim.history.counts["dismissed"] += 1
 
     def restart_session(self) -> None:
         """End the session and connect again."""
@@ -248,7 +240,7 @@ class Connector(Part):
                 self._begin(session, frame)
             case Ack():
                 for stream_id, ref in frame.refs:
-                    self._acknowledge(stream_id, ref)
+                    self._acknowledge(session, stream_id, ref)
             case Nack():
                 self._rewind(session, frame)
             case NotifyAck():
@@ -259,25 +251,23 @@ class Connector(Part):
         self.sim.log(self.name, f"is told OK, {ok.credits} credits, {[(s.stream_id, s.ref) for s in ok.streams]}")
         for stream in ok.streams:
             self.world.judge.acknowledged(self, stream.stream_id, stream.ref, "OK")
-        if not self.revision.has(NotifyAck):
-            self._references = {stream.stream_id: stream.ref for stream in ok.streams}
+        self._references.began(self.revision, ok)
         for sending in self.streams.values():
             sending.refusals = 0
             if not sending.messages.settled:
                 self._announce(session, sending)
 
     def _announce(self, session: ConnectorSession, sending: Sending) -> None:
-        stream_id, data = sending.source.stream_id, b""
-        streams, before = session.streams, session.credits.spent
-        if not session.is_open(stream_id) and streams.get(stream_id).state is not StreamState.NOTIFY_SENT:
-            reference = sending.messages.notify_reference(self._references.get(stream_id))
-            data += session.notify(stream_id, sending.source.name, reference)
-            while streams.get(stream_id).state is StreamState.RESET:
-                data += session.notify(stream_id, sending.source.name, reference)
+        stream_id, frames, before = sending.source.stream_id, list[bytes](), session.credits.spent
+
+        def notify(reference: int) -> None:
+            frames.append(session.notify(stream_id, sending.source.name, reference))
+
+        is_open = self._references.announce(session, stream_id, sending.messages, notify)
         self.notified += session.credits.spent - before
         if self.end is not None:
-            self.end.write(data)
-        if session.is_open(stream_id):
+            self.end.write(b"".join(frames))
+        if is_open:
             self._resume(sending)
 
     def _resume(self, sending: Sending) -> None:
@@ -287,21 +277,19 @@ class Connector(Part):
             sending.opened = True
             sending.cursor = sending.cursor if sending.source.ephemeral else sending.source.after(reference)
 
-    def _acknowledge(self, stream_id: int, ref: int) -> None:
+    def _acknowledge(self, session: ConnectorSession, stream_id: int, ref: int) -> None:
         self.world.judge.acknowledged(self, stream_id, ref, "ACK")
         self._progressed = True
-        self._references[stream_id] = ref
+        self._references.acknowledged(stream_id, ref)
         sending = self.streams.get(stream_id)
         if sending is not None and sending.opened:
-            sending.messages.acknowledge(ref)
+            acknowledge(session, stream_id, sending.messages, ref)
 
     def _rewind(self, session: ConnectorSession, nack: Nack) -> None:
         self.sim.log(self.name, f"must send {nack.stream_id} again behind {nack.ref}")
         if nack.ref:
             self.world.judge.acknowledged(self, nack.stream_id, nack.ref, "NACK")
-            self._references[nack.stream_id] = nack.ref
-        else:
-            self._references.pop(nack.stream_id, None)
+        self._references.rewound(nack)
         sending = self.streams.get(nack.stream_id)
         if sending is not None:
             self._announce(session, sending)
@@ -309,9 +297,7 @@ class Connector(Part):
     def _answer(self, session: ConnectorSession, answer: NotifyAck) -> None:
         if answer.ref != NOTHING_PROCESSED:
             self.world.judge.acknowledged(self, answer.stream_id, answer.ref, "NOTIFY_ACK")
-            self._references[answer.stream_id] = answer.ref
-        elif answer.success:
-            self._references.pop(answer.stream_id, None)
+        self._references.answered(answer)
         sending = self.streams.get(answer.stream_id)
         if sending is None:
             return
@@ -417,7 +403,6 @@ class Connector(Part):
     def drop(self, stream_id: int) -> None:
         """Give up a stream that moves to another instance."""
         self.streams.pop(stream_id, None)
-        self._references.pop(stream_id, None)
         self.restart_session()
 
     def adopt(self, source: Source) -> None:

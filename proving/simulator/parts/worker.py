@@ -105,7 +105,7 @@ class Worker(InnerPort):
                 lease = yield self._acquire("", "")
                 if lease is not None:
                     break
-                if (yield from self._relieve_the_dead()):
+                if (yield from self._release_for_dead_holder()):
                     continue
             except LeaseLostError as error:
                 self._end(error.message)
@@ -144,7 +144,7 @@ class Worker(InnerPort):
         slot, submission, holder = self.slot, self.submission, self.holder
         return self.world.registry.ask(lambda r: r.acquire(slot, submission, holder, connect, flight))
 
-    def _relieve_the_dead(self) -> Steps:
+    def _release_for_dead_holder(self) -> Steps:
         held = (yield self.world.registry.ask(lambda r: r.leases())).get(self.slot)
         if held is None or not held.flight or held.flight in self.world.inner.ports:
             return False

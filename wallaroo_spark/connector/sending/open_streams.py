@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from wallaroo_spark.connector.backoff import Backoff
 from wallaroo_spark.connector.sending.connector_state import ConnectorState
 from wallaroo_spark.connector.sending.resend_buffer import ResendBuffer
+from wallaroo_spark.connector.sending.stream_references import StreamReferences, acknowledge
 from wallaroo_spark.connector.sending.stream_sender import StreamSender
 from wallaroo_spark.connector.session.worker_connection import WorkerConnection
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError, one_line
-from wallaroo_spark.protocol import NOTHING_PROCESSED, Ack, Frame, Nack, NotifyAck, Ok, StreamState
+from wallaroo_spark.protocol import Ack, Frame, Nack, NotifyAck, Ok
 
 _log = one_line(logging.getLogger("wallaroo_spark.connector"))
 
@@ -29,7 +31,7 @@ class OpenStreams:
         self.streams: dict[int, StreamSender] = {}
         self._state = state
         self._retry = retry
-        self._references: dict[int, int] = {}
+        self._references = StreamReferences()
         self._abandoned: set[int] = set()
         self._resends: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
@@ -74,9 +76,7 @@ class OpenStreams:
         """Announce all streams. Raises :class:`ReplayError` for a stream that cannot resume from its reference."""
         state = self._state
         state.connection = connection
-        if not state.revision.has(NotifyAck):
-            # In v3 OK has no references; each NOTIFY_ACK brings one.
-            self._references = {stream.stream_id: stream.ref for stream in ok.streams}
+        self._references.began(state.revision, ok)
         self._abandoned.clear()
         for stream in list(self.streams.values()):
             stream.refusals = 0
@@ -124,14 +124,9 @@ class OpenStreams:
     # Announcing and resuming.
 
     def _announce(self, stream: StreamSender, connection: WorkerConnection) -> None:
-        """Open a stream in this session with one NOTIFY, or with one for each of several NACKs."""
-        streams = connection.session.streams
-        if not connection.session.is_open(stream.id) and streams.get(stream.id).state is not StreamState.NOTIFY_SENT:
-            reference = stream.messages.notify_reference(self._references.get(stream.id))
-            connection.send_notify(stream.id, stream.name, reference)
-            while streams.get(stream.id).state is StreamState.RESET:
-                connection.send_notify(stream.id, stream.name, reference)
-        if connection.session.is_open(stream.id):
+        """Open a stream in this session, and resume it if it is open."""
+        notify = partial(connection.send_notify, stream.id, stream.name)
+        if self._references.announce(connection.session, stream.id, stream.messages, notify):
             self._resume(stream, connection)
 
     def _resume(self, stream: StreamSender, connection: WorkerConnection) -> None:
@@ -144,19 +139,13 @@ class OpenStreams:
 
     def _acknowledge(self, connection: WorkerConnection, stream_id: int, ref: int) -> None:
         connection.progressed = True
-        self._references[stream_id] = ref
+        self._references.acknowledged(stream_id, ref)
         stream = self.streams.get(stream_id)
         if stream is not None and stream.opened:
-            stream.messages.acknowledge(ref)
-            if stream.messages.settled:
-                connection.session.streams.finish(stream_id)
+            acknowledge(connection.session, stream_id, stream.messages, ref)
 
     def _rewind(self, connection: WorkerConnection, nack: Nack) -> None:
-        # A NACK has no value for "no reference": it carries 0, and sending message 0 twice does no harm.
-        if nack.ref:
-            self._references[nack.stream_id] = nack.ref
-        else:
-            self._references.pop(nack.stream_id, None)
+        self._references.rewound(nack)
         stream = self.streams.get(nack.stream_id)
         if stream is None:
             _log.warning(
@@ -171,10 +160,7 @@ class OpenStreams:
         self._state.queue.wake_next()
 
     def _answer(self, connection: WorkerConnection, answer: NotifyAck) -> None:
-        if answer.ref != NOTHING_PROCESSED:
-            self._references[answer.stream_id] = answer.ref
-        elif answer.success:
-            self._references.pop(answer.stream_id, None)
+        self._references.answered(answer)
         stream = self.streams.get(answer.stream_id)
         if stream is None:
             return

@@ -108,6 +108,10 @@ class AddressRotation:
         self._ended(address, reason, now, progressed=False)
         return True
 
+    def was_long(self, seconds: float) -> bool:
+        """Whether a session of this length counts as progress: it was longer than the longest delay."""
+        return seconds > self._backoff.maximum
+
     def ended(self, address: Address, reason: str, now: float, *, progressed: bool) -> None:
         """A session has ended. If it made progress, the back-off starts again from its initial delay."""
         self._behind = 0

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from wallaroo_spark.connector.session.address_rotation import Address, AddressRotation
+from wallaroo_spark.connector.session.session_endings import EndedSession, Ending, report_ending, report_failure
 from wallaroo_spark.connector.session.worker_connection import WorkerConnection
 from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.errors import (
-    ConfigurationError,
     RegistryError,
     RemoteProtocolError,
     ReplayError,
@@ -23,23 +23,12 @@ from wallaroo_spark.errors import (
     one_line,
 )
 from wallaroo_spark.protocol import ConnectorSession, Error, Frame, Ok, Restart
-from wallaroo_spark.protocol.reasons import is_later, is_superseded, redirect_address
-from wallaroo_spark.transport import connect, format_address, parse_address
+from wallaroo_spark.transport import connect, format_address
 
 _log = one_line(logging.getLogger("wallaroo_spark.connector"))
 
 AddressLookup = Callable[[], Awaitable[Sequence[Address]]]
 """Returns the workers' current addresses."""
-
-Ending = Error | Restart | TransportError
-"""The frame or the error that ended a session."""
-
-_HINTS = {
-    "cookie": "check that the connector's cookie is the receiver's",
-    "version": "check that connector and receiver are given the same protocol version",
-    "program": "give the connector one of these program names, or add its own to the receiver's option programs",
-    "instance": "check the instance name, and that no other connector runs under it",
-}
 
 
 class SessionUser(Protocol):
@@ -92,18 +81,18 @@ class SessionKeeper:
         try:
             rotation.replace(await self._addresses())
         except RegistryError as error:
-            self._attempt_failed(rotation, "the registry", str(error))
+            report_failure(rotation, "the registry", str(error))
             return
         address = rotation.next()
         if address is None:
             reason = f"no worker serves receiver {settings.program!r} at the moment"
-            self._attempt_failed(rotation, "the registry", reason)
+            report_failure(rotation, "the registry", reason)
             return
         where = format_address(*address)
         try:
             stream = await connect(*address, tls=settings.tls, timeout=settings.connect_timeout)
         except TransportError as error:
-            self._attempt_failed(rotation, where, str(error))
+            report_failure(rotation, where, str(error))
             return
         session = ConnectorSession(settings.protocol_revision, max_frame_bytes=settings.max_frame_bytes)
         await self._session(rotation, address, WorkerConnection(stream, session, self._user.written))
@@ -141,7 +130,7 @@ class SessionKeeper:
         finally:
             self._user.session_ended(connection)
             await connection.close(goodbye)
-        self._judge(rotation, address, last, began, connection.progressed)
+        report_ending(rotation, EndedSession(address, last, began, connection.progressed), clock())
 
     async def _handshake(self, connection: WorkerConnection, where: str) -> Frame:
         settings = self._settings
@@ -163,64 +152,3 @@ class SessionKeeper:
             if isinstance(frame, Error | Restart):
                 return frame
             self._user.received(connection, frame)
-
-    def _judge(
-        self,
-        rotation: AddressRotation,
-        address: Address,
-        last: Ending | Frame,
-        began: float | None,
-        progressed: bool,
-    ) -> None:
-        """Report the end of the attempt to the rotation. Raises if no further attempt can succeed."""
-        where = format_address(*address)
-        elsewhere, reason = _meaning(last, where)
-        if began is not None:
-            now = asyncio.get_running_loop().time()
-            long = now - began > self._settings.backoff.maximum
-            rotation.ended(address, reason, now, progressed=progressed or long)
-            _log.warning("the session with the worker at %s has ended: %s", where, reason)
-        if elsewhere:
-            self._follow(rotation, where, elsewhere)
-        elif began is None:
-            self._attempt_failed(rotation, where, reason)
-
-    def _follow(self, rotation: AddressRotation, where: str, elsewhere: str) -> None:
-        try:
-            target = parse_address(elsewhere)
-        except ConfigurationError as error:
-            self._attempt_failed(rotation, where, f"its redirection has no valid address: {error}")
-            return
-        _log.info("the worker at %s redirects this connector to %s", where, elsewhere)
-        rotation.redirected(where, target)
-
-    def _attempt_failed(self, rotation: AddressRotation, where: str, reason: str) -> None:
-        rotation.failed(where, reason)
-        _log.warning("no session with %s: %s", where, reason)
-
-
-def _meaning(last: Ending | Frame, where: str) -> tuple[str, str]:
-    """The address of a redirection, empty for none, and the reason of an ending. Raises if no further attempt can
-    succeed.
-    """
-    match last:
-        case TransportError():
-            return "", last.message
-        case Restart():
-            return last.address, "the worker asked for a restart"
-        case Error():
-            elsewhere = redirect_address(last.reason)
-            if elsewhere or is_later(last.reason):
-                return elsewhere or "", last.reason
-            if is_superseded(last.reason):
-                raise RemoteProtocolError(
-                    f"the worker at {where} has ended this session: {last.reason}; another program runs under this "
-                    "instance name; end one of them, or give each program an instance name of its own",
-                    address=where,
-                    reason=last.reason,
-                )
-            hint = next((text for word, text in _HINTS.items() if word in last.reason), "see the worker's log")
-            raise RemoteProtocolError(
-                f"the worker at {where} refused: {last.reason}; {hint}", address=where, reason=last.reason
-            )
-    raise AssertionError(f"the session table lets {last!r} end a session")

@@ -1,0 +1,73 @@
+"""The committed references that a worker has told a connector, and the effect of its frames on them. Pure.
+
+Source: ``docs/protocol.md#points-of-reference``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wallaroo_spark.connector.sending.unacknowledged import UnacknowledgedMessages
+from wallaroo_spark.protocol import NOTHING_PROCESSED, ConnectorSession, Nack, NotifyAck, Ok, Revision, StreamState
+
+
+class StreamReferences:
+    """The committed reference of each stream id; a session resumes each stream there."""
+
+    def __init__(self) -> None:
+        self._references: dict[int, int] = {}
+
+    def get(self, stream_id: int) -> int | None:
+        """The committed reference of a stream; None when the worker has none."""
+        return self._references.get(stream_id)
+
+    def began(self, revision: Revision, ok: Ok) -> None:
+        """A session has begun. In v3 OK has no references; each NOTIFY_ACK brings one."""
+        if not revision.has(NotifyAck):
+            self._references = {stream.stream_id: stream.ref for stream in ok.streams}
+
+    def acknowledged(self, stream_id: int, ref: int) -> None:
+        """An ACK has arrived."""
+        self._references[stream_id] = ref
+
+    def rewound(self, nack: Nack) -> None:
+        """A NACK has arrived. It has no value for "no reference": it carries 0, and sending message 0 twice does no
+        harm.
+        """
+        if nack.ref:
+            self._references[nack.stream_id] = nack.ref
+        else:
+            self._references.pop(nack.stream_id, None)
+
+    def answered(self, answer: NotifyAck) -> None:
+        """A NOTIFY_ACK has arrived."""
+        if answer.ref != NOTHING_PROCESSED:
+            self._references[answer.stream_id] = answer.ref
+        elif answer.success:
+            self._references.pop(answer.stream_id, None)
+
+    def announce(
+        self,
+        session: ConnectorSession,
+        stream_id: int,
+        messages: UnacknowledgedMessages,
+        notify: Callable[[int], None],
+    ) -> bool:
+        """Open a stream in this session with one NOTIFY, or with one for each of several NACKs.
+
+        ``notify`` sends one with the reference that it is called with. Returns whether the stream is open.
+        """
+        streams = session.streams
+        if not session.is_open(stream_id) and streams.get(stream_id).state is not StreamState.NOTIFY_SENT:
+            reference = messages.notify_reference(self.get(stream_id))
+            notify(reference)
+            while streams.get(stream_id).state is StreamState.RESET:
+                notify(reference)
+        return session.is_open(stream_id)
+
+
+def acknowledge(session: ConnectorSession, stream_id: int, messages: UnacknowledgedMessages, ref: int) -> None:
+    """Apply an ACK to the messages of a stream that was opened; the session may forget a settled stream."""
+    messages.acknowledge(ref)
+    if messages.settled:
+        session.streams.finish(stream_id)
