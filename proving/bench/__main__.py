@@ -23,7 +23,9 @@ from proving.bench.stage import QUICK, Context, Lengths
 from proving.reporting import reporting
 
 # Memory before what makes a worker large: Spark hands its Python processes on.
-SECTIONS = ("decode", "active", "sdk", "memory", "e2e", "latency", "fanin", "credits", "leaving", "fleet")
+SECTIONS = ("decode", "active", "sdk", "memory", "e2e", "latency", "fanin", "credits", "leaving", "fleet", "kafka")
+UNLESS_ASKED = ("kafka",)
+"""Left out unless named: they fetch much from package registries."""
 REPETITIONS = 5
 SHARE_OF_CAPACITY = 0.25
 """The rate at which connectors and streams grow."""
@@ -33,7 +35,8 @@ FALLBACK_RATE = 400_000.0
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="bench", description="How fast it is: one command, one report.")
-    parser.add_argument("--only", default=",".join(SECTIONS), metavar="A,B", help="sections (default: %(default)s)")
+    chosen = ",".join(name for name in SECTIONS if name not in UNLESS_ASKED)
+    parser.add_argument("--only", default=chosen, metavar="A,B", help="sections, also kafka (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="shorter, to try it; the figures say less")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go (default: OUTPUT/bench.json)")
     parser.add_argument(
@@ -96,6 +99,11 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
 
         return measure(REPETITIONS, context.progress)
 
+    def kafka() -> Any:
+        from proving.bench.sections.kafka import measure
+
+        return measure(context)
+
     return {
         "decode": lambda: decode.measure(given.messages or lengths.messages, REPETITIONS, context.progress),
         "active": lambda: active.measure(context.progress, given.messages or 100_000),
@@ -107,6 +115,7 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
         "credits": credits,
         "leaving": leaving,
         "fleet": fleet,
+        "kafka": kafka,
     }
 
 

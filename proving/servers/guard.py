@@ -51,6 +51,12 @@ class Guarded:
         return self.user is None or all(one.stat().st_mode & stat.S_IXOTH for one in (folder, *folder.parents))
 
     @property
+    def pid(self) -> int:
+        """The process above the server's; only while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log(self) -> Path:
         """The file with the server's output."""
         return self.directory / "server.log"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -51,7 +52,8 @@ log.cleaner.enable=false
 class KafkaServer:
     """One broker in KRaft mode on free ports of the loopback."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: Sequence[str] = JAVA) -> None:
+        """``options`` are Java's."""
         jars = jars_of_kafka()
         self._guard = Guarded("kafka")
         port, controller = free_ports(2)
@@ -60,12 +62,17 @@ class KafkaServer:
         properties = self._guard.directory / "server.properties"
         settings = SETTINGS.format(port=port, controller=controller, directory=self._guard.directory)
         properties.write_text(settings, encoding="utf-8")
-        self._java = [java(), *JAVA, "-cp", f"{jars}/*"]
+        self._java = [java(), *options, "-cp", f"{jars}/*"]
         identity = uuid.uuid4().hex[:22]
         self._guard.run(
             [*self._java, "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(properties)],
         )
         self._command = [*self._java, "kafka.Kafka", str(properties)]
+
+    @property
+    def pid(self) -> int:
+        """The process above the broker's; only while it runs."""
+        return self._guard.pid
 
     def start(self) -> None:
         """Start the broker and wait until it answers."""

@@ -174,6 +174,20 @@ def _leaving(found: Any, axes: Axes) -> None:
     axes.set_ylabel("million rows a second; share of the yardstick")
 
 
+def _kafka(found: Any, axes: Axes) -> None:
+    """CPU seconds a million messages of everything, Kafka's chain and this one."""
+    labels = [
+        f"{case['size']} B,\n{case['rate'] / 1000:.0f} k/s" if case["rate"] else f"{case['size']} B,\nmost"
+        for case in found["cases"]
+    ]
+    series = {
+        label: [sum(case[name]["cpu_seconds_per_million"].values()) for case in found["cases"]]
+        for label, name in (("Kafka", "kafka"), ("this, Python SDK", "SDK"), ("this, encoded ahead", "encoded"))
+    }
+    _bars(axes, labels, series, ["#d62728", "#1f77b4", "#9ecae1"])
+    axes.set_ylabel("CPU seconds a million messages")
+
+
 PANELS: tuple[tuple[str, str, Callable[[Any, Axes], None]], ...] = (
     ("Decoding (dashed: goal, aim)", "decode", _decode),
     ("One Python connector, 100 B (dashed: goal, aim)", "sdk", _sdk),
@@ -185,4 +199,5 @@ PANELS: tuple[tuple[str, str, Callable[[Any, Axes], None]], ...] = (
     ("A worker whose query stands still", "memory", _memory),
     ("Credits, simulated loads", "credits", _credits),
     ("Out of Spark", "leaving", _leaving),
+    ("Kafka's chain beside this one, into noop", "kafka", _kafka),
 )

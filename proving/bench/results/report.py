@@ -255,6 +255,20 @@ def _fleet(found: Any) -> Iterator[str]:
     yield table(("slots", "known in each", "plan", "CPU", "kB", "tell", "CPU", "kB"), body)
 
 
+def _kafka(found: Any) -> Iterator[str]:
+    yield "Kafka's chain (Python producer, broker, Spark's Kafka source) beside this one, into noop; CPU of everything:"
+    body = []
+    for case in found["cases"]:
+        seconds = {name: sum(case[name]["cpu_seconds_per_million"].values()) for name in ("kafka", "SDK", "encoded")}
+        rates = [amount(case[name]["messages_per_second"]) for name in seconds]
+        shares = [amount(seconds[name] / seconds["kafka"]) for name in ("SDK", "encoded")]
+        asked = amount(case["rate"]) if case["rate"] else "most"
+        body.append((f"{case['size']} B", asked, *rates, *map(amount, seconds.values()), *shares))
+    sides = ("Kafka", "SDK", "encoded")
+    columns = (*(f"{side} msg/s" for side in sides), *(f"{side} CPU s/M" for side in sides))
+    yield table(("payload", "rate", *columns, "SDK/Kafka", "encoded/Kafka"), body)
+
+
 TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "decode": _decode,
     "active": _active,
@@ -266,4 +280,5 @@ TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "credits": _credits,
     "leaving": _leaving,
     "fleet": _fleet,
+    "kafka": _kafka,
 }

@@ -14,6 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from wallaroo_spark.columnar import ROW_DDL, ROW_SCHEMA
 
 BATCH_ROWS = 8192
+BATCH_BYTES = 8 << 20
+"""A record batch has so many rows, and fewer of large payloads, as those of a worker."""
 NAME = "bench_ceiling"
 NOON = 1_700_000_000_000_000
 
@@ -70,10 +72,11 @@ class CeilingReader(DataSourceStreamReader):
 
 def batches(first: int, last: int, size: int) -> Iterator[pa.RecordBatch]:
     """Rows as a worker hands them out. Only the ids are new in each batch: all else costs next to nothing."""
-    made = _columns(min(BATCH_ROWS, last - first), size)
-    for begin in range(first, last, BATCH_ROWS):
-        count = min(BATCH_ROWS, last - begin)
-        made["message_id"] = pa.array(np.arange(begin, begin + BATCH_ROWS, dtype=np.int64))
+    most = max(1, min(BATCH_ROWS, BATCH_BYTES // size))
+    made = _columns(min(most, last - first), size)
+    for begin in range(first, last, most):
+        count = min(most, last - begin)
+        made["message_id"] = pa.array(np.arange(begin, begin + most, dtype=np.int64))
         columns = [made[name][:count] for name in ROW_SCHEMA.names]
         yield pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
 

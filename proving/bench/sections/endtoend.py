@@ -13,7 +13,7 @@ from proving.bench.sections.ceiling import NAME, CeilingSource
 from proving.bench.stage import Context, Installation, noop, parquet, per_million, shown
 from proving.bench.usage import cpu_by_role, grown
 
-SIZES = {"100 B": 100, "1 KB": 1024}
+SIZES = {"100 B": 100, "1 KB": 1024, "10 KB": 10_240}
 SINKS = ("noop", "parquet")
 LOADS = (0.1, 0.5, 0.8)
 BUDGET = "1g"
@@ -22,7 +22,7 @@ SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 OURS = ("worker", "reading tasks", "JVM")
 TICK_SECONDS = 0.005
 LONGEST_BATCH_SECONDS = 30.0
-ROWS_OF_A_BATCH = {100: 500_000, 1024: 100_000}
+ROWS_OF_A_BATCH = {100: 500_000, 1024: 100_000, 10_240: 10_000}
 
 
 def end_to_end(context: Context) -> dict[str, Any]:

@@ -1,0 +1,190 @@
+"""Kafka and Spark's Kafka source beside this source, at the same rates, in the same run.
+
+The broker and the source come from Maven, and PySpark 4.2, the newest one with such a source, from ``scripts/setup
+oldest-pyspark``; all are fetched when the section is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from proving.bench.sections.endtoend import BUDGET
+from proving.bench.stage import ROOT, SETTINGS, SLOTS, Context, Installation, noop, per_million
+from proving.bench.usage import below, processes
+from proving.servers.kafka import KafkaServer
+from proving.servers.maven import fetched
+
+STEADY = {100: 200_000.0, 1024: 50_000.0}
+"""Messages a second that both chains take on two cores."""
+SOURCE = ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", True)
+PYSPARK = ROOT / ".venv" / "pyspark-4.2"
+IN_SPARK_ALREADY = ("org.scala-lang", "org.slf4j", "org.apache.hadoop", "org.xerial.snappy")
+BROKER_JAVA = ("-Xmx1g", "-Xms256m", "-XX:+UseG1GC", "-Dlog4j2.level=WARN")
+"""As a broker that stays is run: its code is compiled well."""
+START_SECONDS = 120.0
+SETUP_SECONDS = 900.0
+SDK, ENCODED = "proving.bench.sections.sdk", "proving.bench.load_generator"
+
+
+def measure(context: Context) -> dict[str, Any]:
+    """For each size: a steady rate and as fast as it goes, Kafka's chain and then this one."""
+    jars = _fetched(context)
+    cases = []
+    for size, steady in STEADY.items():
+        for rate in (steady, 0.0):
+            named = f"{rate:,.0f} msg/s" if rate else "as fast as it goes"
+            context.progress(f"Kafka: {size} B, {named}")
+            theirs = _theirs(context, jars, size, rate)
+            context.progress(f"Kafka: this source beside it, {size} B, {named}")
+            ours = {name: _ours(context, module, size, rate) for name, module in (("SDK", SDK), ("encoded", ENCODED))}
+            cases.append({"size": size, "rate": rate, "kafka": theirs, **ours})
+            context.say(_said(cases[-1]))
+    return {"cases": cases}
+
+
+def total(one: dict[str, Any]) -> float:
+    """CPU seconds a million messages of everything."""
+    return float(sum(one["cpu_seconds_per_million"].values()))
+
+
+def _said(case: dict[str, Any]) -> str:
+    return f"  {case['size']} B, {case['rate']:,.0f}: " + "; ".join(
+        f"{name} {case[name]['messages_per_second']:,.0f} msg/s, {total(case[name]):.2f} CPU s a million"
+        for name in ("kafka", "SDK", "encoded")
+    )
+
+
+def _fetched(context: Context) -> str:
+    """The jars of the source; PySpark of its version is there too afterwards."""
+    context.progress("Kafka: fetching the broker, the source and PySpark 4.2")
+    try:
+        folder = fetched("spark-kafka", SOURCE, without=IN_SPARK_ALREADY)
+    except pytest.skip.Exception as error:
+        raise RuntimeError(str(error)) from None
+    if not PYSPARK.is_dir():
+        setup = [str(ROOT / "scripts" / "setup"), "oldest-pyspark"]
+        subprocess.run(setup, check=True, timeout=SETUP_SECONDS, stdout=subprocess.DEVNULL)
+    return ",".join(str(jar) for jar in sorted(folder.glob("*.jar")))
+
+
+def _ours(context: Context, module: str, size: int, rate: float) -> dict[str, Any]:
+    with Installation(context, noop, memoryBudget=BUDGET) as installation:
+        run = installation.run(module, size=size, rate=rate)
+    return {"messages_per_second": run["messages"] / run["wall"], "cpu_seconds_per_million": per_million(run)}
+
+
+def _theirs(context: Context, jars: str, size: int, rate: float) -> dict[str, Any]:
+    lengths = context.lengths
+    try:
+        broker = KafkaServer(BROKER_JAVA)
+    except pytest.skip.Exception as error:
+        raise RuntimeError(str(error)) from None
+    with contextlib.ExitStack() as last:
+        last.callback(broker.remove)
+        broker.start()
+        broker.create("bench", partitions=2)
+        checkpoint = context.directory / f"kafka-{time.monotonic_ns()}"
+        settings = {**SETTINGS, "spark.master": f"local[{SLOTS}]"}
+        query = last.enter_context(
+            _Child(
+                "proving.bench.kafka_query",
+                {
+                    "jars": jars,
+                    "bootstrap": broker.bootstrap,
+                    "topic": "bench",
+                    "checkpoint": str(checkpoint),
+                    "settings": settings,
+                },
+                f"{PYSPARK}{os.pathsep}{ROOT}",
+            )
+        )
+        query.await_line(lambda _: True, START_SECONDS)
+        seconds = START_SECONDS + lengths.warm_up + lengths.measured
+        load = {"bootstrap": broker.bootstrap, "topic": "bench", "size": size, "rate": rate, "seconds": seconds}
+        producer = last.enter_context(_Child("proving.bench.kafka_producer", load, str(ROOT)))
+        producer.await_line(lambda _: True, START_SECONDS)
+        parts = {"broker": broker.pid, "Spark": query.pid, "producer": producer.pid}
+        query.await_line(lambda one: one.get("rows", 0) > 0, START_SECONDS)
+        time.sleep(lengths.warm_up)
+        began, before = time.monotonic(), {name: _seconds(pid) for name, pid in parts.items()}
+        time.sleep(lengths.measured)
+        ended, after = time.monotonic(), {name: _seconds(pid) for name, pid in parts.items()}
+        points = [(one["at"], one["rows"]) for one in query.lines[1:] if began <= one["at"] <= ended]
+    if len(points) < 2 or points[0][1] == points[-1][1]:
+        raise RuntimeError(f"Kafka, {size} B: no batch ended within {ended - began:.1f} s; the machine is overloaded")
+    (first, low), (final, high) = points[0], points[-1]
+    messages = (high - low) / (final - first) * (ended - began)
+    return {
+        "messages_per_second": messages / (ended - began),
+        "cpu_seconds_per_million": {name: 1e6 * (after[name] - before[name]) / messages for name in parts},
+    }
+
+
+def _seconds(pid: int) -> float:
+    """Processor time of a process and of all below it."""
+    found = processes()
+    return sum(one.own for one in [*([found[pid]] if pid in found else []), *below(found, pid)])
+
+
+class _Child:
+    """A program of the bench with a pipe to its end: it prints lines of JSON, and ends when its input does."""
+
+    def __init__(self, module: str, given: dict[str, Any], path: str) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self._module = module
+        self._changed = threading.Condition()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, json.dumps(given)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
+            text=True,
+        )
+        self.pid = self._process.pid
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> _Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(5)
+
+    def await_line(self, wanted: Callable[[dict[str, Any]], bool], seconds: float) -> None:
+        """Wait until it has said such a line. Raises :class:`RuntimeError` when it does not."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: any(map(wanted, self.lines)), seconds):
+                code = self._process.poll()
+                raise RuntimeError(f"{self._module} did not get there within {seconds:.0f} s; its exit code: {code}")
+
+    def _read(self) -> None:
+        for found in _objects(self._process):
+            with self._changed:
+                self.lines.append(found)
+                self._changed.notify_all()
+
+
+def _objects(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        with contextlib.suppress(ValueError):
+            yield json.loads(line)
