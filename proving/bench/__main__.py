@@ -23,7 +23,20 @@ from proving.bench.stage import QUICK, Context, Lengths
 from proving.reporting import reporting
 
 # Memory before what makes a worker large: Spark hands its Python processes on.
-SECTIONS = ("decode", "active", "sdk", "memory", "e2e", "latency", "fanin", "credits", "leaving", "fleet", "kafka")
+SECTIONS = (
+    "decode",
+    "active",
+    "sdk",
+    "memory",
+    "e2e",
+    "latency",
+    "fanin",
+    "credits",
+    "sessions",
+    "leaving",
+    "fleet",
+    "kafka",
+)
 UNLESS_ASKED = ("kafka",)
 """Left out unless named: they fetch much from package registries."""
 REPETITIONS = 5
@@ -89,6 +102,11 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
 
         return measure(context)
 
+    def sessions() -> Any:
+        from proving.bench.sections.sessions import measure
+
+        return measure(context)
+
     def leaving() -> Any:
         from proving.bench.sections.leaving import leaving
 
@@ -113,6 +131,7 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
         "fanin": fan_in,
         "memory": memory,
         "credits": credits,
+        "sessions": sessions,
         "leaving": leaving,
         "fleet": fleet,
         "kafka": kafka,

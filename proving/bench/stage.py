@@ -59,6 +59,8 @@ class Lengths:
     """Numbers of connectors to measure."""
     streams: tuple[int, ...] = (1, 10, 100, 1000, 10_000)
     """Numbers of streams to measure."""
+    sessions: tuple[int, ...] = (100, 1000, 10_000)
+    """Numbers of sessions to measure on one worker without Spark."""
 
     @property
     def measured(self) -> float:
@@ -66,7 +68,7 @@ class Lengths:
         return self.window * self.windows
 
 
-QUICK = Lengths(2.0, 0.6, 5, 16_384, 50_000, 10.0, (1, 10, 100), (1, 10, 100, 1000))
+QUICK = Lengths(2.0, 0.6, 5, 16_384, 50_000, 10.0, (1, 10, 100), (1, 10, 100, 1000), (100, 1000))
 
 
 @dataclass

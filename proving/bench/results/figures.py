@@ -116,6 +116,9 @@ GOALS = (
     Goal("latency", "ACK latency p50 at half load against an empty micro-batch", "x", 2, 1.3, False),
     Goal("fanin", "CPU of 1,000 connectors against 1 at the same total rate", "x", 1.5, 1.2, False),
     Goal("sdk", "one Python connector, 100 B, send_many, slowest revision", "msg/s", 5e5, 1e6),
+    Goal("send", "one Python connector, 100 B, send awaited one by one, slowest revision", "msg/s", 1.5e5, 2.5e5),
+    Goal("sessions", "10,000 sessions, a message a second each: processor time of the worker", "cores", 1, 0.5, False),
+    Goal("session", "resident memory of the worker for a quiet session, of 10,000", "KiB", 30, 10, False),
     Goal("memory", "worker's peak memory above its budget, query paused", "MB", 150, 80, False),
 )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from proving.bench.results.figures import amount, goals_table, table
-from proving.bench.sections import active, decode, sdk
+from proving.bench.sections import active, decode, sdk, sessions
 from proving.bench.usage import ROLES
 
 PARTS = {
@@ -54,6 +54,9 @@ def goals_of(results: Results) -> dict[str, float | None]:
             if one["connectors"] == 1000
         ),
         "sdk": lambda: sdk.slowest(results["sdk"]),
+        "send": lambda: sdk.slowest(results["sdk"], "send"),
+        "sessions": lambda: sessions.cores(results["sessions"]),
+        "session": lambda: sessions.kibibytes(results["sessions"]),
         "memory": lambda: (memory["peak_MiB"] - memory["budget_MiB"]) * (1 << 20) / 1e6,
     }
     return {key: _found(work) for key, work in looked.items()}
@@ -98,11 +101,18 @@ def _active(found: Any) -> Iterator[str]:
 
 def _sdk(found: Any) -> Iterator[str]:
     yield f"One Python connector, {found['size']} B, messages a second by the clock (of its own processor time):"
+    bulk = {case["revision"]: case["clock"]["median"] for case in found["cases"] if case["way"] == "send_many"}
     body = [
-        (case["revision"], case["way"], amount(case["clock"]["median"]), amount(case["cpu"]["median"]))
+        (
+            case["revision"],
+            case["way"],
+            amount(case["clock"]["median"]),
+            amount(case["cpu"]["median"]),
+            amount(case["clock"]["median"] / bulk[case["revision"]]),
+        )
         for case in found["cases"]
     ]
-    yield table(("revision", "way", "msg/s", "msg/s of processor"), body)
+    yield table(("revision", "way", "msg/s", "msg/s of processor", "of send_many"), body)
 
 
 def _e2e(found: Any) -> Iterator[str]:
@@ -221,6 +231,27 @@ def _credits(found: Any) -> Iterator[str]:
     yield table(("credits", "msg/s", "held, mean MiB", "held, peak MiB", "batch, s"), body)
 
 
+def _sessions(found: Any) -> Iterator[str]:
+    yield (
+        f"Sessions on one worker without Spark, {amount(found['rate'])} msg/s of all together, one stream each; the "
+        "last column is the processor time a message against the fewest sessions:"
+    )
+    columns = (
+        "KiB_a_session",
+        "connecting_microseconds",
+        "quiet_cores",
+        "cpu_microseconds_a_message",
+        "cores",
+        "cpu_of_first",
+    )
+    body = [
+        (case["revision"], f"{case['sessions']:,}", *(amount(case[name]) for name in columns))
+        for case in found["cases"]
+    ]
+    head = ("KiB a session", "µs to connect", "cores, quiet", "µs a message", "cores, sending", "of the fewest")
+    yield table(("revision", "sessions", *head), body)
+
+
 def _leaving(found: Any) -> Iterator[str]:
     yield f"Out of Spark, batches of {found['rows']:,} rows of 100 B, beside Spark's own Parquet in the same minute:"
     body = [
@@ -278,6 +309,7 @@ TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "fanin": _fan_in,
     "memory": _memory,
     "credits": _credits,
+    "sessions": _sessions,
     "leaving": _leaving,
     "fleet": _fleet,
     "kafka": _kafka,

@@ -20,7 +20,7 @@ from wallaroo_spark.protocol import REVISIONS, HelloReceived, Message, MessagesR
 
 SIZE = 100
 CREDITS = 2**31 - 1
-ONE_BY_ONE = 10
+ONE_BY_ONE = 2
 """How many times fewer messages are sent where each is sent alone."""
 PIECE = 20_000
 POLL_SECONDS = 0.02
