@@ -80,7 +80,12 @@ def main() -> None:
             service.call(driver.begin(), READY_SECONDS)
             print(json.dumps({"address": leases[0].connect}), flush=True)
             over = threading.Event()
-            threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+
+            def end_with_input() -> None:
+                sys.stdin.read()
+                over.set()
+
+            threading.Thread(target=end_with_input, daemon=True).start()
             while not over.wait(alone.batch_seconds):
                 asyncio.run_coroutine_threadsafe(driver.commit(), service._loop).result(READY_SECONDS)  # type: ignore[arg-type]
 

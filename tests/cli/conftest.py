@@ -21,7 +21,7 @@ from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.inner.trust import status_token
 from wallaroo_spark.options import Options
-from wallaroo_spark.references import flatten
+from wallaroo_spark.references import Reference, flatten
 from wallaroo_spark.registry import EmbeddedRedis, Registry
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup
@@ -70,7 +70,7 @@ class Desk:
     registry: Registry
     client: WorkerClient
     address: str
-    references: dict[str, dict[str, int]] = field(default_factory=dict)
+    references: dict[str, dict[str, Reference]] = field(default_factory=dict)
     open: threading.Event = field(default_factory=threading.Event)
     leaving: threading.Event = field(default_factory=threading.Event)
 

@@ -190,7 +190,7 @@ def test_one_worker_with_rows_is_asked_once_under_a_limit_and_several_twice() ->
     planner = Planner({0: Slot({A: 50}), 1: Slot()})
     assert planner.plan(Limits(max_rows=20)).rows == 20
     assert planner.rounds == 1
-    planner.slots[1].streams[B] = 50  # type: ignore[index]
+    planner.slots[1].streams[B] = 50
 
     assert planner.plan(Limits(max_rows=20)).ends == {"shop": {"1": 10, "2": 10}}
     assert planner.rounds == 2

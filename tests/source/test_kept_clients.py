@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,7 +18,7 @@ from wallaroo_spark.source.ranges import RangePartition, read_ranges
 
 
 @pytest.fixture(autouse=True)
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The addresses of the clients that were made; the process begins without kept ones."""
     found: list[str] = []
 

@@ -140,7 +140,7 @@ class Delivered:
         self.data = bytearray()
         self.enough = asyncio.Event()
         self._wanted = enough
-        self.task = asyncio.create_task(stream.deliver(self))  # type: ignore[arg-type]
+        self.task = asyncio.create_task(stream.deliver(self))
 
     def __call__(self, data: bytes) -> None:
         self.data += data

@@ -28,7 +28,7 @@ class InnerPort(Part):
         """Give an event to the worker's state."""
         raise NotImplementedError
 
-    def plan(self, start: Mapping[str, Any], rows: int | None, size: int | None) -> dict[str, Any]:
+    def plan(self, question: bytes) -> bytes:
         """Answer how far a batch may read from this worker."""
         raise NotImplementedError
 

@@ -9,7 +9,8 @@ from wallaroo_spark.columnar import StreamRows
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import Fault
 from wallaroo_spark.references import PlannedRange, Reference, StreamKey
-from wallaroo_spark.worker.buffer.buffer import STREAM_OVERHEAD, Buffer, FoundRange
+from wallaroo_spark.worker.buffer.buffer import STREAM_OVERHEAD, Buffer
+from wallaroo_spark.worker.buffer.found import FoundRange
 from wallaroo_spark.worker.buffer.held_stream import Extent, HeldStream
 from wallaroo_spark.worker.buffer.segments import LOT_OVERHEAD, SEGMENT_OVERHEAD
 
