@@ -37,7 +37,7 @@ def test_a_lower_frontier_is_the_minimum_of_what_is_held(steps: list[Step]) -> N
             after[time] += change
         if any(count < 0 for count in after.values()):
             before = frontier.elements, frontier.held
-            with pytest.raises(PubSubError, match="cannot give up"):
+            with pytest.raises(PubSubError, match="cannot remove"):
                 frontier.update(changes)
             assert (frontier.elements, frontier.held) == before
             continue

@@ -68,7 +68,7 @@ class MinimalAntichain:
         for time, count in counts.items():
             if count < 0:
                 raise PubSubError(
-                    f"a frontier with {self._counts[time]} of the time {time!r} cannot give up {-count} more than that",
+                    f"a frontier with {self._counts[time]} of the time {time!r} cannot remove {-count} more than that",
                     time=time,
                 )
         counts = +counts

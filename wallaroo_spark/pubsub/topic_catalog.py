@@ -202,7 +202,7 @@ class TopicCatalog:
             return reader(str(text))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RegistryError(
-                f"Redis at {self._connection.endpoint} answered something unusable when asked to {what}: {error!r}; "
+                f"Redis at {self._connection.endpoint} sent an answer that cannot be used to {what}: {error!r}; "
                 f"check that nothing else writes the key {key}",
                 endpoint=self._connection.endpoint,
             ) from error

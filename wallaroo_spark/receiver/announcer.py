@@ -177,7 +177,7 @@ class Announcer:
             errors = [error for step in (self._each_round, self.find_workers) if (error := _attempt(step)) is not None]
             said = "; ".join(str(error) for error in errors)
             if said and said != self.error:
-                log.warning("the receiver's rounds go on, and this is tried again: %s", said)
+                log.warning("a round of commit notices failed, and the next one tries again: %s", said)
             self.error = said
             self._stopping.wait(ROUND_SECONDS)
 

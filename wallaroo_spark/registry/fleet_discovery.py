@@ -1,4 +1,4 @@
-"""Finds the workers of a fleet: by the leases of its slots, and from memory while the registry does not answer.
+"""Finds the workers of a fleet by the leases of its slots, and remembers them while the registry does not answer.
 
 Source: ``docs/architecture.md#rules``, rules 4 and 5.
 """
@@ -26,7 +26,7 @@ class KnownWorkers:
         self._leases: dict[int, Lease] = {}
 
     def learn(self, leases: Mapping[int, Lease]) -> list[Lease]:
-        """The leases of one look at the registry; returns those that were not known."""
+        """Take in the leases of one answer of the registry; returns those that were not known."""
         # A lease that differs is newer, although a Redis with another clock may number it lower.
         new = [lease for slot, lease in leases.items() if lease.flight and self._leases.get(slot) != lease]
         self._leases.update({lease.slot: lease for lease in new})
@@ -41,7 +41,7 @@ class FleetDiscovery:
     """Asks the registry for leases, and keeps the workers that it has found.
 
     ``leases`` asks the registry. ``found`` is called with each lease that was not known, in the order in which the
-    registry gave them out, also where several threads look at once. ``who`` looks, for the log.
+    registry granted them, also where several threads look at once. ``who`` names the caller in the log.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class FleetDiscovery:
         self._away = False
 
     def look(self) -> Mapping[int, Lease] | None:
-        """Ask once; the live leases by slot, or None when the registry does not answer: what is known stays known."""
+        """Ask once; the live leases by slot, or None when the registry does not answer: all workers stay known."""
         # An answer that is older than the last one would give a slot back to the worker that has lost it.
         with self._looking:
             try:

@@ -57,7 +57,7 @@ class PlanFiles:
     """The plans of one receiver beside one checkpoint; see :class:`PlanStore`."""
 
     def __init__(self, location: Location, receiver: str, spark: Any = None) -> None:
-        # A receiver's name may begin with a dot, a file's may not.
+        # A receiver's name may begin with a dot; a name in this folder may not.
         self._folder = SidecarFolder(location, FOLDER, f"of-{receiver}", spark=spark)
 
     def __repr__(self) -> str:

@@ -1,10 +1,10 @@
-"""Plans that are too large for an offset: their names, the chain that they form, and when one is needed no more.
+"""Plans that are too large for an offset: their names, their chain, and the point from which one is no longer needed.
 
 Pure: no file is read or written here. A plan is the end reference of every stream of a receiver. A small plan stands in
-Spark's offset itself; of a large one the offset has the name. The plan of a name is a *snapshot* (all references), or a
+Spark's offset itself; for a large one, it has only the name. A named plan is a *snapshot* (all references), or a
 chain of *changes*, each against its parent, down to a snapshot, the *base*. An offset names both ends of the chain.
 Numbers grow along a chain, so every file with a number below that of the base of the oldest offset is of no use.
-Names are never given twice, since a process that died may have written a plan of which Spark was not told.
+A name is never used twice, because a process may have written a plan and died before Spark knew the plan's offset.
 Source: ``docs/decisions/plans-beside-the-checkpoint.md``.
 """
 
@@ -24,12 +24,12 @@ INLINE_BYTES = 16_384
 LINKS = 64
 """Changes in a chain before a snapshot is due: a choice, the files that a restart reads at most in the normal case."""
 LINKS_AT_MOST = 4 * LINKS
-"""Changes in a chain before a plan waits for its snapshot, because those that are written beside it have failed."""
+"""Changes in a chain before planning waits for a snapshot, because snapshots in the background have failed."""
 _NAME = re.compile(r"([0-9]{1,18})-([0-9a-f]{8})")
 
 
 class PlanName(NamedTuple):
-    """A plan's name: ``number`` grows from plan to plan, ``token`` is drawn for each."""
+    """A plan's name: ``number`` grows from plan to plan, ``token`` is random."""
 
     number: int
     token: str
@@ -86,7 +86,7 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The chain of one plan: where it stands, and how long it is."""
+    """The chain of one plan: its two ends and its length."""
 
     named: NamedPlan
     """The names of the plan and of its base."""
@@ -121,7 +121,7 @@ def snapshot_is_due(chain: Chain, streams: int, links: int = LINKS) -> bool:
 
 
 def not_needed(numbers: Iterable[int], oldest_base: int | None) -> list[int]:
-    """Those of the files' numbers that no offset leads to any more, the oldest first.
+    """The numbers of the files that no offset needs any more, the oldest first.
 
     ``oldest_base`` is the number of the base of the oldest offset that names a plan; None when no offset does.
     """

@@ -1,8 +1,8 @@
-"""Where the plans of a receiver lie, as the driver tells its sources: by a record that the registry carries.
+"""The location of a receiver's plans: the driver passes it to its sources in a record in the registry.
 
-A source runs beside the driver, in a process without a JVM gateway, and Spark does not tell it of the checkpoint. The
-registry's record is read by everybody who may read a receiver's status, so no credentials are in it: a file system that
-needs some must be open to the source by other means (an instance profile, ``AWS_…`` variables), or plans stay in the
+A source runs beside the driver, in a process without a JVM gateway, and Spark does not tell it the checkpoint. Every
+program that may read a receiver's status reads the record, so it has no credentials: if the file system needs
+credentials, the source must find them by other means (an instance profile, ``AWS_…`` variables), or plans stay in the
 offsets.
 """
 
@@ -24,12 +24,12 @@ _SECRET = ("key", "token", "secret", "password")
 
 
 def place_record(location: Location, spark: Any = None) -> str:
-    """The record of a checkpoint's place; empty where a source cannot be told it. Raises nothing."""
+    """The record of a checkpoint's location; empty where a source cannot use it. Raises nothing."""
     try:
         place = for_tasks(location, spark)
         mark = SidecarFolder(location, spark=spark).mark()
     except WallarooError as error:
-        log.warning("plans stand in the offsets, because sources cannot be told of the checkpoint: %s", error)
+        log.warning("plans stand in the offsets, because sources cannot get the location of the checkpoint: %s", error)
         return ""
     uri = place.uri if isinstance(place, PortableLocation) else place
     settings = place.settings if isinstance(place, PortableLocation) else {}
@@ -52,7 +52,7 @@ def plans_at(record: str, receiver: str) -> PlanFiles | None:
         found = SidecarFolder(place).read("identity")
         if found is not None and found.decode() == value["mark"]:
             return PlanFiles(place, receiver)
-        problem: object = "another machine's file system is meant"
+        problem: object = "the record belongs to another machine's file system"
     except (WallarooError, KeyError, TypeError, ValueError) as error:
         problem = error
     log.warning("plans stand in the offsets, because this source does not reach the checkpoint: %s", problem)

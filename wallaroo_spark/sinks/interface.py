@@ -54,8 +54,8 @@ class Transaction:
         checked_name(self.sink)
         if not _ID.fullmatch(self.id):
             raise ConfigurationError(
-                f"transaction {self.id!r} cannot be: batch and partition are numbers from 0 on, and an attempt is 1 to "
-                "32 of the characters 0-9 a-z",
+                f"transaction id {self.id!r} is invalid: batch and partition are numbers from 0 on, and an attempt is "
+                "1 to 32 of the characters 0-9 a-z",
                 transaction=self.id,
             )
 

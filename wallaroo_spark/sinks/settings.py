@@ -13,13 +13,13 @@ from wallaroo_spark.settings import Kind, check_all, row, setting
 from wallaroo_spark.sinks.interface import checked_name
 
 FORMATS = ("parquet", "json", "arrow")
-"""What ``sinks.files`` writes; also how its files end."""
+"""Formats of ``sinks.files``; also the suffixes of its files."""
 AUTO, TWO_PHASE, IDEMPOTENT = MODES = ("auto", "two-phase", "idempotent")
-"""How ``sinks.postgres`` prepares rows."""
+"""Modes in which ``sinks.postgres`` prepares rows."""
 ENCODINGS = ("value", "json")
-"""What the bytes of a row are, for ``sinks.connector``."""
+"""Encodings of a row in ``sinks.connector``."""
 STARTS = ("log", "sink")
-"""Where an unknown output of ``sinks.connector`` begins."""
+"""Starting points of an output of ``sinks.connector`` that the decision log does not know."""
 KAFKA_OPTIONS_OF_OURS = (
     "transactional.id",
     "transaction.timeout.ms",
@@ -35,7 +35,7 @@ _NAME = "Name of this sink. No other query may use it at the same far end."
 
 @dataclass(frozen=True, kw_only=True)
 class SinkSettings:
-    """What every sink has."""
+    """The settings that every sink has."""
 
     name: str = field(metadata=row(Kind.TEXT, _NAME))
 
@@ -85,7 +85,9 @@ class PostgresSettings(SinkSettings):
         "where the server allows it, otherwise idempotent.",
         choices=MODES,
     )
-    lock_timeout: float = setting(30.0, Kind.SECONDS, "Longest wait for rows that others have locked.", minimum=0)
+    lock_timeout: float = setting(
+        30.0, Kind.SECONDS, "Longest wait for rows that other transactions have locked.", minimum=0
+    )
     timeout: float = setting(10.0, Kind.SECONDS, "Longest wait for a connection.", minimum=0)
 
 
@@ -175,7 +177,7 @@ class ConnectionSettings:
     answer_timeout: float = setting(
         60.0,
         Kind.SECONDS,
-        "Longest wait for an answer, a vote included, and for the sink to read what it is sent.",
+        "Longest wait for an answer, a vote included, and for the sink to read sent bytes.",
         minimum=0,
     )
     max_frame_bytes: int = setting(4 << 20, Kind.BYTES, "Longest frame sent or accepted.", minimum=1 << 10)
@@ -198,8 +200,8 @@ class ConnectorSinkSettings(ConnectionSettings):
     encode: str = setting(
         "value",
         Kind.TEXT,
-        "What the bytes of a row are: its column `value`, a string or binary; or json, all columns as Spark's "
-        "`to_json` writes them.",
+        "Bytes of a row: value is its column `value`, a string or binary; json is all columns as Spark's `to_json` "
+        "writes them.",
         choices=ENCODINGS,
     )
     delimiter: bytes = setting(b"\n", Kind.OBJECT, "Bytes at the end of each row.")
@@ -209,8 +211,8 @@ class ConnectorSinkSettings(ConnectionSettings):
     start: str = setting(
         "log",
         Kind.TEXT,
-        "Where an output begins that the decision log does not know: at 0, and a sink that has rows under the name "
-        "refuses; or sink, where the sink says that it ends.",
+        "Start of an output that the decision log does not know. log: 0, and a sink that has rows under the name "
+        "refuses; sink: the end that the sink reports.",
         choices=STARTS,
     )
 

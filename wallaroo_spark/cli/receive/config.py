@@ -106,7 +106,7 @@ def _read(path: str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "it is not UTF-8 text"
-        raise ConfigurationError(f"{path} is not YAML{line}: {problem}; mend that line", path=path) from error
+        raise ConfigurationError(f"{path} is not YAML{line}: {problem}; correct that line", path=path) from error
     if not isinstance(document, dict):
         raise ConfigurationError(f"{path} holds no names and values; conf/receive.yaml is a sample to copy", path=path)
     return {str(name): value for name, value in document.items()}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @setting_flag(ConnectorSettings, "version", "--protocol-version")
 @setting_flag(ConnectorSettings, "revision")
 @click.option("--follow", is_flag=True, help="Wait for more at the end of a file or topic, until interrupted.")
-@click.option("--framed", is_flag=True, help="Records are a big-endian u32 length and so many bytes, not lines.")
+@click.option("--framed", is_flag=True, help="Records are not lines, but a big-endian u32 length and that many bytes.")
 @click.option("--tls", is_flag=True, help="Use TLS, with the authorities that this system trusts.")
 @setting_flag(ConnectorSettings, "ca", "--tls-ca", metavar="FILE")
 @setting_flag(ConnectorSettings, "certificate", "--tls-certificate", metavar="FILE")
@@ -64,10 +64,10 @@ def send(
 ) -> None:
     """Send the lines of each FILE as a stream of its own, the rows of a topic, or the lines of standard input (-).
 
-    A line is sent byte for byte without its newline. What was acknowledged in an earlier run is not sent again: a file
-    goes on where it was, and so does a topic that still keeps what follows. Standard input cannot be read again, so its
-    lines are delivered at most once. The exit status is 0 only when everything is acknowledged, which is when Spark has
-    committed it.
+    A line is sent byte for byte without its newline. Messages that were acknowledged in an earlier run are not sent
+    again: a file continues behind them, and so does a topic that still retains the following batches. Standard input
+    cannot be read again, so its lines are delivered at most once. The exit status is 0 only when everything is
+    acknowledged, which is when Spark has committed it.
     """
     from wallaroo_spark.cli.send.view import make_view
 
@@ -85,12 +85,12 @@ def _check(files: Sequence[str], follow: bool, framed: bool, settings: dict[str,
     if bool(settings["workers"]) == bool(settings["registry"]):
         raise click.UsageError("give either --workers host:port, or --registry URL and --receiver NAME")
     if settings["registry"] and not settings["receiver"]:
-        raise click.UsageError("--registry needs --receiver NAME, for a registry may serve several")
+        raise click.UsageError("--registry needs --receiver NAME, because a registry may serve several receivers")
     twice = next((file for file in files if files.count(file) > 1), None)
     if twice is not None:
-        raise click.UsageError(f"{twice} is given twice, and is one stream; leave one")
+        raise click.UsageError(f"{twice} is given twice, but one input is one stream; give it once")
     if STDIN in files and (framed or follow):
-        raise click.UsageError("standard input is read as lines to its end; leave --framed and --follow to files")
+        raise click.UsageError("standard input is read as lines, to its end; use --framed and --follow with files only")
     if any(file.startswith(TOPIC) for file in files) and not (settings["topic_registry"] or settings["registry"]):
         raise click.UsageError("topics are found in a registry; give --topic-registry URL")
 
@@ -119,7 +119,7 @@ def _connector(settings: dict[str, Any]) -> Connector:
 async def _send(connector: Connector, inputs: Sequence[SendInput], view: SendView, drain_timeout: float) -> None:
     """Feed all inputs at the same time. If one fails, the others are still sent to their end; then its error is raised.
 
-    SIGTERM cancels it, so that the connection is closed in good order.
+    SIGTERM cancels it, so that the connection is closed in order.
     """
     this = asyncio.current_task()
     assert this is not None
@@ -150,7 +150,7 @@ async def _feed(connector: Connector, one: SendInput, view: SendView, drain_time
 
 
 def _joined(errors: Sequence[BaseException]) -> BaseException:
-    """One error for all inputs. An error that has ended the connector is the same for each of them."""
+    """One error for all inputs. An error that has ended the connector is the same for each input."""
     messages = list(dict.fromkeys(str(error) for error in errors))
     if len(messages) == 1 or not all(isinstance(error, WallarooError) for error in errors):
         return errors[0]

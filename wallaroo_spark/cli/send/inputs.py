@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 TOPIC = "topic:"
-"""Begins the name of a topic where a file is expected."""
+"""Prefix of a topic's name, in place of a file."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class InputName(click.Path):
 
 
 def open_input(name: str, *, follow: bool, framed: bool, options: dict[str, Any]) -> SendInput:
-    """The input of that name; ``options`` are the command's, of which topics need some."""
+    """The input of that name; ``options`` are those of the command; topics use some of them."""
     if name.startswith(TOPIC):
         return _topic(name.removeprefix(TOPIC), follow, options)
     from wallaroo_spark.connector import Framed, Lines, Stdin
@@ -50,7 +50,7 @@ def open_input(name: str, *, follow: bool, framed: bool, options: dict[str, Any]
 
 
 def standard_input_is_terminal() -> bool:
-    """Whether a person types the lines, so that nothing may be drawn over them."""
+    """Whether a person types the lines; then no bars are drawn, because they would cover the typed text."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wallaroo_spark.connector import Connector, FeedProgress, FeedResult
 
 LOOK_SECONDS = 0.2
-"""Seconds between two looks at what sending waits for."""
+"""Seconds between two refreshes of the display."""
 _WAITS = {
     "connection": "a session with a worker",
     "credit": "credit from the worker",
@@ -116,7 +116,7 @@ class SendView:
         click.echo(line, err=self._as_json)
 
     def summarize(self) -> None:
-        """Print the outcome of every input, and all of them as JSON if that is wanted."""
+        """Print the outcome of every input, and with ``as_json`` all of them as one line of JSON."""
         seconds = time.monotonic() - self._began
         for state in self.inputs.values():
             self.say(summary(state, seconds))
@@ -152,7 +152,7 @@ class SendView:
 
 
 class BarView(SendView):
-    """Draws a bar for each input: acknowledged bytes, bytes a second, and what sending waits for."""
+    """Draws a bar for each input: acknowledged bytes, bytes a second, and the reason why sending waits."""
 
     def __init__(self, inputs: Sequence[SendInput], every: float, as_json: bool, console: Console) -> None:
         super().__init__(inputs, every, as_json)

@@ -21,7 +21,7 @@ ATTEMPTS = 2
 ANSWER_SECONDS = 5.0
 WIDE = 200
 WAITING = (
-    "No connector is let in before a query runs that the receiver has started: receiver.start_query(rows.writeStream…, "
+    "Workers accept no connector before the receiver has started a query: receiver.start_query(rows.writeStream…, "
     "checkpoint=…) starts one, and .start() of Spark alone does not."
 )
 SINKS = {
@@ -39,16 +39,18 @@ SINKS = {
 )
 @click.option("--receiver", default="", metavar="NAME", help="The receiver's name.")
 @click.option("--checkpoint", default="", metavar="PATH", help="A query's checkpoint, to show its transactional sinks.")
-@click.option("--tls", is_flag=True, help="The workers use TLS; verify them by what this system trusts.")
+@click.option(
+    "--tls", is_flag=True, help="The workers use TLS; verify them with the authorities that this system trusts."
+)
 @click.option("--tls-ca", default="", metavar="FILE", help="PEM file of the authority of the workers' certificates.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of a table.")
 @debug_option
 def status(registry: str, receiver: str, checkpoint: str, tls: bool, tls_ca: str, as_json: bool) -> None:
     """Show each slot of a receiver: who serves it, who is connected, and how full its buffer is.
 
-    With --registry it shows the topics too, or, without --receiver, them alone: where each partition is served, its
-    newest epoch and how many subscribe. With --checkpoint it shows the transactional sinks of a query, beside the
-    others or alone: for each the newest batch that was decided, and whether it is finished. The exit status is 0 when
+    With --registry it also shows the topics, and without --receiver only the topics: the address of each partition,
+    its newest epoch and the number of its subscribers. With --checkpoint it also shows the transactional sinks of a
+    query: for each the newest batch that was decided, and whether it is finished. The exit status is 0 when
     every slot and every partition is served, and 1 when one is not, waits for its query, or the receiver does not run.
     """
     if (receiver and not registry) or not (registry or checkpoint):
@@ -118,7 +120,7 @@ def look(registry: Registry, receiver: str, trust: Trust | None = None) -> dict[
         return {"receiver": receiver, "running": False, "driver": None, "workers": []}
     slots = range(max([int(fleet.get("workers", 0)), *(slot + 1 for slot in leases)]))
     workers = [_slot(slot, leases.get(slot), fleet, trust) for slot in slots]
-    # Each worker says the same of what they share.
+    # All workers give the same warnings about shared settings.
     warnings = sorted({said for slot in workers for said in slot.get("worker", {}).get("warnings", ())})
     return {"receiver": receiver, "running": True, "driver": driver, "warnings": warnings, "workers": workers}
 
@@ -157,7 +159,7 @@ def _console() -> Console:
     from rich.console import Console
 
     console = Console(highlight=False)
-    # What is read by a program or kept in a file has no width to fit into.
+    # Output to a program or a file is not wrapped at the width of a terminal.
     return console if console.is_terminal else Console(highlight=False, width=WIDE)
 
 
@@ -165,7 +167,9 @@ def _show(answer: dict[str, Any]) -> None:
     from wallaroo_spark.cli.tables import slots_table
 
     console = _console()
-    driver = f"driver {answer['driver']}" if answer["driver"] else "no driver: it was ended, or has lost the registry"
+    driver = (
+        f"driver {answer['driver']}" if answer["driver"] else "no driver: it has ended, or does not reach the registry"
+    )
     console.print(f"Receiver {answer['receiver']!r}, {driver}", markup=False, soft_wrap=True)
     console.print(slots_table(answer["workers"]))
     for warning in answer["warnings"]:

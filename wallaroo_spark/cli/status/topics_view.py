@@ -1,4 +1,4 @@
-"""How the topics of a registry are shown by ``status``."""
+"""The table of a registry's topics for ``status``."""
 
 from __future__ import annotations
 

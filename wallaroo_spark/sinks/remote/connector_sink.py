@@ -242,7 +242,9 @@ class ConnectorSink:
         for name in client.prepared:
             other = Transaction.parse(name)
             if other is None or other.sink != self.name:
-                raise client.refused(f"it has {name[:200]!r} prepared, which is not of this sink; use another name=")
+                raise client.refused(
+                    f"it has {name[:200]!r} prepared, a transaction that is not of this sink; use another name="
+                )
             if _age(other) > _age(transaction):
                 raise client.refused(f"it has {name} prepared, of a later try; run one query per checkpoint")
             if _age(other) == _age(transaction) and not self.known.alone:

@@ -155,7 +155,7 @@ class OutputDirectory:
         """
         part = self.transactions.part(transaction)
         if part is None or part.worker != worker:
-            log.info("PHASE2 of %s for %r, which is not here: passed over", worker, transaction)
+            log.info("PHASE2 of %s for %r is ignored: this directory has no such transaction", worker, transaction)
             return
         with self._of(part.worker):
             if self.transactions.state(transaction) is TransactionState.PREPARED:
@@ -306,7 +306,7 @@ class OutputDirectory:
                     self._shorten()
                 except OSError as error:
                     # The record is in the log all the same; only the rewriting has failed.
-                    log.warning("the log in %s cannot be written anew: %s", self._hidden, error)
+                    log.warning("the log in %s cannot be rewritten: %s", self._hidden, error)
 
     def _shorten(self) -> None:
         records = self.transactions.records()
@@ -324,7 +324,7 @@ def checked_worker(name: str) -> str:
     """A worker's name. Raises :class:`ConfigurationError` for one that cannot be part of a file's name."""
     if not WORKER.fullmatch(name):
         raise ConfigurationError(
-            f"worker {name[:64]!r}: a worker is named by 1 to 128 of A-Z a-z 0-9 . _ -, a letter or digit first",
+            f"worker {name[:64]!r}: use 1 to 128 of the characters A-Z a-z 0-9 . _ -, a letter or digit first",
             worker=name,
         )
     return name

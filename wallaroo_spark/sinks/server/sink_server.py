@@ -178,7 +178,7 @@ class _Served:
         except TimeoutError:
             self._stream.abort()
             raise TransportError(
-                f"{self.shown} reads nothing of what it is told, for {self._write_timeout:g} s", peer=self.peer
+                f"{self.shown} has not read the bytes that wait for it for {self._write_timeout:g} s", peer=self.peer
             ) from None
 
     async def _read(self) -> bool:

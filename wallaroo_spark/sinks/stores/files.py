@@ -221,7 +221,7 @@ def _check_place(name: str, path: str) -> None:
 
 def _no_renames(name: str, path: str) -> ConfigurationError:
     return ConfigurationError(
-        f"sink {name}: {path!r} is no place where a folder is renamed at once (object stores copy file by file); "
+        f"sink {name}: {path!r} has no atomic rename of folders (object stores copy file by file); "
         f"use a local path or a URI of {', '.join(_SCHEMES)}, or Spark's own sinks for that store",
         path=path,
     )

@@ -156,7 +156,7 @@ class KafkaSink:
             reason = error.args[0]
             raise SinkError(
                 f"sink {self.name}: Kafka at {self._bootstrap} could not {what}: {reason.str()} ({reason.name()}); "
-                "check the brokers, what this user may do there, and that no other query has a sink of this name",
+                "check the brokers, the rights of this user, and that no other query has a sink of this name",
                 topic=self._topic,
                 code=reason.name(),
             ) from error

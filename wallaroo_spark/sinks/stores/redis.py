@@ -144,7 +144,7 @@ class RedisSink:
         columns = [as_bytes(column, name, where) for name, column in zip(names, rows.columns, strict=True)]
         if not pc.all(reduce(pc.or_, (column.is_valid() for column in columns))).as_py():
             what = "column value is null" if self._kind == "list" else "every column is null"
-            raise SinkError(f"{where}: there is a row of which {what}, and Redis has no null; filter such rows out")
+            raise SinkError(f"{where}: in one row {what}, and Redis has no null; filter such rows out")
         return pa.record_batch(columns, names=names)
 
     def _append(self, client: Redis, batch: int, prepared: Sequence[Prepared], rows: int) -> None:
