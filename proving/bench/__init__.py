@@ -1,1 +1,1 @@
-"""How fast it is: one command, one report. ``python -m proving.bench --help``."""
+"""Measures the speed of each part: one command, one report. ``python -m proving.bench --help``."""

@@ -22,7 +22,7 @@ from proving.bench.sections import active, decode, sdk
 from proving.bench.stage import QUICK, Context, Lengths
 from proving.reporting import reporting
 
-# Memory before what makes a worker large: Spark hands its Python processes on.
+# Memory comes before the sections that make a worker large, because Spark reuses its Python processes.
 SECTIONS = (
     "decode",
     "active",
@@ -38,24 +38,24 @@ SECTIONS = (
     "kafka",
 )
 UNLESS_ASKED = ("kafka",)
-"""Left out unless named: they fetch much from package registries."""
+"""Sections that run only when they are named, because they download much from package registries."""
 REPETITIONS = 5
 SHARE_OF_CAPACITY = 0.25
-"""The rate at which connectors and streams grow."""
+"""The rate in the fan-in section, as a fraction of the measured capacity."""
 FALLBACK_RATE = 400_000.0
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="bench", description="How fast it is: one command, one report.")
+    parser = argparse.ArgumentParser(prog="bench", description="Measure the speed of each part and write one report.")
     chosen = ",".join(name for name in SECTIONS if name not in UNLESS_ASKED)
     parser.add_argument("--only", default=chosen, metavar="A,B", help="sections, also kafka (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="shorter, to try it; the figures say less")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go (default: OUTPUT/bench.json)")
+    parser.add_argument("--quick", action="store_true", help="a shorter run with less exact figures")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file for the figures (default: OUTPUT/bench.json)")
     parser.add_argument(
-        "--output", type=Path, default=Path("build/bench"), help="where all is written (default: %(default)s)"
+        "--output", type=Path, default=Path("build/bench"), help="where all files are written (default: %(default)s)"
     )
-    parser.add_argument("--rate", type=float, default=0.0, help="capacity to assume, in msg/s, where e2e is left out")
+    parser.add_argument("--rate", type=float, default=0.0, help="capacity in msg/s to assume when e2e is left out")
     parser.add_argument("--messages", type=int, default=0, help="messages of a decoding (default: 65,536)")
     given = parser.parse_args()
     given.sections = [name.strip() for name in given.only.split(",") if name.strip()]
@@ -74,7 +74,7 @@ def capacity(results: dict[str, Any], given: float) -> float:
 
 
 def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    """What each section does; those of Spark are loaded when they are asked for."""
+    """The function of each section; sections that need Spark import it when they run."""
     lengths, results = context.lengths, context.results
 
     def end_to_end() -> Any:
@@ -139,7 +139,7 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
 
 
 def run(context: Context, given: argparse.Namespace, write: Callable[[], None]) -> None:
-    """The sections in order; one that fails says so, and the others go on."""
+    """Run the sections in order; a failed section is reported, and the others go on."""
     work = sections(context, given)
     try:
         for name in SECTIONS:
@@ -159,7 +159,7 @@ def run(context: Context, given: argparse.Namespace, write: Callable[[], None]) 
 
 
 def machine() -> dict[str, Any]:
-    """Where and when a run was made."""
+    """The machine and the time of a run."""
     return {
         "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "cores": os.cpu_count(),
@@ -170,7 +170,7 @@ def machine() -> dict[str, Any]:
 
 
 def tidy(value: Any) -> Any:
-    """As JSON has it: no NaN, and floats with as many digits as mean something."""
+    """A value for JSON: without NaN, and floats rounded to their significant digits."""
     if isinstance(value, float):
         return None if math.isnan(value) or math.isinf(value) else float(f"{value:.6g}")
     if isinstance(value, dict):
@@ -179,7 +179,7 @@ def tidy(value: Any) -> Any:
 
 
 def main() -> int:
-    """Always 0 when it ran to its end: a bench measures, and asserts nothing."""
+    """0 when it ran to its end; a bench measures and asserts nothing."""
     given = arguments()
     directory = given.output.absolute()
     shutil.rmtree(directory / "work", ignore_errors=True)
@@ -190,7 +190,7 @@ def main() -> int:
         file = given.json or directory / "bench.json"
 
         def write() -> None:
-            """What there is so far: a run that is cut short leaves its figures."""
+            """Write the figures so far, so that an interrupted run leaves them."""
             found = {
                 "command": " ".join(["./scripts/bench", *sys.argv[1:]]),
                 "machine": {**before, "load_average_after": os.getloadavg()},
@@ -212,6 +212,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Told to end, it ends what it has started.
+    # SIGTERM raises an exception, so that the processes that the bench has started end too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

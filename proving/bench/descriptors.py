@@ -5,11 +5,11 @@ from __future__ import annotations
 import resource
 
 BESIDE = 200
-"""Files that a process has open beside its connections, more than enough."""
+"""Files that a process opens beside its connections; more than it needs."""
 
 
 def raise_open_files(connections: int) -> None:
-    """Raise this process's own limit as far as needed. Raises ValueError where the system does not allow it."""
+    """Raise this process's limit as far as needed. Raises ValueError when the system does not allow it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + BESIDE
     if soft < needed:

@@ -1,4 +1,4 @@
-"""A load generator: a process that writes frames which are encoded once, over real sessions with credits.
+"""A load generator: a process that writes frames that are encoded once, over real sessions with credits.
 
 ``python -m proving.bench.load_generator JSON`` with the fields of :class:`Load`. It prints a line of JSON when every
 stream is open and sending begins, and another with its figures when it has ended.
@@ -36,15 +36,12 @@ OPEN_SECONDS = 60.0
 DRAIN_SECONDS = 60.0
 LOOK_SECONDS = 0.05
 IDS_FROM = 2**62
-"""Ids in the template; a place that has these bytes and no others has to be found in it."""
+"""Ids in the template; their bytes must occur in it only once, because their places are searched."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent where. ``rate`` is in messages a second of all connectors together, 0 for as fast as they can; a
-    connector then sends what is due every ``burst`` seconds. ``streams`` are for each connector, ``base`` the id before
-    the first of them.
-    """
+    """The parameters of one load."""
 
     address: str
     """The worker's address, host:port."""
@@ -75,7 +72,7 @@ class Load:
 
 
 class Template:
-    """Frames of one size, in which only ids are written anew."""
+    """Encoded frames of one size; only their ids are overwritten."""
 
     def __init__(self, revision: Revision, size: int) -> None:
         frame = len(encode_run(revision, 1, (1,), (b"x" * size,)).data)
@@ -88,7 +85,7 @@ class Template:
         self._rows = np.frombuffer(bytearray(one * self.most), dtype=np.uint8).reshape(self.most, frame)
 
     def frames(self, base: int, streams: int, first: int, count: int) -> bytes:
-        """Messages ``first`` and following of a connector; message n is number n // streams of stream n % streams."""
+        """``count`` messages of a connector from ``first`` on; message n has number n // streams in its stream."""
         rows, numbers = self._rows[:count], np.arange(first, first + count, dtype=np.uint64)
         ids = numbers // np.uint64(streams) + np.uint64(1)
         stream_ids = numbers % np.uint64(streams) + np.uint64(base + 1)
@@ -124,14 +121,14 @@ class Sender:
 
     @property
     def ready(self) -> bool:
-        """Whether all streams are open, and there is credit."""
+        """Whether all streams are open and the connector has credits."""
         session, ids = self.session, range(self._base + 1, self._base + self.load.streams + 1)
         if session.state is not SessionState.STREAMING or session.credits.available < 1 or self.pending:
             return False
         return all(session.is_open(stream_id) for stream_id in ids)
 
     def received(self) -> int:
-        """Read what is there; how many messages it acknowledges."""
+        """Read the available frames; returns how many messages they acknowledge."""
         data = self.socket.recv(1 << 18)
         if not data:
             raise ConnectionError("the worker has closed a connection")
@@ -145,7 +142,7 @@ class Sender:
                     for stream_id, reference in frame.refs:
                         self._acknowledged(stream_id, reference)
                 case NotifyAck(success=False) | Nack() | Restart() | Error():
-                    raise ConnectionError(f"the worker said {frame}")
+                    raise ConnectionError(f"the worker has sent {frame}")
         return self.acknowledged - before
 
     def _notify(self) -> None:
@@ -166,7 +163,7 @@ class Sender:
             self.first_chunk += 1
 
     def write(self) -> bool:
-        """Write what is pending as far as it goes; whether all of it went."""
+        """Write as much of the pending bytes as the socket takes; returns whether none are left."""
         if self.pending:
             try:
                 self.pending = self.pending[self.socket.send(self.pending) :]
@@ -175,7 +172,7 @@ class Sender:
         return not self.pending
 
     def fill(self, most: int, due: float) -> bool:
-        """Make the next messages pending, within ``most``, credits and a chunk; whether there was anything."""
+        """Make the next messages pending, limited by ``most``, credits and a chunk; returns whether there were any."""
         count = min(most, self.session.credits.available, self._template.most)
         if count < 1:
             return False
@@ -201,7 +198,7 @@ class Generator:
         self._masks = dict.fromkeys(range(load.connectors), selectors.EVENT_READ)
 
     def open(self) -> None:
-        """Until every stream of every connector is open."""
+        """Wait until every stream of every connector is open."""
         until = time.monotonic() + OPEN_SECONDS
         waiting = list(self.senders)
         while waiting:
@@ -213,7 +210,7 @@ class Generator:
                 raise TimeoutError(f"{len(waiting)} of {len(self.senders)} connectors were not ready")
 
     def _turn(self, timeout: float) -> list[Sender]:
-        """Wait for something, take what was said; the connectors that can be written to."""
+        """Wait for sockets, handle received frames; returns the connectors whose sockets can be written."""
         writable = []
         for key, mask in self._selector.select(timeout):
             sender: Sender = key.data
@@ -230,7 +227,7 @@ class Generator:
             self._selector.modify(sender.socket, mask, sender)
 
     def flood(self, until: float) -> None:
-        """As fast as credits come."""
+        """Send as fast as credits allow."""
         while (now := time.monotonic()) < until:
             for sender in self.senders:
                 wanted = bool(sender.pending) or sender.session.credits.available > 0
@@ -240,7 +237,7 @@ class Generator:
                     sender.write()
 
     def pace(self, until: float) -> None:
-        """What is due, connector by connector, spread over the burst."""
+        """Send the due messages, connector by connector, spread over the burst."""
         load, began = self.load, time.monotonic()
         each = load.rate / load.connectors
         turns = [(began + load.burst * (1 + s.number / load.connectors), s.number) for s in self.senders]
@@ -251,18 +248,18 @@ class Generator:
                 sender = self.senders[number]
                 heapq.heappush(turns, (max(when + load.burst, now - 1.0), number))
                 while sender.write():
-                    # Sent late, for want of credit, a chunk counts from when it was due.
+                    # The latency of a chunk that is late because of missing credits counts from when it was due.
                     due = int((now - began) * each) - sender.sent
                     if due < 1 or not sender.fill(due, self._due(sender, began, each)):
                         break
             self._turn(min(LOOK_SECONDS, max(0.0, turns[0][0] - time.monotonic())))
 
     def _due(self, sender: Sender, began: float, each: float) -> float:
-        """When the burst that has a connector's next message should have been sent."""
+        """The time at which the burst with a connector's next message is due."""
         return min(time.monotonic(), began + sender.sent / each + self.load.burst)
 
     def drain(self) -> None:
-        """Until all that was sent is acknowledged, or time is over."""
+        """Wait until all messages are acknowledged or the time is over."""
         until = time.monotonic() + self.load.drain
         while time.monotonic() < until and any(s.pending or s.acknowledged < s.sent for s in self.senders):
             for sender in self.senders:
@@ -271,7 +268,7 @@ class Generator:
             self._turn(0.02)
 
     def report(self) -> dict[str, Any]:
-        """What was seen."""
+        """The figures of the load."""
         return {
             "sent": sum(sender.sent for sender in self.senders),
             "acknowledged": self._acknowledged,
@@ -281,7 +278,7 @@ class Generator:
 
 
 def thinned(points: list[tuple[float, int]], seconds: float = 0.01) -> list[tuple[float, int]]:
-    """The last point of those that lie close together."""
+    """The points without those that another follows within ``seconds``."""
     kept: list[tuple[float, int]] = []
     for index, point in enumerate(points):
         last = index + 1 == len(points)

@@ -1,6 +1,6 @@
-"""A worker without Spark, in a process of its own, with a driver that commits at once all that has come.
+"""A worker without Spark, in a process of its own, with a driver that commits all received rows at once.
 
-``python -m proving.bench.lone_worker JSON`` prints where it listens, and serves until its input ends.
+``python -m proving.bench.lone_worker JSON`` prints its addresses and serves until its input ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READY_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Alone:
-    """The worker: its options, and every how many seconds a batch is committed."""
+    """The parameters of the worker and of its driver."""
 
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the worker, by their names in Python."""
@@ -45,11 +45,11 @@ class Driver:
         self._batch = -1
 
     async def begin(self) -> None:
-        """A query starts from the beginning."""
+        """Start a query from the beginning."""
         self._service.handle(e.Rewound(1, -1, {}))
 
     async def commit(self) -> None:
-        """One batch."""
+        """Plan and commit one batch."""
 
         def ends(state: WorkerState) -> dict[StreamKey, Reference]:
             return {key: extent.end for key, extent in state.buffer.extents(self._references, None, None).items()}

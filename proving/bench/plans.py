@@ -1,7 +1,7 @@
-"""What planning costs against known and against active streams: ``python -m proving.bench.plans``.
+"""The cost of planning by known and active streams: ``python -m proving.bench.plans``.
 
-The reader's own ``latestOffset``, with a worker that answers at once: so this is the cost of plans and offsets, without
-that of asking workers. A row has medians, and the slowest of its batches, in which a snapshot may be under way.
+It calls the reader's own ``latestOffset`` with a worker that answers at once, so it measures plans and offsets without
+the calls to workers. A row has medians, and the slowest of its batches, during which a snapshot may be written.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ STREAMS_AN_INSTANCE = 100
 
 
 class OneWorker:
-    """A fleet of one worker that has a row of each active stream."""
+    """A fleet of one worker that has one row of each active stream."""
 
     def __init__(self, record: str) -> None:
         self.checkpoint, self.query, self.stamp = record, QUERY_STARTS, 0
         self.ends: dict[str, dict[str, Reference]] = {}
 
     def wait_for_first_look(self, seconds: float) -> None:
-        """Its look is taken."""
+        """Return at once: the fleet is known."""
 
     def plan(self, start: References, limits: Limits) -> Plan:
         """The ends of the active streams."""
         return Plan(self.ends, sum(map(len, self.ends.values())), 0, {})
 
     def move(self, known: int, active: int, batch: int) -> None:
-        """Rows have come, in ``active`` of the known streams, others each time."""
+        """Add rows in ``active`` of the known streams, different streams each time."""
         self.stamp += 1
         self.ends = {}
         for number in range(active):
@@ -50,8 +50,8 @@ class OneWorker:
 
 
 def measure(known: int, active: int, batches: int) -> dict[str, float]:
-    """Milliseconds and bytes of ``batches`` batches."""
-    # A snapshot may be under way as the folder is removed.
+    """Milliseconds and bytes of each batch, over ``batches`` batches."""
+    # A snapshot may still be written while the folder is removed.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         worker = OneWorker(place_record(folder))
         reader = WallarooStreamReader(Options(receiver="orders", registry="redis://127.0.0.1:1", token="t"))

@@ -1,7 +1,7 @@
-"""Very many connectors in one process: sessions with one stream each, which are quiet or send a message now and then.
+"""Very many connectors in one process: sessions with one stream each, quiet or with few messages.
 
-``python -m proving.bench.session_clients JSON`` connects, says so in a line, and does what the lines on its input say:
-``send`` sends at the rate for some seconds and reports, the end of the input ends it.
+``python -m proving.bench.session_clients JSON`` connects, prints a line and obeys the lines of its input: ``send``
+sends at the rate for some seconds and reports; the end of the input ends it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from proving.bench.descriptors import raise_open_files
 from wallaroo_spark.protocol import REVISIONS, Ack, ConnectorSession, NotifyAck, Ok, plain_head
 
 UNDER_WAY = 100
-"""Handshakes at the same time; the listener's queue is not what is measured."""
+"""Handshakes at the same time; limited, because the listener's queue is not measured."""
 CONNECT_SECONDS = 120.0
 LOOK_SECONDS = 0.01
 DRAIN_SECONDS = 20.0
@@ -26,7 +26,7 @@ DRAIN_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Crowd:
-    """Who connects: ``rate`` is in messages a second of each session, ``size`` the bytes of a payload."""
+    """The parameters of the sessions."""
 
     address: str
     """The worker's address, host:port."""
@@ -72,7 +72,7 @@ class Client:
         self.socket.setblocking(False)
 
     def received(self) -> None:
-        """Read what is there."""
+        """Read the available frames."""
         data = self.socket.recv(1 << 16)
         if not data:
             raise ConnectionError(f"the worker has closed session {self.stream_id}")
@@ -88,10 +88,10 @@ class Client:
                     for _, reference in frame.refs:
                         self.acknowledged = reference
                 case _:
-                    raise ConnectionError(f"the worker says {frame!r}")
+                    raise ConnectionError(f"the worker has sent {frame!r}")
 
     def send(self, payload: bytes) -> bool:
-        """Send one message; false without a credit."""
+        """Send one message; False without a credit."""
         credits = self.session.credits
         if credits.available < 1:
             return False
@@ -103,7 +103,7 @@ class Client:
 
 
 class Clients:
-    """All of them."""
+    """All sessions of a process."""
 
     def __init__(self, crowd: Crowd) -> None:
         self.crowd = crowd
@@ -112,7 +112,7 @@ class Clients:
         self._poll = select.epoll()
 
     def connect(self) -> None:
-        """Connect, and open the streams."""
+        """Connect all sessions and open their streams."""
         until = time.monotonic() + CONNECT_SECONDS
         waiting: set[Client] = set()
         while len(self.clients) < self.crowd.sessions or waiting:
@@ -132,7 +132,7 @@ class Clients:
             self._by_descriptor[descriptor].received()
 
     def send(self) -> dict[str, Any]:
-        """Messages evenly over time and sessions, then wait for their acknowledgement."""
+        """Send messages evenly over time and sessions, then wait for their acknowledgements."""
         crowd, clients, payload = self.crowd, self.clients, b"x" * self.crowd.size
         began, due, refused = time.monotonic(), 0, 0
         rate = crowd.rate * len(clients)
@@ -151,7 +151,7 @@ class Clients:
 
 
 def main() -> None:
-    """Connect, say so, and obey."""
+    """Connect, print a line, and obey the input."""
     clients = Clients(Crowd(**json.loads(sys.argv[1])))
     raise_open_files(clients.crowd.sessions)
     began = time.monotonic()

@@ -1,7 +1,7 @@
 """Loads on a worker in simulated time: senders with credits, the worker's flow control, and a query in micro-batches.
 
-Nothing sleeps and nothing is random: the same load gives the same figures. Sizes are rows of one size; a batch has a
-fixed price in seconds and a price a byte, a sink may change its prices, or stand still for a while.
+Nothing sleeps and nothing is random: the same load gives the same figures. All rows have one size. A batch costs a
+fixed time and a time for each byte; a sink may change its speed or stand still for a while.
 """
 
 from __future__ import annotations
@@ -20,18 +20,12 @@ ROW_BYTES = 200
 TICK_SECONDS = 0.25
 MEBIBYTE = 1 << 20
 WIRE = 400.0
-"""MiB a second that one sender can bring to the worker."""
+"""MiB a second that one sender can send at most."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What comes, and what the query makes of it. Rates are in MiB of the worker's memory a second.
-
-    ``supply(t)`` is what all senders have to send together, ``sink(t)`` what the query gets done beside the ``fixed``
-    seconds of each batch, 0 while it stands still. ``interval`` is the trigger's, in seconds. A batch is planned from
-    ``least`` rows on, or once that has been waited for ``delay`` seconds, has ``most`` rows at most, and ends at a
-    multiple of ``stable`` rows. ``noise`` is by what part batches are shorter or longer, each by another.
-    """
+    """The senders and the query of one simulated load. MiB are of the worker's memory."""
 
     name: str
     """Its name in tables and pictures."""
@@ -63,7 +57,7 @@ class Load:
     """The fraction by which batches are shorter or longer."""
 
     def options(self, credits: str) -> Options:
-        """What the worker is told."""
+        """The worker's options."""
         return Options(
             credits=credits,
             memory_budget=self.budget,
@@ -74,7 +68,7 @@ class Load:
 
 @dataclass
 class Batch:
-    """A batch that runs: how many rows, the seconds and bytes that are still to be done."""
+    """A running batch."""
 
     rows: int
     """Its rows."""
@@ -88,7 +82,7 @@ class Batch:
 
 @dataclass
 class Outcome:
-    """What came of a load. Times in seconds, sizes in MiB."""
+    """The results of a load. Times are in seconds, sizes in MiB."""
 
     times: list[float] = field(default_factory=list)
     """The time of each step in seconds."""
@@ -110,16 +104,16 @@ class Outcome:
         return rows * ROW_BYTES / MEBIBYTE / (end - begin)
 
     def mean_held(self, begin: float = 0.0, end: float = math.inf) -> float:
-        """What the buffer held, on average."""
+        """MiB in the buffer, on average."""
         found = [held for time, held in zip(self.times, self.held, strict=True) if begin < time <= end]
         return sum(found) / len(found)
 
     def peak(self, begin: float = 0.0, end: float = math.inf) -> float:
-        """The most that the buffer held."""
+        """The most MiB in the buffer."""
         return max(held for time, held in zip(self.times, self.held, strict=True) if begin < time <= end)
 
     def wait(self, share: float) -> float:
-        """The time from arrival to commit that so many of the rows did not exceed."""
+        """The time from arrival to commit that a fraction ``share`` of the rows did not exceed."""
         return percentile(self.waits, share)
 
 
@@ -145,18 +139,18 @@ class Simulation:
 
     @property
     def used(self) -> int:
-        """Bytes held."""
+        """Bytes in the buffer."""
         return self.rows * ROW_BYTES
 
     def run(self) -> Outcome:
-        """From begin to end."""
+        """Run the whole load."""
         steps = round(self.load.seconds / self.step)
         for count in range(1, steps + 1):
             self.advance(count * self.step)
         return self.outcome
 
     def advance(self, now: float) -> None:
-        """What happens in one step of time, which ends at ``now``."""
+        """Simulate one step of time, which ends at ``now``."""
         self.now = now
         if self.now - self._last_tick >= TICK_SECONDS:
             self._last_tick = self.now
@@ -217,7 +211,7 @@ class Simulation:
             return
         self._since = None
         self._trigger = self.now - self.now % load.interval + load.interval if load.interval else 0.0
-        # The golden ratio's multiples are spread evenly, and not in order.
+        # Multiples of the golden ratio are spread evenly and are not in order.
         factor = 1 + load.noise * (2 * (self.number * 0.618034 % 1) - 1)
         self.batch = Batch(rows, self.now, load.fixed * factor, rows * ROW_BYTES * factor)
 
@@ -243,7 +237,7 @@ def step(before: float, after: float, at: float) -> Callable[[float], float]:
 
 
 def bursts(quiet: float, loud: float, every: float, length: float) -> Callable[[float], float]:
-    """A rate, and another for a part of every so many seconds."""
+    """The rate ``quiet``, and ``loud`` for ``length`` of every ``every`` seconds."""
     return lambda time: loud if time % every < length else quiet
 
 
@@ -259,10 +253,10 @@ def always(rate: float) -> Callable[[float], float]:
 
 LOADS = (
     Load("light", always(5)),
-    Load("as much as goes", always(300)),
-    Load("as much as goes, ten senders", always(300), senders=10),
-    Load("as much as goes, slow sink", always(300), sink=always(2), seconds=600),
-    Load("as much as goes, slow sink, batches vary by half", always(300), sink=always(2), noise=0.5, seconds=600),
+    Load("at full speed", always(300)),
+    Load("at full speed, ten senders", always(300), senders=10),
+    Load("at full speed, slow sink", always(300), sink=always(2), seconds=600),
+    Load("at full speed, slow sink, batches vary by half", always(300), sink=always(2), noise=0.5, seconds=600),
     Load("step up, 5 to 80", step(5, 80, 60)),
     Load("bursts of 40 s each 60 s", bursts(2, 80, 60, 40), sink=always(60)),
     Load("sink stalls for 60 s", always(8), sink=stall(10, 100, 60), seconds=400),

@@ -1,4 +1,4 @@
-"""A Spark on this machine for a whole run, receivers on it, and the processes that send to them."""
+"""A Spark session on this machine for a whole run, its receivers, and the processes that send to them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Lengths:
 
     @property
     def measured(self) -> float:
-        """Seconds of all windows together."""
+        """The length of all windows together in seconds."""
         return self.window * self.windows
 
 
@@ -73,7 +73,7 @@ QUICK = Lengths(2.0, 0.6, 5, 16_384, 50_000, 10.0, (1, 10, 100), (1, 10, 100, 10
 
 @dataclass
 class Context:
-    """What every section is given."""
+    """The arguments of every section."""
 
     directory: Path
     """Where everything is written."""
@@ -89,7 +89,7 @@ class Context:
 
     @property
     def spark(self) -> Any:
-        """The run's one Spark session, started when it is first asked for."""
+        """The run's one Spark session, started at its first use."""
         if self._spark is None:
             self.progress("starting Spark")
             self._spark = start_spark(self.directory)
@@ -116,7 +116,7 @@ class Context:
 
 
 def start_spark(directory: Path) -> Any:
-    """A local Spark whose Python processes find this checkout."""
+    """Start a local Spark whose Python processes import this checkout."""
     from pyspark.sql import SparkSession
 
     for name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS"):
@@ -126,13 +126,13 @@ def start_spark(directory: Path) -> Any:
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     session = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()
-    # A query that is stopped in a batch logs pages of stack traces; what fails is raised all the same.
+    # A query that is stopped in a batch logs pages of stack traces; errors are raised all the same.
     session.sparkContext.setLogLevel("OFF")
     return session
 
 
 class Process:
-    """A sending process: says when it begins, and in the end what it saw."""
+    """A sending process: it prints a line when it begins, and its figures at the end."""
 
     def __init__(self, module: str, load: Load, log: Path) -> None:
         self.load = load
@@ -158,12 +158,12 @@ class Process:
         self._process.stdout.close()
 
     def began(self) -> float:
-        """Wait for sending to begin; when that was."""
+        """Wait until sending begins; returns the time."""
         began: float = self._line(READY_SECONDS)["began"]
         return began
 
     def report(self) -> dict[str, Any]:
-        """Wait for the end."""
+        """Wait for the end; returns the figures."""
         return self._line(self.load.seconds + self.load.drain + 30.0)
 
     def _line(self, seconds: float) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class Process:
         line = out.readline() if ready else b""
         if not line:
             tail = self.log.read_text(errors="replace").strip().splitlines()[-3:]
-            raise RuntimeError(f"the sender said nothing for {seconds:.0f} s, or ended: {' / '.join(tail)}")
+            raise RuntimeError(f"the sender printed nothing for {seconds:.0f} s, or ended: {' / '.join(tail)}")
         found: dict[str, Any] = json.loads(line)
         return found
 
@@ -210,7 +210,7 @@ class Installation:
         return self
 
     def _prime(self) -> None:
-        """Some messages go all the way before anything is measured: Spark starts its Python processes for the first."""
+        """Send messages through the query before measuring, because Spark starts its Python processes for the first."""
         with self.load(PRIME_SECONDS, rate=PRIME_RATE) as process:
             process.began()
             process.report()
@@ -229,17 +229,17 @@ class Installation:
         return [slot["worker"]["pid"] for slot in self.receiver.status()["workers"] if "worker" in slot]
 
     def buffered(self) -> int:
-        """Bytes that the workers hold."""
+        """Bytes in the workers' buffers."""
         found = [slot["worker"] for slot in self.receiver.status()["workers"] if "worker" in slot]
         return sum(int(worker["buffered_bytes"]) for worker in found)
 
     def offsets_bytes(self) -> int:
-        """The size of the newest plan in the checkpoint."""
+        """The size in bytes of the newest file in ``offsets/``."""
         files = [file for file in (self.checkpoint / "offsets").glob("[0-9]*") if file.name.isdigit()]
         return max(files, key=lambda file: int(file.name)).stat().st_size if files else 0
 
     def load(self, seconds: float, module: str = "proving.bench.load_generator", **settings: Any) -> Process:
-        """Start a sender with instances and streams that no other has had."""
+        """Start a sender with new instances and streams."""
         self._loads += 1
         load = Load(
             address=self.receiver.addresses[0],
@@ -256,7 +256,7 @@ class Installation:
     def run(
         self, module: str = "proving.bench.load_generator", warm_up: float | None = None, **settings: Any
     ) -> dict[str, Any]:
-        """One load: behind the warm-up, windows of equal length; rates of what is acknowledged, and processor time."""
+        """One load: after the warm-up, windows of equal length; rates of acknowledged messages, and processor time."""
         lengths = self.context.lengths
         warm_up = lengths.warm_up if warm_up is None else warm_up
         last = self.query.lastProgress
@@ -287,7 +287,7 @@ class Installation:
 
 
 def shown(progress: Any) -> dict[str, Any]:
-    """What is kept of a batch's progress; durations in ms."""
+    """The reported part of a batch's progress; durations in ms."""
     return {"batch": progress["batchId"], "rows": progress["numInputRows"], "ms": dict(progress["durationMs"])}
 
 
@@ -298,10 +298,10 @@ def per_million(run: dict[str, Any]) -> dict[str, float]:
 
 
 def noop(writer: Any) -> Any:
-    """Rows are made in Spark's own form, and dropped."""
+    """A sink that drops the rows after Spark has converted them."""
     return writer.format("noop")
 
 
 def parquet(directory: Path) -> Callable[[Any], Any]:
-    """Rows are written as Parquet files."""
+    """A sink that writes Parquet files."""
     return lambda writer: writer.format("parquet").option("path", str(directory))

@@ -18,7 +18,7 @@ ROLES = ("sender", "worker", "reading tasks", "JVM", "planner", "driver", "Redis
 
 @dataclass(frozen=True)
 class Process:
-    """One process now: seconds of processor time, its own and of the children that it has collected."""
+    """One process at one moment."""
 
     pid: int
     """Its process id."""
@@ -33,7 +33,7 @@ class Process:
 
 
 def parse_stat(text: str) -> Process:
-    """What ``/proc/PID/stat`` says; the name stands in parentheses and may hold anything."""
+    """Parse ``/proc/PID/stat``; the name is in parentheses and may contain any characters."""
     head, _, tail = text.rpartition(")")
     pid, _, name = head.partition(" (")
     fields = tail.split()
@@ -42,7 +42,7 @@ def parse_stat(text: str) -> Process:
 
 
 def processes() -> dict[int, Process]:
-    """All processes that can be seen."""
+    """All visible processes by id."""
     found = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -53,7 +53,7 @@ def processes() -> dict[int, Process]:
 
 
 def below(all_of_them: Mapping[int, Process], root: int) -> list[Process]:
-    """A process's children, theirs and so on."""
+    """A process's children, their children, and so on."""
     children: dict[int, list[Process]] = {}
     for process in all_of_them.values():
         children.setdefault(process.parent, []).append(process)
@@ -67,7 +67,7 @@ def below(all_of_them: Mapping[int, Process], root: int) -> list[Process]:
 
 
 def role_of(process: Process, line: str, workers: Iterable[int]) -> str | None:
-    """What a process of an installation on one machine does; None for what has no part in it."""
+    """The role of a process in an installation on one machine; None for other processes."""
     if process.pid in workers:
         return "worker"
     if process.name.startswith("redis") or "redis-server" in line:
@@ -84,9 +84,9 @@ def role_of(process: Process, line: str, workers: Iterable[int]) -> str | None:
 
 
 def cpu_by_role(workers: Iterable[int], root: int | None = None) -> dict[str, float]:
-    """Seconds of processor time by role so far, of everything below ``root`` (this process) and of itself, "driver".
+    """Seconds of processor time by role so far: ``root`` (this process) as "driver", and all processes below it.
 
-    Spark's Python daemons collect the tasks' processes that have ended, so theirs counts too.
+    Spark's Python daemons wait for the ended processes of tasks, so the time of those counts too.
     """
     root, known = root or os.getpid(), set(workers)
     everything = processes()
@@ -102,7 +102,7 @@ def cpu_by_role(workers: Iterable[int], root: int | None = None) -> dict[str, fl
 
 
 def grown(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """How much each role used in between, in seconds."""
+    """Seconds that each role used between two samples."""
     return {role: round(after[role] - before.get(role, 0.0), 4) for role in after}
 
 
@@ -118,6 +118,6 @@ def memory(pid: int) -> tuple[float, float]:
 
 
 def forget_peak(pid: int) -> None:
-    """Have the peak of a process count from now on, where the system lets us."""
+    """Reset the peak memory of a process, where the system allows it."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/clear_refs").write_text("5")

@@ -1,4 +1,4 @@
-"""Figures of a run, without anything that measures: medians, percentiles, goals and the table of them."""
+"""Calculations on a run's figures: medians, percentiles, goals and their table."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Spread:
-    """Repetitions of one measurement; ``values`` in the order in which they were made."""
+    """Repetitions of one measurement; ``values`` are in the order of measuring."""
 
     values: tuple[float, ...]
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Of at least one value."""
+        """Collect at least one value."""
         return cls(tuple(float(value) for value in values))
 
     @property
@@ -29,7 +29,7 @@ class Spread:
         return median(self.values)
 
     def to_json(self) -> dict[str, Any]:
-        """Median, least, most, and each."""
+        """Median, least and greatest value, and all values."""
         return {
             "median": self.middle,
             "least": min(self.values),
@@ -39,9 +39,9 @@ class Spread:
 
 
 def percentile(weighted: Iterable[tuple[float, int]], share: float) -> float:
-    """The least value that ``share`` (0 to 1) of the weight does not exceed; pairs are (value, weight).
+    """The least value that a fraction ``share`` of the weight does not exceed; pairs are (value, weight).
 
-    NaN where there is no weight at all.
+    NaN without any weight.
     """
     ordered = sorted(pair for pair in weighted if pair[1] > 0)
     wanted = share * sum(weight for _, weight in ordered)
@@ -54,7 +54,7 @@ def percentile(weighted: Iterable[tuple[float, int]], share: float) -> float:
 
 
 def at(points: Sequence[Point], time: float) -> float:
-    """A count at a time, on the straight lines between points (time, count) in order of time; flat outside of them."""
+    """A count at a time, on straight lines between points (time, count) in order of time; constant outside of them."""
     if not points:
         return 0.0
     index = bisect_right(points, time, key=lambda point: point[0])
@@ -67,14 +67,14 @@ def at(points: Sequence[Point], time: float) -> float:
 
 
 def rates(points: Sequence[Point], edges: Sequence[float]) -> list[float]:
-    """How fast a count grew, a second, from each edge to the next."""
+    """The growth of a count a second, from each edge to the next."""
     counts = [at(points, edge) for edge in edges]
     return [(counts[index + 1] - counts[index]) / (edges[index + 1] - edges[index]) for index in range(len(edges) - 1)]
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a figure should be: at least (or, unless ``more``, at most) ``limit``, better still ``aim``."""
+    """The goal of a figure: at least ``limit`` (at most, unless ``more``), better ``aim``."""
 
     key: str
     """Its key in ``bench.json``."""
@@ -90,7 +90,7 @@ class Goal:
     """Whether higher figures are better."""
 
     def says(self, value: float | None) -> str:
-        """What a measured value means."""
+        """The verdict on a measured value."""
         if value is None or math.isnan(value):
             return "not measured"
         if self._holds(value, self.aim):
@@ -112,9 +112,16 @@ GOALS = (
     Goal("active", "10,000 active streams, ten messages each a batch, in a worker", "msg/s a core", 2.5e5, 5e5),
     Goal("noop_100", "end to end, 100 B, into noop", "msg/s", 1.2e6, 2e6),
     Goal("noop_1k", "end to end, 1 KB, into noop", "MB/s", 300, 600),
-    Goal("cpu", "CPU a message of worker, reading task and JVM against the ceiling's, 100 B noop", "x", 3, 2, False),
-    Goal("latency", "ACK latency p50 at half load against an empty micro-batch", "x", 2, 1.3, False),
-    Goal("fanin", "CPU of 1,000 connectors against 1 at the same total rate", "x", 1.5, 1.2, False),
+    Goal(
+        "cpu",
+        "CPU a message of worker, reading task and JVM as a ratio to the ceiling, 100 B into noop",
+        "x",
+        3,
+        2,
+        False,
+    ),
+    Goal("latency", "ACK latency p50 at half load as a ratio to a micro-batch of one row", "x", 2, 1.3, False),
+    Goal("fanin", "CPU of 1,000 connectors as a ratio to 1 at the same total rate", "x", 1.5, 1.2, False),
     Goal("sdk", "one Python connector, 100 B, send_many, slowest revision", "msg/s", 5e5, 1e6),
     Goal("send", "one Python connector, 100 B, send awaited one by one, slowest revision", "msg/s", 1.5e5, 2.5e5),
     Goal("sessions", "10,000 sessions, a message a second each: processor time of the worker", "cores", 1, 0.5, False),
@@ -124,7 +131,7 @@ GOALS = (
 
 
 def amount(value: float | None) -> str:
-    """A figure as people read it: 1.23 M, 456 k, 7.89."""
+    """A figure as text with three digits: 1.23 M, 456 k, 7.89."""
     if value is None or math.isnan(value):
         return "-"
     size = abs(value)
@@ -138,7 +145,7 @@ def amount(value: float | None) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown that also reads well as it is: figures right, words left."""
+    """A table in Markdown with aligned columns: figures right, words left."""
     body = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [list(head), *body]) for column in range(len(head))]
 
@@ -154,7 +161,7 @@ def _aligned(cell: str, width: int) -> str:
 
 
 def goals_table(found: Mapping[str, float | None]) -> str:
-    """Every goal beside what was measured."""
+    """Every goal beside its measured figure."""
     return table(
         ("goal", "wanted", "measured", "result"),
         [(goal.what, goal.bounds, amount(found.get(goal.key)), goal.says(found.get(goal.key))) for goal in GOALS],

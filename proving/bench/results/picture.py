@@ -14,7 +14,7 @@ COLOURS = dict(zip(ROLES, ("#9e9e9e", "#1f77b4", "#2ca02c", "#d62728", "#9467bd"
 
 
 def panels(results: dict[str, Any], file: Path) -> None:
-    """Draw what there is; sections that were left out or failed leave their panel empty."""
+    """Draw a panel for each section; the panel of a section that did not run or failed says so."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -54,7 +54,7 @@ def _decode(found: Any, axes: Axes) -> None:
     _bars(axes, labels, {name: [value[(*group, name)] for group in groups] for name in revisions})
     axes.axhline(3, color="#d62728", linestyle="--", linewidth=0.9)
     axes.axhline(6, color="#2ca02c", linestyle="--", linewidth=0.9)
-    axes.set_ylabel("million messages a second of processor")
+    axes.set_ylabel("million messages a second of processor time")
 
 
 def _sdk(found: Any, axes: Axes) -> None:
@@ -153,11 +153,11 @@ def _credits(found: Any, axes: Axes) -> None:
         rate = one["adaptive"]["MiB_per_second"] / one["fixed"]["MiB_per_second"]
         axes.text(at + 0.2, one["adaptive"]["mean_MiB"], f"{rate:.2f}", ha="center", va="bottom", fontsize=8)
     axes.tick_params(axis="x", rotation=60, labelsize=7)
-    axes.set_ylabel("MiB held on average; throughput of the fixed window's")
+    axes.set_ylabel("mean MiB in the buffer; throughput as a share of the fixed window's")
 
 
 def _leaving(found: Any, axes: Axes) -> None:
-    """Rows a second of what leaves Spark, the yardstick of each beside it."""
+    """Rows a second of each sink beside its reference, Spark's own Parquet or noop."""
     rates = {
         one["sink"]: (one["rows_per_second"]["median"], one["of_plain_parquet"])
         for one in found["sinks"]
@@ -171,7 +171,7 @@ def _leaving(found: Any, axes: Axes) -> None:
     _bars(axes, list(rates), series, ["#1f77b4", "#bbbbbb"])
     for at, (rate, share) in enumerate(rates.values()):
         axes.text(at - 0.2, rate / 1e6, f"{share:.2f}", ha="center", va="bottom", fontsize=8)
-    axes.set_ylabel("million rows a second; share of the yardstick")
+    axes.set_ylabel("million rows a second; ratio to the reference")
 
 
 def _kafka(found: Any, axes: Axes) -> None:
@@ -196,7 +196,7 @@ PANELS: tuple[tuple[str, str, Callable[[Any, Axes], None]], ...] = (
     ("Latency", "latency", _latency),
     ("More connectors, same rate", "fanin", _connectors),
     ("More streams, same rate", "fanin", _streams),
-    ("A worker whose query stands still", "memory", _memory),
+    ("Memory of a worker whose query is paused", "memory", _memory),
     ("Credits, simulated loads", "credits", _credits),
     ("Out of Spark", "leaving", _leaving),
     ("Kafka's chain beside this one, into noop", "kafka", _kafka),

@@ -10,20 +10,20 @@ from proving.bench.sections import active, decode, sdk, sessions
 from proving.bench.usage import ROLES
 
 PARTS = {
-    "latestOffset": "what is there",
+    "latestOffset": "asking workers for rows",
     "queryPlanning": "planning",
     "walCommit": "offsets/N",
     "addBatch": "reading and writing",
     "commitOffsets": "commits/N",
-    "triggerExecution": "all of it",
+    "triggerExecution": "whole batch",
 }
-"""Spark's names for the parts of a micro-batch, and what each does."""
+"""The parts of a micro-batch: Spark's name and the label in tables."""
 
 Results = dict[str, Any]
 
 
 def _found(work: Callable[[], float | None]) -> float | None:
-    """What a section that ran says; None for one that did not, or has failed."""
+    """A figure of a section; None when the section did not run or failed."""
     try:
         return work()
     except (KeyError, IndexError, ValueError, StopIteration, TypeError):
@@ -35,7 +35,7 @@ def _case(results: Results, size: str, sink: str) -> Any:
 
 
 def goals_of(results: Results) -> dict[str, float | None]:
-    """What was measured of each goal."""
+    """The measured figure of each goal."""
     memory, fan_in = results.get("memory", {}), results.get("fanin", {})
     looked: dict[str, Callable[[], float | None]] = {
         "decode": lambda: decode.slowest(results["decode"]),
@@ -100,7 +100,7 @@ def _active(found: Any) -> Iterator[str]:
 
 
 def _sdk(found: Any) -> Iterator[str]:
-    yield f"One Python connector, {found['size']} B, messages a second by the clock (of its own processor time):"
+    yield f"One Python connector, {found['size']} B, messages a second of elapsed time (of its own processor time):"
     bulk = {case["revision"]: case["clock"]["median"] for case in found["cases"] if case["way"] == "send_many"}
     body = [
         (
@@ -112,7 +112,7 @@ def _sdk(found: Any) -> Iterator[str]:
         )
         for case in found["cases"]
     ]
-    yield table(("revision", "way", "msg/s", "msg/s of processor", "of send_many"), body)
+    yield table(("revision", "way", "msg/s", "msg/s of processor time", "of send_many"), body)
 
 
 def _e2e(found: Any) -> Iterator[str]:
@@ -165,7 +165,7 @@ def _latency(found: Any) -> Iterator[str]:
         for one, ratio in zip(found["loads"], found["p50_of_bare"], strict=True)
     ]
     yield table(("load", "msg/s", "p50", "p99", "p99.9", "micro-batch", "p50/bare"), body)
-    yield "Where a micro-batch's time goes, medians in ms:"
+    yield "Parts of a micro-batch, medians in ms:"
     batches = {**found["bare_ms"], **{f"{one['load']:.0%} of the load": one for one in found["loads"]}}
     body = [(name, *(amount(one["parts_ms"].get(part)) for part in PARTS)) for name, one in batches.items()]
     yield table(("micro-batch", *PARTS.values()), body)
@@ -213,13 +213,13 @@ def _memory(found: Any) -> Iterator[str]:
 
 
 def _credits(found: Any) -> Iterator[str]:
-    yield "Credits, a fixed window → what the next batch needs, in simulated time; held in MiB, waits in seconds:"
+    yield "Credits, a fixed window → adaptive credits, in simulated time; buffered rows in MiB, waits in seconds:"
     names = ("MiB_per_second", "mean_MiB", "peak_MiB", "p50_seconds", "p99_seconds")
     body = [
         (one["load"], *(f"{amount(one['fixed'][name])} → {amount(one['adaptive'][name])}" for name in names))
         for one in found["cases"]
     ]
-    yield table(("load", "MiB/s", "held, mean", "held, peak", "p50 to ACK", "p99 to ACK"), body)
+    yield table(("load", "MiB/s", "buffered, mean", "buffered, peak", "p50 to ACK", "p99 to ACK"), body)
     yield "One connector, 100 B, into noop:"
     body = [
         (
@@ -228,7 +228,7 @@ def _credits(found: Any) -> Iterator[str]:
         )
         for credits, one in found["real"].items()
     ]
-    yield table(("credits", "msg/s", "held, mean MiB", "held, peak MiB", "batch, s"), body)
+    yield table(("credits", "msg/s", "buffered, mean MiB", "buffered, peak MiB", "batch, s"), body)
 
 
 def _sessions(found: Any) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Many active streams in one worker: messages a second and processor time, phase by phase, without Spark.
 
-The worker's state is fed with frames that are encoded once; then the driver's part follows: plan, read, commit, with
-the texts that go through the inner port. ``python -m proving.bench.sections.active --help`` runs it by itself.
+The worker's state receives frames that are encoded once; then the driver's calls follow: plan, read and commit,
+encoded as for the inner port. ``python -m proving.bench.sections.active --help`` describes how to run it alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COOKIE = "a cookie for this run"
 
 @dataclass(frozen=True)
 class Shape:
-    """How many streams are active, in how many sessions, and the messages that a batch has."""
+    """The parameters of one run."""
 
     streams: int
     """Active streams, of all sessions together."""
@@ -55,7 +55,7 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count what is done inside."""
+        """Count the processor time of a block."""
         began = time.thread_time()
         try:
             yield
@@ -65,7 +65,7 @@ class Phases:
 
 @dataclass
 class Feed:
-    """One session, and how far it has sent; message n is number n // streams of stream n % streams."""
+    """One session and its position; message n is number n // streams of stream n % streams."""
 
     number: int
     """The session's number."""
@@ -83,7 +83,7 @@ class Feed:
     """Encoded bytes that are not taken yet."""
 
     def take(self, most: int) -> bytes:
-        """At most so many bytes of what is due."""
+        """The next due bytes, at most ``most``."""
         while len(self.left) < most and self.due > self.sent:
             count = min(self.template.most, self.due - self.sent)
             self.left += self.template.frames(0, self.streams, self.sent, count)
@@ -126,7 +126,7 @@ class Load:
         self._do(e.Received(((feed.number, notes),), 1))
 
     def run_batch(self) -> None:
-        """Send what a batch has, then plan, read and commit it."""
+        """Send the messages of a batch, then plan, read and commit it."""
         shape = self.shape
         for feed in self.feeds:
             feed.due += shape.messages // shape.sessions
@@ -209,7 +209,7 @@ def most(found: dict[str, Any]) -> float:
 
 
 def run(shape: Shape, batches: int) -> dict[str, Any]:
-    """Some batches; processor seconds a million messages by phase, and messages a second of the worker's."""
+    """Run ``batches`` batches; processor seconds a million messages by phase, and messages a processor second."""
     load = Load(shape)
     load.run_batch()
     load.phases.seconds.clear()
@@ -238,7 +238,7 @@ def shown(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Run it by itself."""
+    """Run it alone."""
     parser = argparse.ArgumentParser(prog="active", description="Many active streams in one worker, without Spark.")
     parser.add_argument("--streams", default="1,10,1000,10000")
     parser.add_argument("--sessions", default="1")

@@ -1,4 +1,4 @@
-"""What Spark itself costs: a Python data source whose rows are made in the reading task, without any network."""
+"""The cost of Spark itself: a Python data source whose rows are made in the reading task, without a network."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class CeilingReader(DataSourceStreamReader):
 
 
 def batches(first: int, last: int, size: int) -> Iterator[pa.RecordBatch]:
-    """Rows as a worker hands them out. Only the ids are new in each batch: all else costs next to nothing."""
+    """Rows as a worker delivers them. Only the ids are new in each batch, so making the rows costs almost nothing."""
     most = max(1, min(BATCH_ROWS, BATCH_BYTES // size))
     made = _columns(min(most, last - first), size)
     for begin in range(first, last, most):

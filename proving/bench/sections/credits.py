@@ -1,4 +1,4 @@
-"""Credits that follow what the query takes beside a fixed window: loads in simulated time, and one that is real."""
+"""Adaptive credits beside a fixed window: loads in simulated time, and one real load."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def measure(context: Context) -> dict[str, Any]:
 
 
 def real(context: Context, credits: str) -> dict[str, Any]:
-    """One connector, 100 B, into noop: messages a second, what the worker held, and how long messages waited."""
+    """One connector, 100 B, into noop: messages a second, buffered rows, and waits for acknowledgements."""
     context.progress(f"credits: {credits}, one connector into noop")
     _ = context.spark
     held: list[int] = []
@@ -39,7 +39,7 @@ def real(context: Context, credits: str) -> dict[str, Any]:
         run = installation.run()
     batches = [batch["ms"].get("triggerExecution", 0) / 1000 for batch in run["batches"]]
     return {
-        # Of all windows together, for a batch may last longer than one.
+        # Of all windows together, because a batch may last longer than one window.
         "messages_per_second": run["messages"] / run["wall"],
         "mean_MiB": mean(held or [0]) / MEBIBYTE,
         "peak_MiB": max(held, default=0) / MEBIBYTE,

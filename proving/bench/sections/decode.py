@@ -1,4 +1,4 @@
-"""How fast a worker finds frames and makes columns of them: messages a second of processor time."""
+"""Decoding: a worker finds frames and makes columns of them; messages a second of processor time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STREAMS = (1, 64)
 
 @dataclass(frozen=True)
 class Shape:
-    """What messages look like: payload sizes from ``least`` to ``most``, with event times and keys or without."""
+    """The form of messages."""
 
     name: str
     """Its name in tables and pictures."""
@@ -50,7 +50,7 @@ SHAPES = (
 
 
 def frames(revision: Revision, shape: Shape, streams: int, count: int) -> bytes:
-    """MESSAGE frames of so many streams in turn. draft-le has no keys."""
+    """MESSAGE frames of ``streams`` streams in turn. draft-le has no keys."""
     chance = random.Random(count)
     keyed = shape.rich and revision.name != "draft-le"
     pieces = []
@@ -79,7 +79,7 @@ def streaming(revision: Revision, streams: int) -> WorkerSession:
 
 
 def take(worker: WorkerSession, reads: list[bytes]) -> int:
-    """What a worker does with reads from a socket, up to the columns of each stream; messages."""
+    """Do a worker's work on reads from a socket, up to the columns of each stream; returns the number of messages."""
     count = 0
     for data in reads:
         worker.receive(data)
@@ -102,7 +102,7 @@ def once(revision: Revision, data: bytes, streams: int) -> float:
 
 
 def cases() -> Iterator[tuple[Revision, Shape, int]]:
-    """Everything that is measured."""
+    """All measured cases."""
     for shape in SHAPES:
         for streams in STREAMS:
             for revision in REVISIONS.values():
@@ -110,7 +110,7 @@ def cases() -> Iterator[tuple[Revision, Shape, int]]:
 
 
 def measure(count: int, repetitions: int, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Each case with so many messages (fewer of the long ones), so many times."""
+    """Measure each case with ``count`` messages (a quarter of that for long ones), ``repetitions`` times."""
     found = []
     for revision, shape, streams in cases():
         progress(f"decode: {revision.name}, {shape.name}, {streams} streams")

@@ -1,4 +1,4 @@
-"""From a connector to a sink, beside what Spark takes for rows that come from nowhere; and how soon."""
+"""Throughput from a connector to a sink beside Spark's ceiling, and latency."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = {"100 B": 100, "1 KB": 1024, "10 KB": 10_240}
 SINKS = ("noop", "parquet")
 LOADS = (0.1, 0.5, 0.8)
 BUDGET = "1g"
-"""What a worker may hold at full speed: with less, batches are cut short by it, and each has a fixed price."""
+"""The memory budget at full speed: a smaller one makes batches shorter, and each batch has a fixed cost."""
 SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 OURS = ("worker", "reading tasks", "JVM")
 TICK_SECONDS = 0.005
@@ -26,8 +26,8 @@ ROWS_OF_A_BATCH = {100: 500_000, 1024: 100_000, 10_240: 10_000}
 
 
 def end_to_end(context: Context) -> dict[str, Any]:
-    """Each size into each sink, and the ceiling after it; then the SDK in the generator's place."""
-    context.progress("end to end: Java compiles what it will run often")
+    """Each size into each sink, followed by the ceiling; then the SDK in place of the generator."""
+    context.progress("end to end: warming up Java's compiler")
     once(context, "noop", "proving.bench.load_generator", 100)
     cases = []
     for size_name, size in SIZES.items():
@@ -51,12 +51,12 @@ def once(context: Context, sink: str, module: str, size: int) -> dict[str, Any]:
 
 
 def sink_of(context: Context, name: str) -> Callable[[Any], Any]:
-    """Where rows go."""
+    """The sink of that name."""
     return noop if name == "noop" else parquet(context.directory / f"rows-{time.monotonic_ns()}")
 
 
 def summary(run: dict[str, Any], size: int) -> dict[str, Any]:
-    """Messages and megabytes of payload a second, processor time, and how batches went."""
+    """Messages and megabytes of payload a second, processor time, and the parts of batches."""
     spread, by_role = Spread.of(run["rates"]), per_million(run)
     batches = run["batches"]
     return {
@@ -85,7 +85,7 @@ def case(size_name: str, size: int, sink: str, run: dict[str, Any], top: dict[st
 
 
 def said(one: dict[str, Any]) -> str:
-    """A case in a line."""
+    """A case as one line."""
     run, top = one["run"], one["ceiling"]
     return (
         f"  {one['size']:>5} into {one['sink']:<8} {run['messages_per_second']['median']:>12,.0f} msg/s "
@@ -127,7 +127,7 @@ def ceiling(context: Context, sink: str, size: int, rows: int) -> dict[str, Any]
 
 
 def behind(query: Any, first: Any) -> list[Any]:
-    """The batches that have ended since ``first`` had."""
+    """The batches that have ended after ``first``."""
     return [one for one in query.recentProgress if one["batchId"] > (first["batchId"] if first else -1)]
 
 

@@ -1,4 +1,4 @@
-"""What grows with the number of connectors and of streams, and what a worker holds while its query stands still."""
+"""Cost by the number of connectors and of streams, and a worker's memory while its query is paused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BURST_SECONDS = 0.1
 SESSIONS = 10
 """Connectors over which many streams are spread."""
 LONGEST_SECONDS = 90.0
-"""On a machine so slow that a case begins later than this, it is left out."""
+"""A case that would begin later than this, on a slow machine, is left out."""
 SAMPLE_SECONDS = 0.2
 CATCH_UP_SECONDS = 60.0
 
@@ -25,7 +25,7 @@ CATCH_UP_SECONDS = 60.0
 def fan_in(context: Context, rate: float) -> dict[str, Any]:
     """The same rate from more and more connectors, then over more and more streams."""
     connectors = _grow(context, rate, [(count, 1) for count in context.lengths.connectors])
-    # With as few streams as connectors the one is the other.
+    # As many streams as connectors is a case of the first series.
     streams = [one for one in connectors if one["streams"] <= SESSIONS]
     streams += _grow(context, rate, [_spread(count) for count in context.lengths.streams if count > SESSIONS])
     return {
@@ -43,13 +43,15 @@ def _spread(streams: int) -> tuple[int, int]:
 
 
 def _grow(context: Context, rate: float, counts: list[tuple[int, int]]) -> list[dict[str, Any]]:
-    """One query for all of them: what came before stays in the offsets, a ninth of what comes next at most."""
+    """One query for all cases: streams of earlier cases stay in the offsets, at most a ninth of the next case's."""
     found: list[dict[str, Any]] = []
     with Installation(context, noop) as installation:
         until = time.monotonic() + LONGEST_SECONDS
         for connectors, streams in counts:
             if time.monotonic() > until:
-                context.say(f"  {connectors} connectors with {streams} streams each: left out, for want of time")
+                context.say(
+                    f"  {connectors} connectors with {streams} streams each: left out, because the time is over"
+                )
                 break
             context.progress(f"fan-in: {connectors} connectors with {streams} streams each, {rate:,.0f} msg/s")
             one: dict[str, Any] = {"connectors": connectors, "streams": connectors * streams}
@@ -85,7 +87,7 @@ def _figures(run: dict[str, Any], installation: Installation) -> dict[str, Any]:
 
 
 class Gate:
-    """A foreachBatch sink that counts rows, and stands still while it is shut."""
+    """A foreachBatch sink that counts rows and waits while it is shut."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
@@ -109,9 +111,9 @@ class Gate:
 
 
 def held(context: Context) -> dict[str, Any]:
-    """A worker under full load while its query stands still, and how fast it catches up.
+    """A worker under full load while its query is paused, and how fast it catches up.
 
-    With a fixed window, for one that adapts would not let the buffer fill.
+    Credits have a fixed window, because adaptive credits would not fill the buffer.
     """
     lengths, gate = context.lengths, Gate()
     samples: list[tuple[float, float, float]] = []
@@ -137,7 +139,9 @@ def held(context: Context) -> dict[str, Any]:
             gate.shut()
             shut = time.monotonic()
             for _ in range(int(lengths.paused)):
-                context.progress(f"memory: the query stands still, {memory(pid)[0]:.0f} MiB of {budget:.0f} and more")
+                context.progress(
+                    f"memory: the query is paused, {memory(pid)[0]:.0f} MiB resident, budget {budget:.0f} MiB"
+                )
                 time.sleep(1.0)
             paused = memory(pid)
             buffered = installation.buffered() / MEBIBYTE
@@ -160,7 +164,7 @@ def held(context: Context) -> dict[str, Any]:
 
 
 def caught_up(points: list[Any], began: float, shut: float, opened: float) -> dict[str, Any]:
-    """How soon after the query went on the first acknowledgement came, and how fast it was compared with before."""
+    """Seconds from the end of the pause to the first acknowledgement, and the rates before and after the pause."""
     behind = [time for time, _ in points if time > opened]
     steady = (at(points, shut) - at(points, began)) / (shut - began)
     end = min(points[-1][0], opened + 5.0) if points else opened

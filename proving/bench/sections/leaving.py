@@ -1,4 +1,4 @@
-"""Out of Spark: each transactional sink beside what Spark writes without a promise, and a topic with subscribers."""
+"""Out of Spark: each transactional sink beside Spark's own Parquet files, and a topic with subscribers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wallaroo_spark import pubsub, sinks
 from wallaroo_spark.registry import EmbeddedRedis
 
 ROWS = 100_000
-"""Rows of a batch, of some 100 B each, in two partitions."""
+"""Rows of a batch, each of about 100 B, in two partitions."""
 BATCHES = 3
 SUBSCRIBERS = 3
 SUBSCRIBED_BATCHES = 12
@@ -35,7 +35,7 @@ Write = Callable[[Any, int], None]
 
 
 def leaving(context: Context) -> dict[str, Any]:
-    """Rows a second of every sink, and of a topic as its subscribers see it."""
+    """Rows a second into every sink, and from a topic to its subscribers."""
     return {"rows": ROWS, "sinks": list(_sinks(context)), "pubsub": _topic(context)}
 
 
@@ -49,7 +49,7 @@ def _sinks(context: Context) -> Iterator[dict[str, Any]]:
         for name, make in _makers(context.directory, str(checkpoint), servers).items():
             context.progress(f"sinks: {name}")
             try:
-                # One beside the other: the yardstick is measured anew for each.
+                # The reference is measured again beside each sink, because the machine's speed changes.
                 seconds = {"plain": _seconds(_plain(context), frame), "sink": _seconds(make(), frame)}
             except Exception as error:
                 yield {"sink": name, "error": f"{type(error).__name__}: {error}"}
@@ -62,7 +62,7 @@ def _sinks(context: Context) -> Iterator[dict[str, Any]]:
 
 
 def _makers(directory: Path, checkpoint: str, servers: contextlib.ExitStack) -> dict[str, Callable[[], Write]]:
-    """How each sink comes to be, its server included; servers end with the stack."""
+    """A function for each sink that makes it with its server; servers end with the stack."""
 
     def started(server: Any) -> Any:
         servers.callback(server.remove)
@@ -101,7 +101,7 @@ def _makers(directory: Path, checkpoint: str, servers: contextlib.ExitStack) -> 
 
 @contextlib.contextmanager
 def _sink_server(to: Path) -> Iterator[str]:
-    """``wallaroo-spark sink`` as a process of its own, and where it listens."""
+    """``wallaroo-spark sink`` as a process of its own, with its address."""
     command = [sys.executable, "-m", "wallaroo_spark.cli.main", "sink", "--to", str(to), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
@@ -117,7 +117,7 @@ def _plain(context: Context) -> Write:
 
 
 def _seconds(write: Write, frame: Any) -> list[float]:
-    """Of each batch but the first, which is to warm up."""
+    """The seconds of each batch except the first, which warms up."""
     found = []
     for batch in range(1 + BATCHES):
         began = time.monotonic()
@@ -127,7 +127,7 @@ def _seconds(write: Write, frame: Any) -> list[float]:
 
 
 def _topic(context: Context) -> dict[str, Any]:
-    """A query that publishes as fast as it can, seen by its subscribers; and the same one that writes into noop."""
+    """A query that publishes as fast as it can, measured at its subscribers; and the same query into noop."""
     context.progress(f"pubsub: {SUBSCRIBERS} subscribers")
     checkpoint = str(context.directory / "topic-checkpoint")
     topic = pubsub.Topic(context.spark, "bench", checkpoint=checkpoint, partitions=1, cookie=COOKIE)
@@ -162,7 +162,7 @@ def _topic(context: Context) -> dict[str, Any]:
 
 
 def _rate(times: list[float]) -> float:
-    """Rows a second from the second batch on, of which each had :data:`ROWS`."""
+    """Rows a second from the second batch on; each batch has :data:`ROWS` rows."""
     return ROWS * (len(times) - 2) / (times[-1] - times[1])
 
 
@@ -173,7 +173,7 @@ def _query(context: Context, write: Write, checkpoint: str) -> Iterator[None]:
     ending = threading.Event()
 
     def until_the_end(frame: Any, batch: int) -> None:
-        # A query that is stopped within a batch says so at great length.
+        # A query that is stopped within a batch logs pages of stack traces.
         if not ending.is_set():
             write(frame, batch)
 
@@ -187,7 +187,7 @@ def _query(context: Context, write: Write, checkpoint: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _subscriber(registry: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that says a line when it is subscribed, and then one with when it has had each epoch."""
+    """A process that prints a line when it is subscribed, and then one with the time of each complete epoch."""
     command = [sys.executable, "-m", "proving.bench.sections.leaving", registry]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -198,7 +198,7 @@ def _subscriber(registry: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def main(registry: str) -> None:
-    """Follow the topic and say when each epoch was whole here."""
+    """Follow the topic and print the time at which each epoch was complete."""
     times: list[float] = []
     with pubsub.subscribe("bench", registry=registry, cookie=COOKIE, wait=PATIENCE_SECONDS) as subscription:
         print("subscribed", flush=True)

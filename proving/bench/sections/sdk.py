@@ -1,4 +1,4 @@
-"""What one Python connector can send: to a process that takes everything, or, run as a sender, to a real worker."""
+"""The speed of one Python connector: to a process that accepts everything, or, run as a sender, to a real worker."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from wallaroo_spark.protocol import REVISIONS, HelloReceived, Message, MessagesR
 SIZE = 100
 CREDITS = 2**31 - 1
 ONE_BY_ONE = 2
-"""How many times fewer messages are sent where each is sent alone."""
+"""The factor by which fewer messages are sent in the case of one call for each message."""
 PIECE = 20_000
 POLL_SECONDS = 0.02
 
 
 def sink(ready: Pipe) -> None:
-    """Take one session after the other: frames are found and the last of each run is acknowledged, nothing more."""
+    """Serve one session after the other: find the frames and acknowledge the last of each run, nothing more."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ready.send(listener.getsockname()[1])
         while True:
@@ -68,7 +68,7 @@ async def in_bulk(connector: Connector, payloads: list[bytes], path: Path) -> No
 
 
 async def of_a_file(connector: Connector, payloads: list[bytes], path: Path) -> None:
-    """The lines of a file, as ``wallaroo-spark send`` has them."""
+    """The lines of a file, as ``wallaroo-spark send`` sends them."""
     await connector.feed(Lines(path), end=False)
 
 
@@ -76,7 +76,7 @@ WAYS = {"send": one_by_one, "send_many": in_bulk, "feed of a file": of_a_file}
 
 
 async def once(port: int, revision: str, way: str, payloads: list[bytes], path: Path) -> tuple[float, float]:
-    """Messages a second until all are acknowledged: by the clock, and by processor time."""
+    """Messages a second until all are acknowledged: of elapsed time, and of processor time."""
     connector = Connector(
         "bench", instance="bench", workers=f"127.0.0.1:{port}", revision=revision, max_unacknowledged=256 << 20
     )
@@ -87,7 +87,7 @@ async def once(port: int, revision: str, way: str, payloads: list[bytes], path: 
 
 
 def measure(directory: Path, count: int, repetitions: int, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Each revision and way of sending, by the clock and by the connector's own processor time."""
+    """Measure each revision and way of sending, in elapsed time and in the connector's own processor time."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=sink, args=(theirs,), daemon=True)
     process.start()
@@ -110,12 +110,12 @@ def measure(directory: Path, count: int, repetitions: int, progress: Callable[[s
 
 
 def slowest(result: dict[str, Any], way: str = "send_many") -> float:
-    """Of the revisions, by the clock."""
+    """The rate of the slowest revision, of elapsed time."""
     return min(float(case["clock"]["median"]) for case in result["cases"] if case["way"] == way)
 
 
 async def send(load: Load) -> None:
-    """A connector that sends as fast as it may, with the words of the load generator."""
+    """Send as fast as credits allow, and print the same lines as the load generator."""
     payloads = [b"x" * load.size] * PIECE
     points: list[tuple[float, int]] = []
     connector = Connector(
