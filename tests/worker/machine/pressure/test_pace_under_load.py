@@ -55,7 +55,7 @@ def test_a_light_load_meets_no_limit() -> None:
 
 
 def test_with_a_slow_sink_an_eighth_is_held_and_waits_an_eighth() -> None:
-    fixed, adaptive = both("as much as goes, slow sink")
+    fixed, adaptive = both("at full speed, slow sink")
 
     assert adaptive.mean_held() < fixed.mean_held() / 8
     assert adaptive.wait(0.5) < fixed.wait(0.5) / 8
@@ -63,15 +63,15 @@ def test_with_a_slow_sink_an_eighth_is_held_and_waits_an_eighth() -> None:
 
 
 def test_batches_of_a_slow_sink_last_what_their_fixed_price_is_worth() -> None:
-    load = BY_NAME["as much as goes, slow sink"]
+    load = BY_NAME["at full speed, slow sink"]
     lengths = sorted(length for time, _, length in run(load).commits if time > 60)
 
     assert lengths[len(lengths) // 2] == pytest.approx(WORTH * load.fixed, rel=0.1)
 
 
 def test_batches_that_vary_cost_twice_the_buffer_and_no_throughput() -> None:
-    _, adaptive = both("as much as goes, slow sink, batches vary by half")
-    _, even = both("as much as goes, slow sink")
+    _, adaptive = both("at full speed, slow sink, batches vary by half")
+    _, even = both("at full speed, slow sink")
 
     assert adaptive.mean_held() < 2.5 * even.mean_held()
 
@@ -131,7 +131,7 @@ def test_a_long_trigger_interval_is_no_slow_sink() -> None:
     ("senders", "busy"), [(10, 0), (1000, 1)], ids=["all of ten are busy", "one of a thousand is busy"]
 )
 def test_who_has_something_to_send_shares_what_there_is(senders: int, busy: int) -> None:
-    load = dataclasses.replace(BY_NAME["as much as goes, slow sink"], senders=senders, busy=busy, seconds=40)
+    load = dataclasses.replace(BY_NAME["at full speed, slow sink"], senders=senders, busy=busy, seconds=40)
     if busy:
         load = dataclasses.replace(load, supply=always(20), sink=always(100), seconds=3)
     fixed, adaptive = run(load, "fixed"), run(load)
