@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -170,3 +171,29 @@ def test_a_table_gives_rows_out_once_and_its_memory_back(count: int) -> None:
     table.give_back(more)
     assert len(table) == 0
     assert table.capacity <= 1024
+
+
+@pytest.mark.parametrize("stays", [0, 700])
+def test_a_table_gives_spare_rows_back_while_a_few_are_in_use(stays: int) -> None:
+    table = SegmentTable()
+    rows = table.take(50_000)
+    table.serial[rows], table.first[rows] = 1, rows
+    kept = rows[[stays, stays + 7]]
+    for lot in np.array_split(np.setdiff1d(rows, kept), 20):
+        table.give_back(lot)
+    assert (len(table), table.capacity) == (2, 1024)
+    assert table.first[kept].tolist() == kept.tolist()
+    more = table.take(3_000)
+    assert not set(more.tolist()) & set(kept.tolist())
+    assert len(set(more.tolist())) == 3_000
+
+
+def test_a_row_in_use_at_the_end_of_a_table_keeps_its_number() -> None:
+    table = SegmentTable()
+    rows = table.take(50_000)
+    table.serial[rows] = 1
+    last = rows[-1:]
+    table.give_back(rows[:-1])
+    assert (len(table), table.serial[last].tolist()) == (1, [1])
+    table.give_back(last)
+    assert table.capacity == 1024

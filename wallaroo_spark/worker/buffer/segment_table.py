@@ -15,11 +15,16 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
 _FIRST = 1024
-"""Rows of a table without segments."""
+"""Rows of a table without segments, and the least that a table has."""
+_SPARE = 8
+"""A table with this many times the rows that are in use is made smaller where its last rows are not in use.
+
+A choice: the columns of an unused row cost 68 bytes, and nothing counts them against the buffer.
+"""
 
 
 class SegmentTable:
-    """Columns of the segments in use; those of a removed segment are used again."""
+    """Columns of the segments in use. The row of a removed segment is used again, and spare rows are given back."""
 
     def __init__(self) -> None:
         self._reset()
@@ -42,7 +47,10 @@ class SegmentTable:
         self.receipt: NDArray[np.int32] = np.zeros(_FIRST, np.int32)
         """The index in the lot's ``receipts``."""
         self._free: Rows = np.arange(_FIRST - 1, -1, -1, dtype=np.int64)
+        """The numbers of the rows that are not in use, the next one to use last; ``_left`` says how many there are."""
         self._left = _FIRST
+        self._shrink_at = 0
+        """The number of rows in use at which the next attempt to make the table smaller is due."""
 
     def __len__(self) -> int:
         return len(self._free) - self._left
@@ -57,6 +65,8 @@ class SegmentTable:
         while self._left < count:
             self._double()
         self._left -= count
+        if len(self) * _SPARE > 2 * self.capacity:
+            self._shrink_at = self.capacity // _SPARE
         return self._free[self._left : self._left + count][::-1].copy()
 
     def _double(self) -> None:
@@ -67,17 +77,37 @@ class SegmentTable:
                 setattr(self, name, np.concatenate([column, more]))
         self.serial[size:] = -1
         free = np.zeros(2 * size, np.int64)
-        free[: self._left] = self._free[: self._left]
-        free[self._left : self._left + size] = np.arange(2 * size - 1, size - 1, -1)
+        free[:size] = np.arange(2 * size - 1, size - 1, -1)
+        free[size : size + self._left] = self._free[: self._left]
         self._free, self._left = free, self._left + size
 
     def give_back(self, rows: Rows) -> None:
-        """These rows are in use no more; the memory of a table is given back once none is."""
+        """Mark rows as unused; a table with many spare rows gives their memory back."""
         self.serial[rows] = -1
         self._free[self._left : self._left + len(rows)] = rows
         self._left += len(rows)
-        if not len(self) and self.capacity > _FIRST:
+        if self.capacity <= _FIRST:
+            return
+        if not len(self):
             self._reset()
+        elif len(self) <= self._shrink_at:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        """Drop the last rows, as far as none of them is in use, and fill the others from the first one on."""
+        used = np.flatnonzero(self.serial >= 0)
+        size = _FIRST
+        while size < max(int(used[-1]) + 1, 2 * len(used)):
+            size *= 2
+        if size < self.capacity:
+            for name, column in list(vars(self).items()):
+                if isinstance(column, np.ndarray):
+                    setattr(self, name, column[:size].copy())
+        free = np.flatnonzero(self.serial < 0)[::-1]
+        self._free[: len(free)] = free
+        self._left = len(free)
+        # While a row at the end is in use, each attempt costs the whole table and gains nothing.
+        self._shrink_at = min(self.capacity // _SPARE, len(used) // 2)
 
     def keep_only(self, rows: Rows) -> None:
         """These rows are in use, and no other."""
