@@ -1,4 +1,4 @@
-"""Makes Spark write the files of a checkpoint on a local disk without starting processes.
+"""Makes Spark write the files of a checkpoint on a local disk with few processes.
 
 Spark's default manager of checkpoint files writes through Hadoop's FileContext. On a local disk without Hadoop's native
 library this starts about ten processes (``readlink``, ``chmod``) for each file of ``offsets/`` and ``commits/``, and
@@ -8,7 +8,7 @@ The selected manager checks whether the file exists and then renames in two step
 This has two consequences. Two queries on one checkpoint could overwrite each other's files; the receiver's lock on the
 checkpoint excludes that. And when the process crashes between the two steps while it replaces a file, as state stores
 do, the new file is left with the checksum of the old one; such stale checksums are deleted before a query starts. (The
-default manager keeps no checksums at all.) Source: ``docs/decisions/checkpoint-without-processes.md``.
+default manager keeps no checksums at all.) Source: ``docs/decisions/local-checkpoint-files.md``.
 """
 
 from __future__ import annotations
