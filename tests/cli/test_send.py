@@ -126,7 +126,7 @@ def test_a_worker_that_is_not_there_is_given_up(run: Run, orders: Path) -> None:
         (["--workers", "a:1", "--registry", "redis://b"], "give either --workers host:port"),
         (["--registry", "redis://b"], "--registry needs --receiver NAME"),
         (["--workers", "a:1", "orders.jsonl"], "orders.jsonl is given twice"),
-        (["--workers", "a:1", "-", "--framed"], "standard input is read as lines to its end"),
+        (["--workers", "a:1", "-", "--framed"], "standard input is read as lines, to its end"),
         (["--workers", "a:1", "--revision", "v9"], "'v9' is not one of"),
     ],
 )

@@ -164,4 +164,4 @@ def test_the_checkpoint_of_a_receiver_of_another_name_is_refused(
     with Receiver(spark, "bestellungen", workers=1, cookie=COOKIE, registry=file_redis.url) as renamed:
         with pytest.raises(CheckpointError) as refused:
             renamed.start(renamed.stream().writeStream.format("noop"), checkpoint=str(tmp_path))
-        assert "is of receiver 'orders', and this query reads 'bestellungen'" in refused.value.message
+        assert "is of receiver 'orders', but this query reads 'bestellungen'" in refused.value.message

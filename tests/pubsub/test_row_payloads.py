@@ -44,7 +44,7 @@ def test_a_payload_is_one_binary_of_any_width() -> None:
         (msgpack.packb(stream_of(ROWS)[:200]), "not an Arrow IPC stream"),
         (pack_rows(ROWS)[:-1], "its binary announces"),
         (pack_rows(ROWS) + b"\xc0", "its binary announces"),
-        (msgpack.packb(stream_of(ROWS, ROWS)), "has 2 batches of rows"),
+        (msgpack.packb(stream_of(ROWS, ROWS)), "has 2 record batches"),
     ],
 )
 def test_what_is_no_batch_of_rows_is_refused(payload: bytes, says: str) -> None:

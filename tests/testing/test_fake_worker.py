@@ -194,7 +194,7 @@ def test_a_connector_is_sent_to_another_worker(worker: FakeWorker) -> None:
 def test_what_does_not_come_is_an_error_that_says_what_is_there(worker: FakeWorker) -> None:
     with connect(worker) as connector:
         connector.open("orders").send(b"a", id=1)
-        with pytest.raises(TransportError, match=r"has 1 messages after 0.2 s, and 5 were waited for.*shop-1"):
+        with pytest.raises(TransportError, match=r"has 1 messages after 0.2 s, and the test needs 5.*shop-1"):
             worker.read(at_least=5, seconds=0.2)
         worker.commit()
 

@@ -185,7 +185,7 @@ def test_times_of_a_batch_and_a_column(spark: SparkSession, lines: Lines, tmp_pa
             (9, "m"): "epoch column 'm' is not among the columns id, text",
             (9, "text"): "epoch column text is string; a part of a time is an integer from 0, so cast it",
             1.5: "epoch 1.5 is not a time; give a batch id, a column",
-            (9, 9): r"epoch \(9, 9\) names no time",
+            (9, 9): r"epoch \(9, 9\) is not a time",
             (9, "id"): "topic 'totals' has the columns n: int64, and this batch has id: int64, text: string; select",
         }
         for epoch, said in refused.items():

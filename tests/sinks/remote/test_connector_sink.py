@@ -473,7 +473,7 @@ HELLO = V3.encode(Hello("0.0.1", b"", "test", "w-0"))
     ("data", "reason"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", "not the start of a HELLO"),
-        (V3.encode(Hello("0.0.1", b"", "test", "../w")), "a worker is named by"),
+        (V3.encode(Hello("0.0.1", b"", "test", "../w")), "use 1 to 128 of the characters"),
         (HELLO + V3.encode(Notify(1, "s")) + V3.encode(Message(1, 0, b"x")) * 2, "the offset in front of the row"),
         (HELLO + V3.encode(Notify(0, "s")), "a sink accepts NOTIFY of stream 1 only"),
         (HELLO + b"\xff\xff\xff\xff\x05", "at most 4194304 are accepted"),

@@ -206,7 +206,7 @@ def test_another_programs_transaction_is_left_alone(stage: Stage) -> None:
 
     asyncio.run(run())
     sink = sink_of("shared", stage.port)
-    with pytest.raises(SinkError, match="'app-w-initializer:c_id=5' prepared, which is not of this sink"):
+    with pytest.raises(SinkError, match="'app-w-initializer:c_id=5' prepared, a transaction that is not of this sink"):
         sink.prepare(Transaction.new("shared", 0, 0), pieces(["x"]))
 
 

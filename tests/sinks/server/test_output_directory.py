@@ -275,5 +275,5 @@ def test_a_decision_that_a_full_disk_stops_is_carried_out_later(
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".x", "-x", "a b", "x" * 129])
 def test_a_worker_that_cannot_name_a_file_is_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="a worker is named by"):
+    with pytest.raises(ConfigurationError, match="use 1 to 128 of the characters"):
         checked_worker(name)
