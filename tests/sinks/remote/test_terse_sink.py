@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -17,7 +18,7 @@ from tests.sinks.life import rows_of
 from tests.sinks.remote import terse
 from tests.sinks.sweep import CASES, IN_TASKS, IN_THE_DRIVER, Case, Lives, Subject, sweep
 from tests.sinks.two_phase.memory import partition_rows, pieces
-from wallaroo_spark.errors import SinkError
+from wallaroo_spark.errors import SinkError, TransportError
 from wallaroo_spark.sinks import Transaction
 from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
 from wallaroo_spark.sinks.remote.sink_client import SinkClient
@@ -199,8 +200,16 @@ def test_what_a_task_of_a_later_try_has_prepared_is_left_alone(stage: Stage, tmp
 
 
 def test_another_programs_transaction_is_left_alone(stage: Stage) -> None:
+    async def opened() -> SinkClient:
+        async with asyncio.timeout(SECONDS):
+            while True:
+                # The program may still be starting.
+                with contextlib.suppress(TransportError):
+                    return await SinkClient.open(("127.0.0.1", stage.port), "shared-0", CONNECTION)
+                await asyncio.sleep(0.02)
+
     async def run() -> None:
-        async with await SinkClient.open(("127.0.0.1", stage.port), "shared-0", CONNECTION) as client:
+        async with await opened() as client:
             await client.send([b"x"])
             assert (await client.vote("app-w-initializer:c_id=5"))[0]
 

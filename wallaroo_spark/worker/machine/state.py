@@ -28,6 +28,7 @@ from wallaroo_spark.worker.machine.arrivals import Arrivals
 from wallaroo_spark.worker.machine.connection_state import ConnectionPhase
 from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.handshake import Handshake
+from wallaroo_spark.worker.machine.pressure.flow import Pressure
 from wallaroo_spark.worker.machine.pressure.gates import Gates
 from wallaroo_spark.worker.machine.pressure.shedding import Shedding
 from wallaroo_spark.worker.machine.pressure.unfinished_frames import UnfinishedFrames
@@ -196,6 +197,7 @@ class WorkerState:
                 assert self.buffer.streams[key].owner == connection.number, (connection, key)
             assert (connection.deadline is not None) == (connection.number in self.connections.expiring), connection
             assert connection.paused == (connection.number in self.connections.paused), connection
+            assert not connection.paused or self.flow.pressure(self.buffer.used) is not Pressure.NONE, connection
         for known in (self.connections.expiring, self.connections.recent, self.connections.paused):
             assert known.keys() <= connections.keys(), known
         assert self.connections.denied.keys() <= self.connections.streaming.keys()

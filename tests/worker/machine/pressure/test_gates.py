@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.bench import Bench, Connector
+from tests.worker.bench import NOON, Bench, Connector
 from wallaroo_spark.protocol import DRAFT_BE, REVISIONS, V3, Ack, Flags, Revision
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.worker.machine import events as e
@@ -80,6 +80,21 @@ def test_a_notify_may_overdraw_and_the_debt_is_made_good(make_bench: Callable[..
     assert connector.session.credits.available == 3
     connector.messages(7, [1, 2, 3])
     assert connector.error == ""
+
+
+def test_pressure_that_ends_within_an_event_pauses_nobody(small: Bench) -> None:
+    """A frame is counted as incomplete and as rows until its session's turn, which comes after that of another one."""
+    filling, other, large = (sender(small, name) for name in ("filling", "other", "large"))
+    soft = BUDGET * 3 // 4
+    message = large.message(1, 1, size=60_000)
+    large.send(message[:-10])
+    fill(filling, 1, soft - 30_000, size=5_000)
+    assert soft - 30_000 <= small.state.buffer.used < soft - 20_000
+    parts = ((other.number, other.message(1, 1)), (large.number, message[-10:]))
+    small.do(e.Received(parts, NOON))
+
+    assert soft - 30_000 <= small.state.buffer.used < soft
+    assert [connector.paused for connector in (filling, other, large)] == [False] * 3
 
 
 def test_past_the_soft_limit_nobody_is_read(small: Bench) -> None:

@@ -26,6 +26,8 @@ class Gates:
         self._known: dict[str, bool] = {}
         self._known_at = 0
         self._pressure = Pressure.NONE
+        self._passing = False
+        """Whether a session was regulated under a pressure that may not outlast the event."""
 
     def want(self, ranges: tuple[PlannedRange, ...]) -> None:
         """Set the ranges that reads wait for now."""
@@ -44,9 +46,10 @@ class Gates:
         """
         flow, used = self._connections.flow, self._connections.buffer.used
         pressure, full = flow.pressure(used), flow.full(used)
-        if pressure is not self._pressure:
+        if pressure is not self._pressure or self._passing:
             self._pressure = pressure
             self.regulate_all()
+            self._passing = False
         denied = self._connections.denied
         if denied and not full:
             for connection in list(denied.values()):
@@ -91,6 +94,8 @@ class Gates:
         """Decide whether to read from a session's socket."""
         streaming = connection.phase is ConnectionPhase.STREAMING
         used = self._connections.buffer.used
+        # The memory in use may fall again before the event ends, for example when a frame becomes complete.
+        self._passing |= self._connections.flow.pressure(used) is not self._pressure
         may_read = self._connections.flow.may_read(used, streaming=streaming, needed=self._needed(connection))
         paused = not may_read and connection.turn is None
         if paused != connection.paused:
