@@ -16,7 +16,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # The table of the design: for each room what it may import, a whole room or one module of it. A room's own modules and
 # what EVERYBODY may import go without saying; "" is the package's own __init__.
-EVERYBODY = ("errors", "options", "settings", "steps", "references", "reference_versions", "loop_thread")
+EVERYBODY = ("errors", "options", "settings", "steps", "references", "reference_versions", "loop_thread", "lazy_names")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "": ("connector", "receiver"),
     "errors": (),
@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "references": (),
     "reference_versions": (),
     "loop_thread": (),
+    "lazy_names": (),
     "protocol": (),
     "columnar": ("protocol",),
     "transport": (),

@@ -5,8 +5,9 @@ Names load on first use, so that ``import wallaroo_spark.connector`` works where
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wallaroo_spark.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from wallaroo_spark.connector import BlockingConnector, Connector
@@ -21,12 +22,4 @@ _HOMES = {
     "BlockingConnector": "wallaroo_spark.connector",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -7,8 +7,9 @@ are imported on first use, so that a subscriber works without Spark. Source: ``d
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wallaroo_spark.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from wallaroo_spark.pubsub.items import Epoch, Frontier, Lost, Position
@@ -40,12 +41,4 @@ _HOMES = {
     "publish": "wallaroo_spark.pubsub.publishing.topic",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -7,10 +7,10 @@ Source: ``docs/protocol.md#sinks`` and ``docs/sinks.md``.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.lazy_names import lazy_names
 from wallaroo_spark.sinks.interface import Prepared, Sink, Transaction
 
 if TYPE_CHECKING:
@@ -48,11 +48,12 @@ _HOMES = {
 _EXTRAS = {"kafka": "kafka", "postgres": "postgres", "redis": "registry"}
 
 
+_load, __dir__ = lazy_names(__name__, _HOMES)
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        return _load(name)
     except ModuleNotFoundError as error:
         if name not in _EXTRAS:
             raise
@@ -60,7 +61,3 @@ def __getattr__(name: str) -> Any:
             f"sinks.{name} needs {error.name}, which is not installed; pip install 'wallaroo-spark[{_EXTRAS[name]}]'",
             missing=error.name,
         ) from error
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])

@@ -7,8 +7,9 @@ are in :mod:`wallaroo_spark.testing.plugin`; no other module here needs pytest. 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wallaroo_spark.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from wallaroo_spark.testing.fake_worker import FakeWorker
@@ -27,12 +28,4 @@ _HOMES = {
     "rows_schema": "wallaroo_spark.testing.sent_rows",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
