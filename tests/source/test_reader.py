@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.waiting import eventually
 from wallaroo_spark.columnar import ROW_SCHEMA
 from wallaroo_spark.connector import stream_id_of
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
+from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.registry import QUERY_STARTS
 from wallaroo_spark.sidecar import plan_names
@@ -135,8 +137,7 @@ def test_too_few_messages_wait_but_not_for_ever(fleet: LiveFleet, make_reader: M
     start = patient.initialOffset()
     assert all(patient.latestOffset(start, ReadMinRows(3)) == start for _ in range(5))
     send(fleet, "b", 1, slot=1)
-    eventually(lambda: len(patient._fleet.slots()) == 2)
-    assert patient.latestOffset(start, ReadMinRows(3)) != start
+    latest(patient, start, ReadMinRows(3))
 
     hasty = make_reader(min_offsets_per_trigger=30, max_trigger_delay=0.3)
     latest(hasty, start, ReadMinRows(30))
@@ -189,6 +190,36 @@ def test_the_lag_is_what_lies_behind_the_last_plan(fleet: LiveFleet, make_reader
     assert report is not None
     assert report["lag"]["rows"] == 6
     assert report["streams"]["shop-a"][stream] == 10
+
+
+def test_rows_that_only_a_progress_report_has_counted_are_planned(
+    fleet: LiveFleet, make_reader: MakeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker's word that there is something new may come behind a report that has asked it for a plan."""
+    may_arrive = threading.Event()
+    may_arrive.set()
+    available = WorkerClient.available
+
+    def late(self: WorkerClient, *given: Any, **named: Any) -> dict[str, Any]:
+        answer = available(self, *given, **named)
+        assert may_arrive.wait(60)
+        return answer
+
+    monkeypatch.setattr(WorkerClient, "available", late)
+    fleet.start(0)
+    fleet.begin()
+    send(fleet, "a", 1)
+    reader = make_reader()
+    start = latest(reader, reader.initialOffset())
+    eventually(lambda: reader.latestOffset(start, EVERYTHING) == start and reader._planned is not None)
+    may_arrive.clear()
+    send(fleet, "b", 1, 2)
+    report = reader.reportLatestOffset()
+    may_arrive.set()
+
+    assert report is not None
+    assert report["lag"]["rows"] == 2
+    assert latest(reader, start)["streams"].keys() == {"shop-a", "shop-b"}
 
 
 def test_partitions_may_be_the_first_call_of_a_process(

@@ -47,7 +47,11 @@ class SlotView:
     answer: dict[str, Any] = field(default_factory=dict)
     """The worker's last answer to ``available``, with its time as ``at``; empty while the worker does not answer."""
     version: int = -1
-    """The last version of the worker's buffer that an answer to ``available`` or to ``plan`` named."""
+    """The version of the worker's buffer that the last answer to ``available`` named.
+
+    An answer to ``plan`` does not count: its plan may be for a progress report alone, and the rows in it would then
+    never be announced.
+    """
     planned: threading.Event = field(default_factory=threading.Event)
     """Set once the worker was asked for a plan; its buffer's next change is then reported."""
     closed: bool = False
@@ -63,12 +67,10 @@ class SlotView:
         wait for it again.
         """
         try:
-            answer = self.client.plan(question)
+            return self.client.plan(question)
         except TransportError:
             self.answer = {}
             raise
-        self.version = max(self.version, answer.version)
-        return answer
 
 
 class FleetView:
@@ -252,8 +254,8 @@ class FleetView:
             answer["at"] = time.monotonic()
             for connector in answer.get("connectors", ()):
                 self.seen[connector["instance"]] = {**connector, "at": answer["at"]}
-            changed, said = answer["version"] > view.version or not view.answer, False
-            view.answer, view.version = answer, max(view.version, answer["version"])
+            changed, said = answer["version"] != view.version or not view.answer, False
+            view.answer, view.version = answer, answer["version"]
             if changed:
                 view.planned.clear()
                 self._bump()
