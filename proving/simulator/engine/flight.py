@@ -64,6 +64,10 @@ class InnerNetwork:
             return answer
 
         def arrive() -> None:
+            if self.ports.get(address) is not worker:
+                # The worker has failed or left since: like the product's, it answers no call any more.
+                answer.fail(failed)
+                return
             result = work(worker)
             if isinstance(result, Promise):
                 result.then(lambda: sim.after(sim.latency(), clock, lambda: answer.settle_as(result)))
