@@ -44,6 +44,7 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._links: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ends = 0
         self._trouble = Trouble.NONE
         self._changed = asyncio.Event()
         self.port = 0
@@ -122,6 +123,7 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _end(self, *, reset: bool) -> None:
+        self._ends += 1
         for link in list(self._links):
             for writer in link:
                 if reset:
@@ -144,10 +146,16 @@ class Proxy:
             self._tasks.discard(task)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = self._ends
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target, limit=CHUNK)
         except OSError:
             writer.close()
+            return
+        if self._ends != ends or self._server is None or not self._server.is_serving():
+            # All connections were ended while this one was made.
+            writer.transport.abort()
+            far_writer.transport.abort()
             return
         link = (writer, far_writer)
         self._links.add(link)
