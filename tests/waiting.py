@@ -6,10 +6,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+SECONDS = 120.0
+"""Limit of a wait that has an end of its own, in seconds: it only ends a test that hangs, also on a slow machine.
+
+It is below the limit of a whole test, so that the wait is what the failure names.
+"""
 POLL_SECONDS = 0.01
+"""Pause between two looks at a condition, in seconds."""
 
 
-def eventually(condition: Callable[[], Any], what: str = "", *, seconds: float = 60.0) -> Any:
+def eventually(condition: Callable[[], Any], what: str = "", *, seconds: float = SECONDS) -> Any:
     """Wait until a condition holds, and return its value. ``what`` names it in the failure after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.waiting import SECONDS
 from wallaroo_spark.errors import RegistryError
 from wallaroo_spark.pubsub.messages import Closed, Data, Decoder, SubscriberHello, Why, encode
 from wallaroo_spark.pubsub.publishing.publication import BatchPart, Publication
@@ -31,7 +32,7 @@ def numbers(batch: Any) -> list[int]:
     return found
 
 
-async def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], Any], seconds: float = SECONDS) -> None:
     """Wait for what announces itself in no other way than by being so."""
     clock = asyncio.get_running_loop().time
     limit = clock() + seconds
@@ -131,7 +132,7 @@ class Publisher:
         self._catalog.places.pop(self.partition, None)
         self.cut()
         if self._listener is not None:
-            await self._listener.close(5)
+            await self._listener.close(SECONDS)
 
     def _wake(self, session: Any) -> None:
         if session in self._streams:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Callable
+from itertools import islice
 from typing import TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_never, wait_random_exponential
@@ -29,7 +30,11 @@ log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 T = TypeVar("T")
 
 CONNECT_SECONDS = 5.0
-"""Limit of one attempt to connect, and of the wait for the first answer, in seconds. A choice."""
+"""Limit of one attempt to connect, and of the wait for the first answer, in seconds.
+
+A choice. An attempt always has all of it, even when ``lost_after`` ends before: with less time a slow machine would
+look like an unreachable publisher.
+"""
 PAUSE_SECONDS = 0.2
 """First pause between two attempts, in seconds; the pauses grow exponentially. A choice."""
 LONGEST_PAUSE_SECONDS = 2.0
@@ -37,6 +42,10 @@ LONGEST_PAUSE_SECONDS = 2.0
 
 A choice: far below the default ``lost_after`` of 60 seconds, so that a new publisher is found soon.
 """
+REMEMBERED_REASONS = 16
+"""Number of different reasons of an outage that are remembered. A choice: an outage has one reason, or two or three."""
+NAMED_REASONS = 2
+"""Number of earlier reasons that the error of an outage names in addition to the last one. A choice."""
 SETTLED_SECONDS = 5.0
 """A connection that lasted this many seconds ends an outage, even when it carried no frontier update.
 
@@ -56,11 +65,18 @@ class PartitionLink:
     """The connection to the publisher of one partition.
 
     An outage begins with the first failure. It ends when the frontier moves or a connection has lasted for
-    ``SETTLED_SECONDS``. When an outage lasts for ``lost_after`` seconds, the next failure raises :class:`PubSubError`.
+    ``SETTLED_SECONDS``. When an outage lasts for ``lost_after`` seconds, the next failure raises :class:`PubSubError`,
+    which names the last reason and the other ones before it.
     """
 
     def __init__(
-        self, catalog: Catalog, settings: SubscriptionSettings, partition: int, tls: ssl.SSLContext | None = None
+        self,
+        catalog: Catalog,
+        settings: SubscriptionSettings,
+        partition: int,
+        tls: ssl.SSLContext | None = None,
+        *,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.partition = partition
         self.address = ""
@@ -69,12 +85,12 @@ class PartitionLink:
         self._tls = tls
         self._stream: ByteStream | None = None
         self._decoder = Decoder(max_message_bytes=settings.max_message_bytes)
-        self._clock = asyncio.get_running_loop().time
+        self._clock = clock or asyncio.get_running_loop().time
         self._since: float | None = self._clock()
         self._unserved: float | None = None
         self._connected = 0.0
-        self._logged: set[str] = set()
-        """Reasons of this outage that were logged; each is logged once."""
+        self._reasons: dict[str, None] = {}
+        """Different reasons of this outage, the latest one last; each is logged once."""
 
     @property
     def in_trouble(self) -> bool:
@@ -112,25 +128,26 @@ class PartitionLink:
         if self._since is not None:
             log.info("%s is followed at %s", self._name, self.address)
         self._since = None
-        self._logged.clear()
+        self._reasons.clear()
 
     def trouble(self, reason: str) -> None:
         """A connection or an attempt has failed. Raises :class:`PubSubError` when the outage has lasted too long."""
         now = self._clock()
         if self._since is None or (self._connected and now - self._connected > SETTLED_SECONDS):
             self._since = now
+            self._reasons.clear()
         self._connected = 0.0
         seconds, limit = now - self._since, self._settings.lost_after
-        if reason not in self._logged:
+        if reason not in self._reasons:
             log.warning("%s is lost; retrying for %g seconds: %s", self._name, limit, reason)
-        self._logged.add(reason)
+        self._remember(reason)
         if self._settings.on_lost is not None:
             self._settings.on_lost(Lost(self.partition, self.address, reason, seconds))
         if seconds >= limit:
             at = f"last at {self.address}" if self.address else "which was never reached"
             raise PubSubError(
                 f"{self._name}, {at}, is lost: it made no progress for {seconds:.0f} seconds, and {limit:g} is the "
-                f"limit (lost_after); {reason}",
+                f"limit (lost_after); {self._all_reasons()}",
                 topic=self._settings.topic,
                 partition=self.partition,
                 address=self.address,
@@ -162,6 +179,17 @@ class PartitionLink:
     def _name(self) -> str:
         return f"topic {self._settings.topic!r}, partition {self.partition}"
 
+    def _remember(self, reason: str) -> None:
+        self._reasons.pop(reason, None)
+        self._reasons[reason] = None
+        if len(self._reasons) > REMEMBERED_REASONS:
+            del self._reasons[next(iter(self._reasons))]
+
+    def _all_reasons(self) -> str:
+        """The last reason, and before it others of the outage: the last failure need not be the telling one."""
+        last, *earlier = islice(reversed(self._reasons), 1 + NAMED_REASONS)
+        return "; before that: ".join([last, *earlier])
+
     async def _connect(self, hello: SubscriberHello) -> None:
         try:
             served = await asyncio.to_thread(self._catalog.served, self._settings.topic)
@@ -170,15 +198,14 @@ class PartitionLink:
                 raise LinkLost("no publisher serves it at the moment")
             self.address = place.address
             host, port = parse_address(place.address)
-            left = self._settings.lost_after - (self._clock() - self._since if self._since is not None else 0.0)
-            self._stream = await connect(host, port, tls=self._tls, timeout=min(CONNECT_SECONDS, max(0.1, left)))
+            self._stream = await connect(host, port, tls=self._tls, timeout=CONNECT_SECONDS)
         except (TransportError, RegistryError, ConfigurationError) as error:
             raise LinkLost(error.message) from error
         self._decoder = Decoder(max_message_bytes=self._settings.max_message_bytes)
         self._connected = self._clock()
         self._stream.write(encode(hello))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(CONNECT_SECONDS, 0.1)):
+            async with asyncio.timeout(CONNECT_SECONDS):
                 await self._receive()
                 return
         await self.hang_up()

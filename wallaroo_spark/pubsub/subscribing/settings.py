@@ -73,7 +73,7 @@ class FollowingSettings:
     lost_after: float = setting(
         60.0,
         Kind.SECONDS,
-        "How long to retry a lost partition before an error is raised.",
+        "How long to retry a lost partition before an error is raised; an attempt under way is completed first.",
         minimum=0,
     )
     max_held_bytes: int = setting(
