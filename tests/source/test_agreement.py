@@ -25,23 +25,23 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         one.close()
 
 
-def test_the_first_that_is_asked_leads_and_the_others_hear_it(make: Callable[..., Agreement]) -> None:
+def test_the_first_that_is_asked_leads_and_the_others_read_its_batches(make: Callable[..., Agreement]) -> None:
     first, second, third = make(), make(), make()
     assert [one.leads() for one in (first, second, third)] == [True, False, False]
-    assert second.heard() is None
-    first.say({}, {"streams": {"a": {"1": "e:0:1:100"}}})
-    first.say({"streams": {"a": {"1": "e:0:1:100"}}}, {"streams": {"a": {"1": 2}}})
-    said = ({"streams": {"a": {"1": "e:0:1:100"}}}, {"streams": {"a": {"1": 2}}})
-    assert second.heard() == third.heard() == said
+    assert second.read() is None
+    first.write({}, {"streams": {"a": {"1": "e:0:1:100"}}})
+    first.write({"streams": {"a": {"1": "e:0:1:100"}}}, {"streams": {"a": {"1": 2}}})
+    written = ({"streams": {"a": {"1": "e:0:1:100"}}}, {"streams": {"a": {"1": 2}}})
+    assert second.read() == third.read() == written
 
 
-def test_one_that_remains_alone_leads_and_forgets_what_was_said(make: Callable[..., Agreement]) -> None:
+def test_one_that_remains_alone_leads_and_forgets_the_last_batch(make: Callable[..., Agreement]) -> None:
     first, second = make(), make()
     assert (first.leads(), second.leads()) == (True, False)
-    first.say({}, {"streams": {}})
+    first.write({}, {"streams": {}})
     first.close()
     assert second.leads()
-    assert second.heard() is None
+    assert second.read() is None
 
 
 def test_sources_of_other_receivers_do_not_meet(make: Callable[..., Agreement]) -> None:

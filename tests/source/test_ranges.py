@@ -192,7 +192,7 @@ def test_what_does_not_come_again_is_left_out_when_that_is_allowed(
 
     assert ids(read(part)) == [3, 4, 5]
     assert "instance 'shop-2' stream 9 (None, 3]" in caplog.text
-    assert "going on without, as failOnDataLoss is false" in caplog.text
+    assert "the batch goes on without them, because failOnDataLoss is false" in caplog.text
 
 
 def test_an_ephemeral_range_of_a_lost_worker_is_not_waited_for(fleet: LiveFleet) -> None:

@@ -353,7 +353,7 @@ def test_a_source_carries_its_secrets_to_where_spark_unpickles_it_and_shows_none
     ],
 )
 def test_a_secret_in_clear_is_refused_before_a_plan_can_show_it(given: dict[str, str]) -> None:
-    with pytest.raises(ConfigurationError, match=rf"option {min(given).lower()} is given in clear") as caught:
+    with pytest.raises(ConfigurationError, match=rf"option {min(given).lower()} is given in plain text") as caught:
         WallarooDataSource({"receiver": "orders", **given})
     assert "open-sesame" not in str(caught.value)
 

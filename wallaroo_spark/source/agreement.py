@@ -1,10 +1,13 @@
-"""Sources of one receiver in one query read the same: the one that Spark asks first plans, the others follow.
+"""The sources of one receiver in one query plan the same batches: the first that Spark asks leads, the others follow.
 
-A stream that is joined with itself, or loaded twice, has a source for each place, with a process of its own beside the
-driver. Did each plan by itself, they would stand at different messages of a batch, of which nobody could tell which
-comes first where ids have no order; and in an AvailableNow run one would wait for acknowledgements that need the
-other's batch. Spark asks the sources of a query one after another, always in the same order, so a file that they share
-is enough: the source that holds its lock leads, and writes start and end of each batch that it plans into the file.
+A query that joins a stream with itself, or loads it twice, has one source for each use, and each source runs in its own
+process beside the driver. If each source planned alone, the sources would end a batch at different messages. Where ids
+have no order, nobody could tell which of these messages comes first. In an AvailableNow run one source would wait for
+ACKs that need the other source's batch.
+
+Spark asks the sources of a query one after another, always in the same order. So a file that the sources share is
+enough: the source that holds the file's lock leads, and writes the start and the end of each batch that it plans into
+the file.
 """
 
 from __future__ import annotations
@@ -25,56 +28,59 @@ from wallaroo_spark.references import Reference, References
 
 try:
     import fcntl
-except ImportError:  # pragma: no cover - Windows has no such locks; a source stands alone there
+except ImportError:  # pragma: no cover - Windows has no such locks; each source plans alone there
     fcntl = None  # type: ignore[assignment]
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
 SUCCESSION_SECONDS = 1.0
-"""How long a source waits, once, for the leader of a query that has just ended to give up its lock."""
+"""How long a source waits, once, until the leader of a query that has just ended releases its lock. A choice."""
 FORGOTTEN_SECONDS = 86_400.0
-"""Files that nobody has written to for so long are removed; who has one open keeps it."""
+"""Age, since the last write, at which a file is removed; a process that has it open can still use it. A choice."""
 _PAUSE_SECONDS = 0.05
+"""Pause between two attempts to take the lock."""
 _GREATEST_BYTES = 1 << 30
+"""Most bytes that are read of the file. A choice, far above the length of any batch's start and end."""
 
 
 class Agreement:
-    """The part of one source. ``secret`` is known to the sources of one receiver alone.
+    """One source's side of the agreement. ``secret`` is known only to the sources of one receiver.
 
-    Where files cannot be shared, each source leads, and nothing worse comes of it than a smaller common part.
+    Where the sources cannot share a file, each of them leads. Then their batches differ, and have fewer messages in
+    common.
     """
 
     def __init__(self, receiver: str, secret: str, folder: Path | None = None) -> None:
         self._leads: bool | None = None
-        self._said: dict[str, Any] | None = None
+        self._written_end: dict[str, Any] | None = None
         self._descriptor: int | None = None
-        # One driver is one parent, so that those of another with the same receiver do not meet.
+        # The parent process is the driver: sources of another driver with a receiver of the same name use another file.
         name = hashlib.sha256(f"{os.getppid()} {receiver} {secret}".encode()).hexdigest()[:32]
         try:
             self._descriptor = _open(folder or _folder(), name)
         except OSError as error:
-            log.warning("the sources of one query cannot agree on their plans: %s", error)
+            log.warning("a query that reads this receiver more than once plans its sources' batches apart: %s", error)
 
     def leads(self) -> bool:
-        """Whether this source plans; settled at the first call, unless the leader goes."""
+        """Whether this source plans. The first call decides; a follower becomes the leader when the leader ends."""
         if self._leads is None:
             until = time.monotonic() + SUCCESSION_SECONDS
             while not self._take() and time.monotonic() < until:
                 time.sleep(_PAUSE_SECONDS)
         return self._leads or self._take()
 
-    def say(self, start: dict[str, Any], end: dict[str, Any]) -> None:
-        """The leader has planned from ``start`` up to ``end``."""
-        if end == self._said or self._descriptor is None:
+    def write(self, start: dict[str, Any], end: dict[str, Any]) -> None:
+        """Write the batch that the leader has planned, from ``start`` up to ``end``, for the followers."""
+        if end == self._written_end or self._descriptor is None:
             return
-        self._said = end
+        self._written_end = end
         text = json.dumps({"start": start, "end": end}).encode()
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, text, 0)
 
-    def heard(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The start and the end of the batch that the leader planned last; None before its first."""
+    def read(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The start and the end of the batch that the leader planned last; None before its first batch."""
         if self._descriptor is None:
             return None
         try:
@@ -84,7 +90,7 @@ class Agreement:
             return None
 
     def close(self) -> None:
-        """Take part no more."""
+        """Release the lock and close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -99,8 +105,9 @@ class Agreement:
 
 
 def followed(start: References, end: References, *, increasing: bool) -> dict[str, dict[str, Reference]]:
-    """The changes of a follower's batch from ``start`` on, when its leader's ends at ``end``: no increasing id goes
-    back.
+    """The changes that lead a follower from ``start`` to the end of its leader's batch, ``end``.
+
+    A stream with increasing ids whose reference is beyond ``end`` already is left out: a reference never decreases.
     """
     found = {}
     for scope, streams in changed(start, end).items():
@@ -115,18 +122,18 @@ def _behind(reference: Reference, known: Reference | None) -> bool:
 
 
 def _folder() -> Path:
-    """A folder of this user's own."""
+    """A folder that belongs to this user. Raises OSError when another user has made it."""
     folder = Path(tempfile.gettempdir()) / f"wallaroo-{os.getuid() if hasattr(os, 'getuid') else 'sources'}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if folder.is_symlink() or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
-        raise OSError(f"{folder} is another user's")
+        raise OSError(f"the folder {folder} belongs to another user; remove it, or set TMPDIR to another folder")
     return folder
 
 
 def _open(folder: Path, name: str) -> int:
     if fcntl is None:
-        raise OSError("this system has no locks on files")
+        raise OSError("this operating system has no locks on files")
     for old in folder.iterdir():
         with contextlib.suppress(OSError):
             if old.name != name and time.time() - old.stat().st_mtime > FORGOTTEN_SECONDS:

@@ -1,6 +1,6 @@
-"""What ``Trigger.AvailableNow`` means for a source that is pushed to: when a run has everything that it takes.
+"""``Trigger.AvailableNow`` for a push source: when a run has all the messages that it takes, and where it ends.
 
-Pure: the time comes in as ``now``, in seconds of one monotonic clock. Source: ``docs/options.md``.
+Pure: the callers pass the time as ``now``, in seconds of one monotonic clock. Source: ``docs/options.md``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from wallaroo_spark.references import Reference, References
 
 
 class AvailableNow:
-    """One run. It takes what connectors send until all of them are quiet, and no message that arrives later.
+    """One run. It takes the messages that connectors send until all of them are quiet, and no message that comes later.
 
-    The *target* of a run is where it ends: the ends of all streams at the moment when the connectors were quiet, or
-    when the time for that was over.
+    The *target* of a run is its end: the ends of all streams at the moment when all connectors were quiet, or when
+    ``timeout`` seconds were over.
     """
 
     def __init__(
@@ -41,18 +41,19 @@ class AvailableNow:
         return self._target is not None
 
     def late(self, *, now: float) -> bool:
-        """Whether the run has waited for as long as it may."""
+        """Whether the run has waited for its whole ``timeout``."""
         return now > self._latest
 
     def quiet(
         self, seen: Mapping[str, Mapping[str, Any]], connected: Mapping[str, Mapping[str, Any]], *, now: float
     ) -> bool:
-        """Whether every connector has sent nothing for a while, or has ended all of its streams.
+        """Whether each connector has sent nothing for ``quiet_seconds``, or has ended all of its streams.
 
-        ``seen`` has every instance that ever was connected, as it was last seen, ``connected`` those that are connected
-        now. Only time in which no batch runs counts: before a batch is committed, a connector may wait for credits.
+        ``seen`` has each instance that was ever connected, in its last known state; ``connected`` has those that are
+        connected now. Only the time in which no batch runs counts, because a connector may wait for credits until a
+        batch is committed.
         """
-        # Without names, connectors that have not connected yet are given a moment to do so.
+        # Without names, the run waits for some time so that connectors can connect.
         come = self._instances <= set(seen) if self._instances else now - self._began >= self._quiet_seconds
         if not come:
             return False
@@ -65,22 +66,22 @@ class AvailableNow:
         return True
 
     def nothing_to_read(self, *, now: float) -> None:
-        """No batch could be planned: the time in which no batch runs begins, or goes on."""
+        """No batch could be planned: the time in which no batch runs begins, or continues."""
         if self._idle_since is None:
             self._idle_since = now
 
     def busy(self) -> None:
-        """A batch is planned, or a connector waits to be acknowledged: the time in which no batch runs starts anew."""
+        """A batch is planned, or a connector waits for an ACK: the time in which no batch runs begins again later."""
         self._idle_since = None
 
     def set_target(self, ends: References) -> None:
-        """The run ends at these references, of the streams that it still reads."""
+        """The run ends at these references; they have the streams that it still reads."""
         self._target = ends
 
     def within_target(self, start: References, ends: References) -> References:
-        """Where the streams end of a batch that goes from ``start`` to ``ends``, and no further than the target.
+        """The ends of a batch that would go from ``start`` to ``ends``, cut where they lie beyond the target.
 
-        Streams that have reached the target, or that the target does not have, are left out.
+        Streams that have reached the target, and streams that the target does not have, are left out.
         """
         if self._target is None:
             return ends
@@ -96,7 +97,7 @@ class AvailableNow:
         return {scope: streams for scope, streams in nearer.items() if streams}
 
     def _nearer(self, end: Reference, target: Reference) -> Reference:
-        """The reference that comes first. Their order is known only where ids increase."""
+        """The earlier reference. Where ids do not increase, the order is not known, and this is the target."""
         if self._increasing and isinstance(end, int) and isinstance(target, int):
             return min(end, target)
         return target

@@ -1,4 +1,4 @@
-"""Python's garbage collector in the processes that Spark runs reading tasks in.
+"""Python's garbage collector in the processes in which Spark runs reading tasks.
 
 Source: ``docs/decisions/price-of-a-batch.md``.
 """
@@ -10,16 +10,17 @@ import sys
 
 
 class LoadedCode:
-    """The objects that modules have made when they were loaded, which stay as long as the process."""
+    """The objects that modules have made when they were loaded. They live as long as the process."""
 
     def __init__(self) -> None:
         self._modules = 0
 
     def set_aside(self) -> None:
-        """Have collections pass over all objects that exist now; does nothing until more modules have been loaded.
+        """Exclude all objects that exist now from garbage collection. Does nothing while no more modules are loaded.
 
-        After each task PySpark's daemon runs a full collection in the task's process, before it looks for the next
-        task. It visits each object of each module that Spark, Arrow and this package have loaded, and frees hardly any.
+        After each task, PySpark's daemon runs a full collection in the task's process before the process takes the next
+        task. That collection visits each object of each module that Spark, Arrow and this package have loaded, and
+        frees hardly any of them.
         """
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
@@ -27,4 +28,4 @@ class LoadedCode:
 
 
 LOADED_CODE = LoadedCode()
-"""That of this process."""
+"""The loaded code of this process."""

@@ -32,15 +32,16 @@ class Secrets:
 
 
 class WallarooDataSource(DataSource):
-    """A streaming source fed by connectors. It needs the option ``receiver``: the name of one that this driver runs.
+    """A streaming source fed by connectors. It needs the option ``receiver``: the name of a receiver of this driver.
 
-    Spark shows a source's options in plans, in its UI and in errors, so no secret may be among them: ``secrets`` has
-    them, by receiver, in the class that :func:`register` makes. Spark pickles that class by value, and carries it to
-    where the source plans and reads. A query of another driver names the options ``registry`` and ``token``, each as
-    ``env:NAME`` or ``file:PATH``. Raises :class:`ConfigurationError` for a secret that is given in clear.
+    Spark shows a source's options in plans, in its UI and in errors, so no option may contain a secret. The class that
+    :func:`register` makes contains the secrets of each receiver instead; Spark pickles that class by value and sends it
+    to the processes in which the source plans and reads. A query of another driver gives the options ``registry`` and
+    ``token``, each as ``env:NAME`` or ``file:PATH``. Raises :class:`ConfigurationError` for a secret in plain text.
     """
 
     secrets: ClassVar[Mapping[str, Secrets]] = {}
+    """The secrets by receiver name."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -49,9 +50,9 @@ class WallarooDataSource(DataSource):
             value = given.get(row.name.lower(), "")
             if row.secret and value and not (is_reference(value) or _is_open(row.name, value)):
                 raise ConfigurationError(
-                    f"format('wallaroo'): option {row.name} is given in clear, and Spark shows options in plans and in "
-                    "its UI; use Receiver.stream(), leave it out in the driver that runs the receiver, or give "
-                    "env:NAME or file:PATH",
+                    f"format('wallaroo'): option {row.name} is given in plain text, and Spark shows options in plans "
+                    "and in its UI; use Receiver.stream(), leave the option out in the driver that runs the receiver, "
+                    "or give env:NAME or file:PATH",
                     option=row.name,
                 )
 
@@ -62,7 +63,7 @@ class WallarooDataSource(DataSource):
 
     @classmethod
     def is_named(cls, format_name: str) -> bool:
-        """Whether a format is this one, by its name or by one that :func:`register` gave it in some session."""
+        """Whether a format is this one: it has this name, or a name that :func:`register` has made in some session."""
         return format_name == cls.name() or format_name.startswith(f"{cls.name()}_")
 
     def schema(self) -> str:
@@ -71,10 +72,10 @@ class WallarooDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of the whole row schema. Raises :class:`ConfigurationError` for another schema or bad options."""
-        # Spark cannot parse DDL in the process that runs this, so Arrow's form is compared.
+        # The process that runs this has no Spark session that could parse DDL, so the Arrow schemas are compared.
         if to_arrow_schema(schema, timezone="UTC") != ROW_SCHEMA:
             raise ConfigurationError(
-                f"format('wallaroo') has the schema {ROW_DDL}; leave .schema(…) out and select() what you need"
+                f"format('wallaroo') has the schema {ROW_DDL}; leave .schema(…) out and select() the columns you need"
             )
         options = Options.parse(dict(self.options))
         if not options.receiver:
@@ -94,24 +95,24 @@ class WallarooDataSource(DataSource):
 
 
 def _is_open(name: str, value: str) -> bool:
-    """Whether an option that may hold a secret holds none: the URL of a Redis without a password."""
+    """Whether the value contains no secret although the option may: the URL of a Redis without a password."""
     return name == "registry" and "@" not in value and "password=" not in value
 
 
 _TAKEN = "DATA_SOURCE_ALREADY_EXISTS"
 _registering = threading.Lock()
 _secrets: dict[str, Secrets] = {}
-"""Those of all receivers of this process; the one that was started last counts where two have a name."""
+"""The secrets of all receivers of this process. Of two receivers with one name, those of the last started one."""
 
 
 def register(spark: SparkSession, receiver: str, secrets: Secrets) -> None:
-    """Make ``format("wallaroo")`` known to a session, with what the source must know of a receiver."""
+    """Register ``format("wallaroo")`` in a session, with the secrets that the source of a receiver needs."""
     with _registering:
         _register(spark, receiver, secrets)
 
 
 def load(spark: SparkSession, receiver: str, secrets: Secrets, options: Mapping[str, str]) -> DataFrame:
-    """The stream of exactly this receiver, also when another of its name was started since."""
+    """The stream of exactly this receiver, even when another receiver of that name was started after it."""
     with _registering:
         return spark.readStream.format(_register(spark, receiver, secrets)).options(**options).load()
 
@@ -125,7 +126,7 @@ def _register(spark: SparkSession, receiver: str, secrets: Secrets) -> str:
     except AnalysisException as error:
         if error.getCondition() != _TAKEN:
             raise
-        # A session that another one has made, as each notebook has one, keeps what that one knew under this name.
+        # The name is taken in a session that was derived from another, such as a notebook's, and cannot be replaced.
         name = f"{WallarooDataSource.name()}_{uuid.uuid4().hex[:8]}"
         spark.dataSource.register(_source_with(dict(_secrets), name))
     return name
@@ -134,7 +135,7 @@ def _register(spark: SparkSession, receiver: str, secrets: Secrets) -> str:
 def _source_with(
     known: Mapping[str, Secrets], format_name: str = WallarooDataSource.name()
 ) -> type[WallarooDataSource]:
-    """A class that no module has, for only such a one is pickled with what it holds."""
+    """A class made inside a function: only such a class is pickled by value, so that the secrets travel with it."""
 
     class SourceWithSecrets(WallarooDataSource):
         secrets = known

@@ -1,7 +1,7 @@
-"""The state of the workers as the driver's reader process knows it, kept up to date by threads of its own.
+"""The state of the workers as the driver's reader process knows it. Threads of this module keep it up to date.
 
-``latestOffset`` is asked some 80 times a second, so it is answered from here. The registry is only needed to find a
-worker for the first time; one that is known goes on being asked while the registry is away.
+Spark calls ``latestOffset`` about 80 times a second, so the answer comes from here. The registry is needed only to find
+a worker for the first time; a worker that is known is also asked while the registry is away.
 Source: ``docs/spark.md``; ``docs/architecture.md#rules``, rule 4.
 """
 
@@ -29,42 +29,45 @@ log = one_line(logging.getLogger("wallaroo_spark.source"))
 
 T = TypeVar("T")
 POLL_SECONDS = 1.0
+"""Pause between two looks at the registry, and longest wait of one call ``available``. A choice."""
 RETRY_SECONDS = 0.2
+"""Pause after a worker did not answer, and between looks at the registry while no worker is known. A choice."""
 STANDSTILL_SECONDS = 0.02
-"""Shortest time between two looks at a busy worker."""
+"""Shortest time between two calls ``available`` to a busy worker. A choice."""
 CALLS_AT_ONCE = 64
-"""Workers that are asked at the same time; a choice, and a thread each."""
+"""Workers that are asked at the same time, each from a thread of its own. A choice."""
 
 
 @dataclass
 class SlotView:
-    """One worker as last seen."""
+    """The last known state of one worker."""
 
     lease: Lease
-    """The lease by which the worker holds its slot; it has the address of the inner port."""
+    """The lease by which the worker holds its slot; it contains the address of the inner port."""
     client: WorkerClient
     """The client of the worker's inner port."""
     answer: dict[str, Any] = field(default_factory=dict)
     """The worker's last answer to ``available``, with its time as ``at``; empty while the worker does not answer."""
     version: int = -1
-    """The version of the worker's buffer that the last answer to ``available`` named.
+    """The version of the worker's buffer in the last answer to ``available``.
 
-    An answer to ``plan`` does not count: its plan may be for a progress report alone, and the rows in it would then
+    An answer to ``plan`` does not change it: that plan may be for a progress report alone, and its rows would then
     never be announced.
     """
     planned: threading.Event = field(default_factory=threading.Event)
-    """Set once the worker was asked for a plan; its buffer's next change is then reported."""
+    """Set when the worker has been asked for a plan; the next change of its buffer is reported after that."""
     closed: bool = False
-    """Whether a newer lease has replaced this one, or the fleet's view ended; the asking thread then ends."""
+    """Whether a newer lease has replaced this one, or the view of the fleet has ended. The thread of this slot then
+    ends."""
 
     def close(self) -> None:
-        """Stop to ask this worker: a newer lease has replaced this one, or the fleet's view ends."""
+        """Stop asking this worker, because a newer lease has replaced this one or the view of the fleet ends."""
         self.closed = True
         self.planned.set()
 
     def plan(self, question: PlanQuestion) -> PlanAnswer:
-        """As :meth:`WorkerClient.plan`. A worker that does not answer is left out until it does, or each batch would
-        wait for it again.
+        """As :meth:`WorkerClient.plan`. A worker that does not answer is left out of later plans until it answers
+        again; otherwise each batch would wait for it.
         """
         try:
             return self.client.plan(question)
@@ -74,9 +77,9 @@ class SlotView:
 
 
 class FleetView:
-    """The workers of one receiver. ``stamp`` grows whenever anything may have changed.
+    """The workers of one receiver. ``stamp`` increases whenever anything may have changed.
 
-    ``token`` is the fleet's, and ``trust`` how the workers are verified, None when they speak plain text.
+    ``token`` is the fleet's token. ``trust`` says how the workers are verified; it is None when they use no TLS.
     """
 
     def __init__(self, registry: Registry, token: str, trust: Trust | None = None) -> None:
@@ -99,13 +102,13 @@ class FleetView:
         self.seen: dict[str, dict[str, Any]] = {}
 
     def start(self) -> None:
-        """Begin to look; does nothing when it has begun."""
+        """Start the threads; does nothing when they have been started."""
         if not self._started:
             self._started = True
             threading.Thread(target=self._follow_registry, name="wallaroo-fleet", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """End the threads, without waiting for them."""
         self._stopping.set()
         with self._changed:
             views = list(self._slots.values())
@@ -114,22 +117,22 @@ class FleetView:
         self._pool.shutdown(wait=False)
 
     def watch_connectors(self) -> None:
-        """Have :meth:`connectors` and ``seen`` kept up to date from now on; call it before the workers are found."""
+        """Keep :meth:`connectors` and ``seen`` up to date from now on. Call it before the workers are found."""
         self._watching = True
 
     @property
     def stamp(self) -> int:
-        """Grows whenever anything may have changed."""
+        """A number that increases whenever anything may have changed."""
         return self._stamp
 
     def wait(self, stamp: int, seconds: float) -> int:
-        """Wait until the stamp is another than ``stamp``; what it is then."""
+        """Wait up to ``seconds`` until the stamp differs from ``stamp``; return the new stamp."""
         with self._changed:
             self._changed.wait_for(lambda: self._stamp != stamp, seconds)
             return self._stamp
 
     def wait_for_first_look(self, seconds: float) -> None:
-        """Wait until the registry has answered once."""
+        """Wait up to ``seconds`` until the registry has answered once."""
         self._looked.wait(seconds)
 
     def slots(self) -> dict[int, SlotView]:
@@ -161,7 +164,7 @@ class FleetView:
         Raises :class:`TransportError` when a worker does not answer; it is left out until it does.
         """
         slots = self.slots()
-        # What a worker without rows holds since is announced by a new stamp.
+        # A worker that held no rows at its last answer is not asked: rows that it has received since raise the stamp.
         inquiry = Inquiry(
             [slot for slot, view in slots.items() if view.answer.get("buffered_bytes", 1)],
             start,
@@ -184,18 +187,18 @@ class FleetView:
         slots = self.slots()
         held = self._at_once({slot: view.client.held for slot, view in slots.items()})
         # A worker that knows of the commit has acknowledged its messages, or does so now.
-        untold = {slot: _untold(start, streams) for slot, streams in held.items()}
-        return any(slots[slot].client.owes(streams) for slot, streams in untold.items() if streams)
+        differing = {slot: _differing(start, streams) for slot, streams in held.items()}
+        return any(slots[slot].client.owes(streams) for slot, streams in differing.items() if streams)
 
     def slots_of(self, instances: Collection[str]) -> dict[str, int]:
-        """The slots where these instances are connected now, as far as workers answer."""
+        """The slots to which these instances are connected now; none when a worker does not answer."""
         if not instances:
             return {}
         views = self.slots()
         try:
             answers = self._at_once({slot: partial(view.client.available, -1, 0.0) for slot, view in views.items()})
         except TransportError as error:
-            log.info("where connectors are connected is not known: %s", error)
+            log.info("it is not known to which workers connectors are connected: %s", error)
             return {}
         return {
             connector["instance"]: slot
@@ -205,7 +208,7 @@ class FleetView:
         }
 
     def _at_once(self, calls: Mapping[int, Callable[[], T]]) -> dict[int, T]:
-        """The results of calls to several workers, which do not wait for each other. Raises the first error."""
+        """Make calls to several workers at the same time and return their results. Raises the first error."""
         if len(calls) == 1:
             return {slot: call() for slot, call in calls.items()}
         futures = {slot: self._pool.submit(call) for slot, call in calls.items()}
@@ -223,7 +226,7 @@ class FleetView:
             self._stopping.wait(POLL_SECONDS if self._slots else RETRY_SECONDS)
 
     def _leases(self) -> dict[int, Lease]:
-        """Ask the registry for the leases, and for the fleet's record along with them."""
+        """Ask the registry for the leases, and for the fleet's record at the same time."""
         fleet, leases = self._registry.fleet(), self._registry.leases()
         self.workers = int(fleet.get("workers", self.workers))
         self.query = fleet.get("query", self.query)
@@ -241,20 +244,20 @@ class FleetView:
         threading.Thread(target=self._follow, args=(view,), name=f"wallaroo-slot-{lease.slot}", daemon=True).start()
 
     def _follow(self, view: SlotView) -> None:
-        said = False
+        logged = False
         while not self._stopping.is_set() and not view.closed:
             try:
                 answer = view.client.available(view.version, POLL_SECONDS, connectors=self._watching)
             except TransportError as error:
-                if not said:
+                if not logged:
                     log.warning("slot %d: %s", view.lease.slot, error)
-                view.answer, said = {}, True
+                view.answer, logged = {}, True
                 self._stopping.wait(RETRY_SECONDS)
                 continue
             answer["at"] = time.monotonic()
             for connector in answer.get("connectors", ()):
                 self.seen[connector["instance"]] = {**connector, "at": answer["at"]}
-            changed, said = answer["version"] != view.version or not view.answer, False
+            changed, logged = answer["version"] != view.version or not view.answer, False
             view.answer, view.version = answer, answer["version"]
             if changed:
                 view.planned.clear()
@@ -262,14 +265,17 @@ class FleetView:
                 if self._watching or not answer["buffered_bytes"]:
                     self._stopping.wait(STANDSTILL_SECONDS)
                 else:
-                    # Until it is asked for a plan, nothing that changes further is news.
+                    # Until the worker is asked for a plan, further changes of its buffer make no difference.
                     view.planned.wait(POLL_SECONDS)
         with contextlib.suppress(Exception):
             view.client.close()
 
 
-def _untold(start: References, held: Starts) -> dict[StreamKey, Reference | None]:
-    """The held streams whose committed reference is not that of ``start``, or is of another buffer, maybe."""
+def _differing(start: References, held: Starts) -> dict[StreamKey, Reference | None]:
+    """The held streams whose committed reference at the worker is not their reference in ``start``.
+
+    Ephemeral references are among them even if they are equal, because they may be of another worker's buffer.
+    """
     return {
         key: here
         for key, committed in held.items()

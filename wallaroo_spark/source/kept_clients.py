@@ -11,17 +11,19 @@ import time
 from wallaroo_spark.inner.client import Trust, WorkerClient
 
 KEPT_SECONDS = 5.0
-"""How long a connection may have been idle when a task takes it over. It is a choice: batches of a busy query follow
-each other in less, and a firewall may have dropped a connection that was idle for minutes: a read would wait in vain.
+"""How long a connection may have been idle when a task takes it over.
+
+A choice: a busy query begins its next batch sooner. A firewall may have dropped a connection that was idle for minutes,
+and a read on such a connection would wait in vain.
 """
 
 _Key = tuple[str, str, Trust | None]
 
 
 class KeptClients:
-    """Clients that no task uses, by the worker's address and the means to verify it. For several threads at once.
+    """Clients that no task uses, by worker address, token and trust. Several threads may use it at the same time.
 
-    When a process closes its last client, gRPC ends its threads, some ten of them; the next client starts them again.
+    When a process closes its last client, gRPC ends its threads (about ten), and the next client starts them again.
     """
 
     def __init__(self) -> None:
@@ -29,7 +31,7 @@ class KeptClients:
         self._idle: dict[_Key, tuple[WorkerClient, float]] = {}
 
     def take(self, address: str, token: str, trust: Trust | None) -> WorkerClient:
-        """A client for one task alone: an idle one where there is one, else a new one."""
+        """A client for one task alone: an idle one if there is one, otherwise a new one."""
         with self._guard:
             found = self._idle.pop((address, token, trust), None)
             stale = self._stale()
@@ -42,7 +44,7 @@ class KeptClients:
         return taken
 
     def keep(self, client: WorkerClient, token: str, trust: Trust | None) -> None:
-        """Take a client back whose calls have all come to their end."""
+        """Take back a client whose calls have all ended."""
         with self._guard:
             replaced = self._idle.pop((client.address, token, trust), None)
             self._idle[client.address, token, trust] = (client, time.monotonic())
@@ -50,11 +52,11 @@ class KeptClients:
             replaced[0].close()
 
     def _stale(self) -> list[WorkerClient]:
-        """Remove the clients that have been idle for too long."""
+        """Remove and return the clients that have been idle for too long."""
         oldest = time.monotonic() - KEPT_SECONDS
         old = [key for key, (_, since) in self._idle.items() if since < oldest]
         return [self._idle.pop(key)[0] for key in old]
 
 
 KEPT = KeptClients()
-"""Those of this process."""
+"""The kept clients of this process."""

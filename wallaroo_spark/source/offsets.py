@@ -1,9 +1,9 @@
-"""The source's offset: what Spark's offset log holds of it.
+"""The source's offset, as it stands in Spark's offset log.
 
-A dictionary of JSON values: ``wallaroo`` is the format's version, ``receiver`` the receiver's name, ``streams`` the end
-reference of each stream by scope and decimal stream id; ``ids`` is there where they are ``opaque``, without an order.
-Two offsets with the same references are the same text, because Spark compares them as text. Source:
-``docs/architecture.md#the-source``.
+An offset is a dictionary of JSON values: ``wallaroo`` is the format's version, ``receiver`` the receiver's name, and
+``streams`` has the end reference of each stream, by scope and by stream id as decimal text. ``ids`` is only present
+when message ids have no order; its value is then ``opaque``. Two offsets with the same references are the same text,
+because Spark compares offsets as text. Source: ``docs/architecture.md#the-source``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OFFSET_VERSION = 1
 
 
 def offset(receiver: str, references: References, message_ids: str = "increasing") -> dict[str, Any]:
-    """The offset that holds exactly these references; ``message_ids`` is the option of that name."""
+    """The offset with exactly these references; ``message_ids`` is the value of the option ``messageIds``."""
     streams = {
         scope: {stream_id: references[scope][stream_id] for stream_id in sorted(references[scope], key=int)}
         for scope in sorted(references)

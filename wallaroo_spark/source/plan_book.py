@@ -1,7 +1,7 @@
-"""The offsets of one source and the references that they stand for: a small plan stands in one, a large one is named.
+"""The offsets of one source and their references: an offset contains a small plan, and has the name of a large plan.
 
-The work of a call follows the changes, not the known streams. A plan that is named is durable before its offset is
-handed to Spark. Source: ``docs/decisions/plans-beside-the-checkpoint.md``.
+The cost of a call follows the number of changes, not of known streams. A named plan is durable before its offset is
+returned to Spark. Source: ``docs/decisions/plans-beside-the-checkpoint.md``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from wallaroo_spark.steps import Step, passed
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
 RETRY_SECONDS = 60.0
-"""Pause before a place that could not be written to is tried again, while plans stand in offsets."""
+"""Pause before the next attempt to write plans to a place that refused them; until then offsets contain the plans."""
 Offset = Mapping[str, Any]
 
 
@@ -42,9 +42,10 @@ def _start_thread(work: Callable[[], None]) -> None:
 
 
 class PlanBook:
-    """The plans of one source. ``store`` gives the place of large ones, None while that is not known.
+    """The plans of one source. ``store`` returns the place of large plans, or None while that place is not known.
 
-    ``beside`` runs the writing of a snapshot that nobody waits for. Not for several threads, but for that.
+    ``beside`` runs the writing of a snapshot, for which nobody waits, in another thread. Apart from that, only one
+    thread may use a plan book.
     """
 
     def __init__(
@@ -71,22 +72,22 @@ class PlanBook:
         self._snapshot_under_way = False
 
     def knows(self, value: Offset) -> bool:
-        """Whether the references of an offset can be found now: the place of a named plan may not be known yet."""
+        """Whether the references of an offset can be found now: not while the place of its plan is unknown."""
         named = _named_plan(value)
         return named is None or self._named.known(named.plan) is not None or self._store() is not None
 
     def references(self, value: Offset) -> VersionedReferences:
-        """The references that an offset stands for. Raises :class:`CheckpointError` when its plan is not there."""
+        """The references of an offset. Raises :class:`CheckpointError` when its plan does not exist."""
         return self._find(value)[0]
 
     def begin(self, references: Any) -> dict[str, Any]:
-        """The offset of references that no plan is behind."""
+        """The offset of references to which no earlier plan leads; the offset contains them."""
         return self._write_inline(VersionedReferences.of(references))
 
     def after(self, start: Offset, changes: Changes) -> dict[str, Any]:
-        """The offset behind ``start`` with these changes; its plan is durable when this returns.
+        """The offset that follows ``start`` with these changes; its plan is durable when this returns.
 
-        Raises :class:`CheckpointError` when the plan can neither be written nor stand in the offset.
+        Raises :class:`CheckpointError` when the plan can neither be written nor be contained in the offset.
         """
         before, chain = self._find(start)
         references = before.with_changes(changes)
@@ -108,7 +109,7 @@ class PlanBook:
         return chain.named.offset(self._receiver, self._message_ids)
 
     def shown(self, start: Offset, changes: Changes) -> dict[str, Any]:
-        """An offset behind ``start`` to be shown; ``start`` itself where that names its plan. Nothing is kept of it."""
+        """An offset for display, behind ``start``; a copy of ``start`` if that names its plan. It is not stored."""
         if _named_plan(start) is not None:
             return dict(start)
         after = VersionedReferences.of(self.references(start).plain()).with_changes(changes)
@@ -145,13 +146,13 @@ class PlanBook:
         self, store: PlanStore, form: Form, references: VersionedReferences, chain: Chain | None, changes: Changes
     ) -> Chain:
         if self._number < 0:
-            # A process that died may have written plans that no offset names; numbers only have to be above theirs.
+            # A process that died may have written plans that no offset names. New numbers must be above theirs.
             self._number = max((number for number, _ in store.files()), default=0)
         self._number = max(self._number, chain.named.plan.number if chain is not None else 0)
         name = PlanName.after(self._number)
         self._number = name.number
         if chain is None or chain.named.plan != self._newest:
-            # Spark goes on from another plan than the last, so a snapshot of that may not lie on the way.
+            # Spark goes on from another plan than the last one, so a snapshot of the last may not be in this chain.
             self._branch += 1
         self._newest = name
         if chain is None or form is Form.SNAPSHOT:
@@ -166,7 +167,7 @@ class PlanBook:
         return after
 
     def _snapshot_if_due(self, store: PlanStore, references: VersionedReferences, chain: Chain) -> None:
-        """Begin a snapshot of a plan beside the planning; the chains of later plans end there once it is written."""
+        """Begin to write a snapshot of a plan in another thread; later chains start there once it is written."""
         if self._snapshot_under_way or self._snapshot is not None or not snapshot_is_due(chain, references.count):
             return
         self._snapshot_under_way = True

@@ -1,6 +1,6 @@
-"""How far a batch may go: which worker is asked what, and the ends of all slots together, within Spark's limits.
+"""Planning of one batch: the questions to the workers, and one plan within Spark's limits from all their answers.
 
-Pure: the answers of the slots come in as values. Source: ``docs/options.md``.
+Pure: the callers pass the workers' answers as values. Source: ``docs/options.md``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from wallaroo_spark.reference_versions import reference_of
 from wallaroo_spark.references import PlannedRange, Reference, References, StreamKey, slot_of_ephemeral
 
 MOST_ROUNDS = 5
-"""Rounds of questions in one plan. One is enough while nothing is unknown, one more divides limits; the others are for
-streams of which workers assume another start, which may come up in each round while commits arrive."""
+"""Most rounds of questions for one plan. A choice.
+
+One round is enough when the workers know all starts, and a second one divides the limits. The others are needed when
+workers assume another start for a stream, which may happen in each round while commits arrive.
+"""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that one batch may have, and the rows that it waits for. None means no such limit."""
+    """The limits of one batch; None means that there is no such limit."""
 
     max_rows: int | None = None
     """Most rows of one batch."""
@@ -31,7 +34,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where a batch would end, what it would read, and which slot has which stream."""
+    """The ends, the size and the slots of a batch that could be read."""
 
     ends: dict[str, dict[str, Reference]]
     """The reference of each stream's last message in the batch, by scope and then by stream id as decimal text."""
@@ -51,9 +54,10 @@ class Plan:
 
 
 def combine(offers: Mapping[int, Mapping[StreamKey, StreamOffer]], *, complete: bool = True) -> Plan:
-    """What the slots offer as one plan. Where two have the same stream the further end counts.
+    """The offers of all slots as one plan. If two slots offer the same stream, the plan has the greater end.
 
-    That happens while a stream moves to another slot. Ids name the messages, so that either slot reads the right ones.
+    That happens while a stream moves to another slot. A range consists of message ids, so either slot reads the right
+    messages.
     """
     ends: dict[str, dict[str, Reference]] = {}
     holders: dict[StreamKey, int] = {}
@@ -75,9 +79,9 @@ def _further(end: Reference, other: Reference) -> bool:
 
 
 def shares(offered: Mapping[int, tuple[int, int]], limits: Limits) -> dict[int, tuple[int | None, int | None]]:
-    """The rows and bytes that each slot may give, in proportion to the rows and bytes that it has offered.
+    """The most rows and bytes of each slot, in proportion to the rows and bytes that it has offered.
 
-    Only slots that have offered rows have a share; no slot has one when everything fits.
+    Slots that have offered no rows are left out. The result is empty when all offers together are within the limits.
     """
     rows, size = (sum(column) for column in zip(*offered.values(), strict=True)) if offered else (0, 0)
     rows_over = limits.max_rows is not None and rows > limits.max_rows
@@ -100,7 +104,7 @@ def _share(limit: int | None, part: int, whole: int) -> int:
 
 
 def slot_of(planned: PlannedRange, holders: Mapping[StreamKey, int], assigned: Mapping[str, int]) -> int:
-    """The slot to ask first for a range: that of the stream, the only one that can have it, or a guess."""
+    """The slot to ask first for a range: the one that offered the stream, the one in the reference, or a guess."""
     known = holders.get(planned.key)
     if known is not None:
         return known
@@ -109,29 +113,32 @@ def slot_of(planned: PlannedRange, holders: Mapping[StreamKey, int], assigned: M
 
 
 class Uncommitted:
-    """The streams whose start each worker may not know by itself, because no commit notice has told it. Pure.
+    """The streams whose start a worker may not know, because no commit notice has told it. Pure.
 
-    It is a guess that saves a round of questions, and nothing is wrong when it is: of a stream that is missing here a
-    worker assumes the committed reference, which the planner finds out.
+    This is a guess that saves a round of questions. A wrong guess does no harm: for a stream that is missing here, a
+    worker assumes the committed reference, and the planner compares that with the batch's start.
     """
 
     def __init__(self) -> None:
         self._streams: dict[int, tuple[StreamKey, ...]] = {}
 
     def of(self, slot: int) -> Collection[StreamKey]:
-        """The streams to name to a slot's worker."""
+        """The streams whose start a question to this slot's worker names."""
         return self._streams.get(slot, ())
 
     def answered(self, slot: int, answer: PlanAnswer) -> None:
-        """What a worker has offered may be planned now, and then the next batch starts where no commit is yet."""
+        """Record a worker's answer: a batch may read the offered rows now, and the next one then starts behind them,
+        before the worker is told of their commit.
+        """
         self._streams[slot] = (*answer.offers, *(key for key in answer.uncommitted if key not in answer.offers))
 
 
 class Inquiry:
-    """The questions of one plan. Ask all of :attr:`questions`, hand in each answer, and go on until there are none.
+    """The questions of one plan. Ask all :attr:`questions`, pass each answer to :meth:`answer`, and repeat that until
+    there are no more questions.
 
-    ``start`` is where Spark lets the batch start. Raises nothing; what cannot be settled within ``MOST_ROUNDS`` is left
-    to a later plan, and the plan is not :attr:`Plan.complete`.
+    ``start`` has the references at which Spark starts the batch. Raises no error. A stream that is not settled after
+    ``MOST_ROUNDS`` rounds is left to a later plan, and :attr:`Plan.complete` is false.
     """
 
     def __init__(self, slots: Iterable[int], start: References, limits: Limits, uncommitted: Uncommitted) -> None:
@@ -144,12 +151,12 @@ class Inquiry:
         self._answers: dict[int, PlanAnswer] = {}
         self._differing: dict[int, Starts] = {}
         self.questions: dict[int, PlanQuestion] = {}
-        """The questions that wait for answers, by slot; empty when the plan is made."""
-        # A worker that alone has rows need not be asked a second time, when it knows the limits from the first.
+        """The questions that have no answer yet, by slot; empty when the plan is ready."""
+        # The first question has the limits already: when only one worker has rows, it need not be asked again.
         self._ask({slot: self._question(uncommitted.of(slot)) for slot in slots})
 
     def answer(self, slot: int, answer: PlanAnswer) -> None:
-        """A worker's answer to its question; the last one of a round begins the next."""
+        """Take a worker's answer to its question. The last answer of a round begins the next round if one is needed."""
         del self.questions[slot]
         self._answers[slot] = answer
         self._differing[slot] = self._compare(self._asked[slot].starts, answer)
@@ -180,7 +187,7 @@ class Inquiry:
         return {key: reference_of(self._start, key) for key in keys}
 
     def _compare(self, told: Starts, answer: PlanAnswer) -> Starts:
-        """The streams of which a worker has assumed another start than that of the batch, or could assume none."""
+        """The streams for which a worker has assumed another start than the batch's, or could assume none."""
         if not answer.unknown and answer.offers.keys() <= told.keys():
             return {}
         differing = {
@@ -191,7 +198,7 @@ class Inquiry:
         return differing | self._starts(key for key in answer.unknown if key not in told)
 
     def _corrections(self) -> dict[int, PlanQuestion]:
-        """Workers that have assumed another start are asked the same again, with the start."""
+        """Repeated questions, now with the start, to the workers that have assumed another start."""
         found = {}
         for slot, differing in self._differing.items():
             if differing:
@@ -200,7 +207,7 @@ class Inquiry:
         return found
 
     def _divisions(self) -> dict[int, PlanQuestion]:
-        """Where the rows of all are more than the limits, each worker is asked for its share."""
+        """Questions that limit each worker to its share, if the rows of all workers together exceed the limits."""
         if self._divided:
             return {}
         self._divided = True

@@ -1,4 +1,4 @@
-"""Reading planned ranges, in an executor: from whichever worker has them, waiting while they are sent again.
+"""Reading of planned ranges in an executor, from the workers that have them. It waits while messages are sent again.
 
 Source: ``docs/architecture.md#workers-keep-uncommitted-rows``.
 """
@@ -23,31 +23,33 @@ from wallaroo_spark.steps import Step, passed
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
 PATIENCE_SECONDS = 0.5
-"""How long a read waits for one worker before it asks the others again."""
+"""How long a read waits for one worker before it asks the others again. A choice."""
 REFRESH_SECONDS = 1.0
+"""Shortest time between two looks at the registry. A choice."""
 LEAST_SILENCE_SECONDS = 5.0
-"""A worker may take this long for its next answer, even when ``replayTimeout`` is shorter."""
+"""A worker may take this long for its next answer, even when ``replayTimeout`` is shorter. A choice."""
 SHUN_SECONDS = 10.0
-"""How long a worker that stopped answering is not asked, as long as there are others."""
+"""How long a worker that stopped answering is not asked while there are other workers. A choice."""
 _SHOWN = 5
+"""Most ranges that an error text names."""
 
 
 @dataclass
 class RangePartition(InputPartition):
-    """The ranges that one task reads, and all it needs for that; shipped to an executor."""
+    """The ranges that one task reads, and everything that it needs to read them. Spark sends this to an executor."""
 
     slot: int
     """The slot whose worker is asked first."""
     ranges: list[PlannedRange]
     """The ranges to read, one for each stream."""
     addresses: dict[int, str]
-    """Addresses of the workers' inner ports by slot, as the driver knew them when it planned the task."""
+    """Addresses of the workers' inner ports by slot, as the driver knew them when it planned the batch."""
     receiver: str
     """The receiver's name."""
     registry: str = field(repr=False)
-    """URL of the registry's Redis, with the secrets resolved; the task asks it when an address no longer holds."""
+    """URL of the registry's Redis, with the secrets resolved; the task asks it when a worker does not answer."""
     token: str = field(repr=False)
-    """The fleet's token, with which the task proves itself to the workers."""
+    """The fleet's token, with which the task authenticates itself to the workers."""
     replay_timeout: float = 120.0
     """Longest wait for messages that connectors send again, in seconds."""
     fail_on_data_loss: bool = True
@@ -55,16 +57,16 @@ class RangePartition(InputPartition):
     include_boundaries: bool = False
     """Whether BOUNDARY messages are rows."""
     trust: Trust | None = None
-    """How the task verifies the workers over TLS; None when they speak plain text."""
+    """How the task verifies the workers' TLS certificates; None when they use no TLS."""
     query: str = ""
-    """Id of the query whose batch this is; empty while the driver does not know it."""
+    """Id of the query that the batch belongs to; empty while the driver does not know it."""
 
     def __post_init__(self) -> None:
         super().__init__(self.slot)
 
 
 class Workers:
-    """The workers a task may ask, by slot; looked up again when one does not answer or does not have the ranges."""
+    """The workers that a task may ask. They are looked up again when a worker does not answer or lacks the ranges."""
 
     def __init__(self, partition: RangePartition, registry: Callable[[], Registry]) -> None:
         self._partition = partition
@@ -77,28 +79,31 @@ class Workers:
         self._refreshed = time.monotonic()
 
     def in_turn(self) -> list[str]:
-        """The addresses, the likeliest worker's first, without those that fell silent just now, unless all did."""
+        """The addresses in the order in which to ask, the likeliest worker's first.
+
+        Workers that fell silent within the last ``SHUN_SECONDS`` are left out, unless all of them did.
+        """
         known = self._partition.addresses | self._discovery.addresses()
         addresses = [known[slot] for slot in sorted(known, key=lambda slot: (slot != self._partition.slot, slot))]
         lately = time.monotonic() - SHUN_SECONDS
         return [address for address in addresses if self._silent.get(address, lately) <= lately] or addresses
 
     def fell_silent(self, address: str) -> None:
-        """Ask the others first for a while: each attempt takes as long as the silence did."""
+        """Ask only the other workers for some time, because each attempt here may take as long as this silence."""
         self._silent[address] = time.monotonic()
 
     def failed(self, address: str) -> None:
-        """An error ended a call to this worker: no later task uses the connection."""
+        """Record that a call to this worker ended with an error: no later task uses the connection."""
         self._failed.add(address)
 
     def client(self, address: str) -> WorkerClient:
-        """The client of the worker at an address, made when it is first asked for."""
+        """The client of the worker at an address; the first call for an address makes it."""
         if address not in self._clients:
             self._clients[address] = KEPT.take(address, self._partition.token, self._partition.trust)
         return self._clients[address]
 
     def refresh(self) -> None:
-        """Ask the registry where the workers are now, at most once a second; what is known stays when it is away."""
+        """Ask the registry where the workers are now, at most once a second. Known addresses stay while it is away."""
         if time.monotonic() - self._refreshed >= REFRESH_SECONDS:
             self._refreshed = time.monotonic()
             self._discovery.look()
@@ -108,7 +113,7 @@ class Workers:
         return self._registry.leases()
 
     def keep(self) -> None:
-        """All reads came to their end: leave the connections to the next task of this process."""
+        """Leave the connections to the next task of this process, because all reads have ended."""
         for address in self._clients.keys() - self._failed:
             KEPT.keep(self._clients.pop(address), self._partition.token, self._partition.trust)
 
@@ -119,10 +124,10 @@ class Workers:
 
 
 def read_ranges(partition: RangePartition, registry: Callable[[], Registry]) -> Iterator[pa.RecordBatch]:
-    """The partition's rows. When a worker dies in the middle, the rest is read from the worker that has it by then.
+    """The partition's rows. If a worker dies during the read, the rest is read from the worker that receives it then.
 
-    Raises :class:`ReplayError` when a range does not come within ``replay_timeout`` seconds without progress, unless
-    data loss is allowed: then it is logged and left out.
+    Raises :class:`ReplayError` when there was no progress for ``replay_timeout`` seconds. If data loss is allowed, the
+    missing ranges are logged and left out instead.
     """
     missing = dict(enumerate(partition.ranges))
     workers = Workers(partition, registry)
@@ -138,7 +143,7 @@ def read_ranges(partition: RangePartition, registry: Callable[[], Registry]) -> 
                     try:
                         yield from _read_from(workers.client(address), missing, partition, wait, silence)
                     except TransportError as error:
-                        log.warning("%s; looking for the rest elsewhere", error)
+                        log.warning("%s; the remaining rows are read from other workers", error)
                         workers.failed(address)
                         if error.fields.get("reason") == "timeout":
                             workers.fell_silent(address)
@@ -183,8 +188,8 @@ def _give_up(partition: RangePartition, missing: list[PlannedRange]) -> None:
     more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
     message = (
         f"planned messages of {shown}{more} were not sent again within {partition.replay_timeout:g} seconds "
-        f"(replayTimeout); start the connectors that own them, or set failOnDataLoss=false to go on without"
+        f"(replayTimeout); start the connectors that own them, or set failOnDataLoss=false to go on without them"
     )
     if partition.fail_on_data_loss:
         raise ReplayError(message, ranges=missing, receiver=partition.receiver)
-    log.error("%s: going on without, as failOnDataLoss is false", message)
+    log.error("%s: the batch goes on without them, because failOnDataLoss is false", message)

@@ -1,4 +1,4 @@
-"""The stream reader: plans batches in a process of its own beside the driver, reads them in executors.
+"""The stream reader: it plans batches in its own process beside the driver, and reads them in executors.
 
 Source: ``docs/architecture.md#the-source`` and ``docs/spark.md``.
 """
@@ -43,9 +43,11 @@ from wallaroo_spark.steps import Step, passed
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
 _LOOK_SECONDS = 0.1
+"""Pause between two looks at a condition that is waited for."""
 FIRST_LOOK_SECONDS = 5.0
-"""How long a source waits, once, for the registry's record of its receiver."""
+"""How long a source waits, once, for the registry's record of its receiver. A choice."""
 _QUERY_ID = "sql.streaming.queryId"
+"""The local property of a task in which Spark tells the id of its query."""
 
 
 class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -93,7 +95,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return PlanBook(self.options.receiver, self.options.message_ids, self._plans)
 
     def _plans(self) -> PlanStore | None:
-        """The place of large plans; None while the registry has not told it, or where it is out of reach."""
+        """The place where large plans lie; None while the registry has not told it, and while it cannot be reached."""
         record = self._fleet.checkpoint
         again = self._place[1] is None and time.monotonic() >= self._place_again_at
         if record and (record != self._place[0] or again):
@@ -102,7 +104,10 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._place[1]
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint starts: ``startingOffsets``, or at nothing. May be called again."""
+        """Where a query without a checkpoint starts: ``startingOffsets``, by default before the first message.
+
+        Spark may call this more than once.
+        """
         return self._book.begin(self.options.starting_offsets or {})
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -117,37 +122,45 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch: ``start`` itself when there is nothing to read. Raises nothing that may pass."""
+        """The end of the next batch; ``start`` itself when there is nothing to read.
+
+        Raises no error for a failure that may pass, such as a worker that does not answer.
+        """
         self._refuse_without_query()
         if not self._knows(start):
             return start
         if not self._agreement.leads():
             return self._follow(start)
         end = self._next(start, limit)
-        self._agreement.say(start, end)
+        self._agreement.write(start, end)
         return end
 
     def _knows(self, start: dict[str, Any]) -> bool:
-        """Whether the plan of an offset can be found; it cannot while nobody has told where the checkpoint is."""
+        """Whether the plan of an offset can be found. It cannot before the registry has told where the checkpoint is.
+
+        Raises :class:`CheckpointError` when the place is known and cannot be reached, because no wait changes that.
+        """
         known = self._book.knows(start)
         if not known and self._place[0]:
-            # Told, and out of reach: no wait would change that.
             self._book.references(start)
         if not known and not self._said_no_place:
-            log.warning("planning waits for the registry, which knows where the plans of earlier batches are")
+            log.warning(
+                "planning waits for the registry, which knows where the plans of earlier batches are: check that "
+                "Redis is reachable"
+            )
         self._said_no_place = not known
         return known
 
     def _follow(self, start: dict[str, Any]) -> dict[str, Any]:
         """The end of the batch that the leading source of this receiver has planned."""
-        said = self._agreement.heard()
-        if said is None or said[1] == start or not self._knows(said[1]):
+        led = self._agreement.read()
+        if led is None or led[1] == start or not self._knows(led[1]):
             return start
-        if said[0] == start:
-            self._last = said[1]
+        if led[0] == start:
+            self._last = led[1]
             return self._last
         increasing = self.options.message_ids == "increasing"
-        references, end = self._book.references(start), self._book.references(said[1])
+        references, end = self._book.references(start), self._book.references(led[1])
         changes = followed(references, end, increasing=increasing)
         self._last = self._book.after(start, changes) if changes else start
         return self._last
@@ -166,10 +179,10 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._ends(start, plan)
 
     def _refuse_without_query(self) -> None:
-        """Refuse to read for a query that the receiver did not start: its workers would let no connector in for it.
+        """Refuse to read for a query that the receiver did not start, because its workers admit no connector for it.
 
-        A receiver records a query before it starts it. Where the registry is away nothing is known, and the query
-        waits for it anyway.
+        A receiver records a query before it starts the query. While the registry is away, its record is not known, and
+        nothing is refused: the query waits for the registry anyway.
         """
         if not self._looked:
             self._fleet.wait_for_first_look(FIRST_LOOK_SECONDS)
@@ -178,7 +191,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise _not_started(self.options.receiver, "and it feeds none")
 
     def _limits(self, limit: ReadLimit) -> Limits:
-        """The limits of a batch. Spark can name only one; if that is one of the options, all of the options hold."""
+        """The limits of a batch. Spark names one limit only; when it is one of the options, the others hold as well."""
         options = self.options
         match limit:
             case ReadAllAvailable():
@@ -192,7 +205,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Limits()
 
     def _too_few(self, plan: Plan, limits: Limits) -> bool:
-        """Whether to wait for more messages; not for longer than ``maxTriggerDelay``."""
+        """Whether the batch waits for more messages, which it does for ``maxTriggerDelay`` at most."""
         if limits.min_rows is None or plan.rows >= limits.min_rows:
             self._held_since = None
             return False
@@ -208,7 +221,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             plan = self._fleet.plan(self._book.references(start), limits)
         except TransportError as error:
-            log.warning("planning goes on without it: %s", error)
+            log.warning("batches are planned without this worker until it answers: %s", error)
             return None
         self._holders.update(plan.holders)
         return plan
@@ -219,7 +232,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._last
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """An AvailableNow run begins: it ends with what connectors sent until all of them were quiet."""
+        """Begin an AvailableNow run, which ends with the messages that connectors sent until all of them were quiet."""
         options = self.options
         self._run = AvailableNow(
             now=time.monotonic(),
@@ -231,7 +244,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._fleet.watch_connectors()
 
     def _latest_of(self, run: AvailableNow, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
-        """As :meth:`latestOffset`, but ``start`` comes back only when the run has reached its target."""
+        """As :meth:`latestOffset`, but this returns ``start`` only when the run has reached its target."""
         limits, references = Limits(limits.max_rows, limits.max_bytes), self._book.references(start)
         while True:
             if not run.has_target and self._has_everything(run, references):
@@ -251,7 +264,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(_LOOK_SECONDS)
 
     def _has_everything(self, run: AvailableNow, start: References) -> bool:
-        """Whether what the workers hold now is all that the run takes."""
+        """Whether the workers hold all messages that the run takes."""
         now = time.monotonic()
         if run.late(now=now):
             return True
@@ -264,17 +277,17 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
     def _connectors_wait(self, start: References) -> bool:
-        """Whether some connector may wait to be told of a commit before it sends more, so that it is not quiet yet."""
+        """Whether some connector may wait for the ACK of a commit before it sends more, and so is not quiet yet."""
         try:
             return self._fleet.owes(start)
         except TransportError as error:
-            log.warning("whether a connector waits for a worker is not known: %s", error)
+            log.warning("it is not known whether a connector waits for an ACK; the run goes on: %s", error)
             return True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The end of the buffered messages, with their rows and bytes behind the last planned offset, as ``lag``.
+        """The end of the buffered messages, and ``lag``: the rows and bytes between the last planned offset and it.
 
-        Where the plan is named, so is this: the name is that of the last plan, and only the lag says more.
+        When the last plan is named, the offset has the name of that plan, and only ``lag`` tells of newer messages.
         """
         plan = self._plan(self._last, Limits()) if self._last and self._book.knows(self._last) else None
         if plan is None:
@@ -282,7 +295,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self._book.shown(self._last, plan.ends), "lag": {"rows": plan.rows, "bytes": plan.bytes}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One partition a slot that has something. May be the first call of a process, with no plan before it."""
+        """One partition for each slot that has rows to read. May be the first call of a process, before any plan."""
         passed(Step.OFFSETS_WRITTEN)
         self._refuse_without_query()
         self._last = end
@@ -290,13 +303,13 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planned = ranges(self._book.references(start), self._book.references(end))
         self._checked, first = True, not self._checked
         if not planned:
-            # A task knows the query that it is of, which this process does not: have one look in the first batch.
+            # Only a task can tell which query it belongs to, so the first batch has a task that checks it.
             return [self._partition(0, [])] if first else []
         self._await_fleet()
         planned = [one for one in planned if not self._dissolved(one.end)]
         by_slot: dict[int, list[PlannedRange]] = {}
         unknown = {one.key.scope for one in planned if one.key.scope and one.key not in self._holders}
-        # A guess for a task to begin with.
+        # Only a guess: a task asks the other workers too.
         assigned = self._fleet.slots_of(unknown)
         for one in planned:
             slot = slot_of(one, self._holders, assigned)
@@ -304,18 +317,18 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [self._partition(slot, by_slot[slot]) for slot in sorted(by_slot)]
 
     def _await_place(self, *offsets: dict[str, Any]) -> None:
-        """Wait for the registry to tell where plans lie, when a process begins with a batch that names them."""
+        """Wait until the registry has told where plans lie, when the first batch of a process names its plans."""
         until = time.monotonic() + self.options.replay_timeout
         while not all(map(self._book.knows, offsets)) and time.monotonic() < until:
             self._fleet.wait(self._fleet.stamp, _LOOK_SECONDS)
 
     def _dissolved(self, to: Reference) -> bool:
-        """Whether an ephemeral range is of a slot that the fleet no longer has: no worker can report its loss."""
+        """Whether an ephemeral range belongs to a slot that the fleet no longer has. No worker can report its loss."""
         slot = slot_of_ephemeral(to)
         return slot is not None and 0 < self._fleet.workers <= slot
 
     def _await_fleet(self) -> None:
-        """Give the workers of a restarted query a moment to be found; the tasks look again by themselves."""
+        """Wait for a short time until the workers of a restarted query are found; the tasks look for them again."""
         until = time.monotonic() + min(10.0, self.options.replay_timeout)
         while not self._fleet.addresses() and time.monotonic() < until:
             self._fleet.wait(self._fleet.stamp, _LOOK_SECONDS)
@@ -346,10 +359,10 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_ranges(partition, lambda: Registry(partition.registry, partition.receiver, attempts=1))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the commit log speaks, and the receiver's watcher reads it."""
+        """Do nothing, because the receiver's watcher reads the commits from the commit log."""
 
     def stop(self) -> None:
-        """The query has ended."""
+        """Stop the threads and release the files of a query that has ended."""
         if "_fleet" in self.__dict__:
             self._fleet.stop()
         if "_agreement" in self.__dict__:
@@ -357,16 +370,16 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _refuse_another_query(partition: RangePartition) -> None:
-    """Refuse to read for another query than the one that the receiver feeds, as far as both are known."""
+    """Refuse to read for a query that the receiver does not feed, if both queries are known."""
     context = TaskContext.get()
     query = context.getLocalProperty(_QUERY_ID) if context is not None else None
     if query and partition.query and query != partition.query:
         raise _not_started(partition.receiver, f"and it feeds query {partition.query}, not {query}")
 
 
-def _not_started(receiver: str, what: str) -> ConfigurationError:
+def _not_started(receiver: str, feeds: str) -> ConfigurationError:
     return ConfigurationError(
-        f"receiver {receiver!r} did not start this query, {what}, so no message would ever be acknowledged; "
+        f"receiver {receiver!r} did not start this query, {feeds}, so no message would ever be acknowledged; "
         "start it with receiver.start_query(rows.writeStream…, checkpoint=…) in place of .start()",
         receiver=receiver,
     )
