@@ -190,7 +190,7 @@ def test_a_secret_is_never_shown(row: Row) -> None:
 
 
 def test_passwords_and_keys_are_among_the_secrets() -> None:
-    assert {row.name for row in SECRETS} == {"registry", "cookie", "token"}
+    assert {row.name for row in SECRETS} == {"registry", "cookie", "token", "statusPageToken"}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.TEXT, Kind.NAMES)])

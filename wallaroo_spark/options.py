@@ -207,6 +207,19 @@ class Options:
         "make workers acknowledge messages. Empty: the receiver makes one.",
         secret=True,
     )
+    status_page: str = setting(
+        "127.0.0.1:4140",
+        Kind.TEXT,
+        "Address host:port at which the driver serves the status page; when the port is taken, the next free one of 16 "
+        "is used. Port 0 lets the system choose; off: no page.",
+    )
+    status_page_token: str = setting(
+        "",
+        Kind.TEXT,
+        "Token that the status page asks for, at least 16 characters. It is needed unless statusPage is a loopback "
+        "address.",
+        secret=True,
+    )
 
     def __post_init__(self) -> None:
         for row in table():

@@ -56,6 +56,7 @@ def test_a_receiver_that_is_not_started_says_so(tmp_path: Path) -> None:
         receiver.start_query(object(), checkpoint=str(tmp_path))
     assert receiver.status() == {
         "receiver": "orders",
+        "page": "",
         "warnings": [],
         "workers": [],
         "query": {"active": False, "checkpoint": None, "committed_batch": None, "watcher_error": None},

@@ -18,10 +18,11 @@ from typing import Any
 
 from wallaroo_spark.checkpoint import PlannedBatch
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, one_line
-from wallaroo_spark.options import Options
+from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.receiver import writers
 from wallaroo_spark.slots.spark_checks import classic_context
 from wallaroo_spark.transport import advertised
+from wallaroo_spark.web import Place
 
 log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
@@ -127,6 +128,14 @@ def addresses(options: Options) -> None:
             "share ports; make the difference between them at least the number of slots",
             option="innerPort",
         )
+
+
+def status_page(options: Options) -> Place | None:
+    """Return where the status page listens, None when there is none.
+
+    Refuses an address that cannot be read, and one that other machines reach without a token.
+    """
+    return Place.parse(options.status_page, resolve_secret(options.status_page_token))
 
 
 def synchronous(writer: Any, holes: tuple[int, ...], checkpoint: str) -> None:

@@ -39,12 +39,14 @@ from wallaroo_spark.receiver.announcer import Announcer, LastCommit
 from wallaroo_spark.receiver.file_manager import quick_on_local_disk
 from wallaroo_spark.receiver.fleet import Fleet
 from wallaroo_spark.receiver.ownership import require_own
+from wallaroo_spark.receiver.page import start_page
 from wallaroo_spark.receiver.slots import slots
 from wallaroo_spark.receiver.waker import Waker
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, EmbeddedRedis, Registry
 from wallaroo_spark.slots import spark_checks
 from wallaroo_spark.slots.patience import Patience
 from wallaroo_spark.source import Secrets, load, register
+from wallaroo_spark.web import PageServer
 from wallaroo_spark.worker import ports
 from wallaroo_spark.worker.service import WorkerSetup
 
@@ -94,6 +96,7 @@ class Receiver:
         self._checkpoints: Registry | None = None
         self._fleet: Fleet | None = None
         self._announcer: Announcer | None = None
+        self._page: PageServer | None = None
         self._stream: DataFrame | None = None
         self._query: Any = None
         self._files: CheckpointFiles | None = None
@@ -134,6 +137,12 @@ class Receiver:
         announcer = self._announcer
         workers = announcer.workers() if announcer else {}
         return [lease.connect for _, (lease, _) in sorted(workers.items())]
+
+    @property
+    def page_address(self) -> str:
+        """The URL of the status page, such as ``http://127.0.0.1:4140/``; empty when there is none."""
+        page = self._page
+        return page.address if page else ""
 
     @overload
     def start(self) -> Self: ...
@@ -194,6 +203,7 @@ class Receiver:
         last_commit = announcer.last_commit if announcer else None
         return {
             "receiver": self.name,
+            "page": self.page_address,
             "warnings": self._warnings,
             "workers": slots(fleet.records, announcer, self._feeds()) if fleet else [],
             "query": {
@@ -214,12 +224,17 @@ class Receiver:
         """Stop and close every part, also when stopping another part fails."""
         self._patience.stopping.set()
         _running.discard(self)
-        for step in (self._stop_query, self._stop_workers, self._close_registry):
+        for step in (self._stop_query, self._stop_workers, self._stop_page, self._close_registry):
             try:
                 step()
             except Exception as error:
                 log.warning("receiver %s: stopping continues after an error: %s", self.name, error)
         self._stream = None
+
+    def _stop_page(self) -> None:
+        page, self._page = self._page, None
+        if page is not None:
+            page.stop()
 
     def _stop_workers(self) -> None:
         fleet, announcer = self._fleet, self._announcer
@@ -256,6 +271,7 @@ class Receiver:
     def _start_fleet(self) -> None:
         checks.combinations(self.options)
         checks.addresses(self.options)
+        place = checks.status_page(self.options)
         trust = Trust.of(self.options)
         checks.environment(self._spark)
         context = spark_checks.classic_context(self._spark)
@@ -263,12 +279,17 @@ class Receiver:
         spark_checks.registry_reach(self.options.registry, master)
         spark_checks.task_slots(self._spark, self.options.workers)
         registry = self._open_registry()
+        self._page = start_page(place, self.options, self.status)
         self._token = resolve_secret(self.options.token) or self._token or secrets.token_urlsafe(32)
         register(self._spark, self.name, self._secrets())
         host = self.options.host or ("127.0.0.1" if spark_checks.on_one_machine(master) else "0.0.0.0")
         # Executors may have neither the driver's environment nor its files, so secrets are resolved here.
         shipped = dataclasses.replace(
-            self.options, host=host, registry=self.registry_url, cookie=resolve_secret(self.options.cookie)
+            self.options,
+            host=host,
+            registry=self.registry_url,
+            cookie=resolve_secret(self.options.cookie),
+            status_page_token="",
         )
         self._warnings = ports.warnings(shipped)
         for warning in self._warnings:

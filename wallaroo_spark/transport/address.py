@@ -8,10 +8,11 @@ _EXAMPLE = "write host:port, for example worker-1:7100 or [::1]:7100"
 _GREATEST_PORT = 65535
 
 
-def parse_address(text: str) -> tuple[str, int]:
+def parse_address(text: str, *, least: int = 1) -> tuple[str, int]:
     """Parse one address to (host, port). An IPv6 address is written in brackets, which are not part of the host.
 
-    Raises :class:`ConfigurationError` with the text, the mistake, and an example.
+    ``least`` is the least port that is accepted. Raises :class:`ConfigurationError` with the text, the mistake, and an
+    example.
     """
     host, colon, port = text.strip().rpartition(":")
     if not colon:
@@ -24,8 +25,8 @@ def parse_address(text: str) -> tuple[str, int]:
         raise _unreadable(text, "has an IPv6 address without brackets, or two ports")
     if not host or any(character.isspace() or character in "[]/@" for character in host):
         raise _unreadable(text, "has no host name or address before the port")
-    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= _GREATEST_PORT):
-        raise _unreadable(text, f"has port {port!r}, which is not a number from 1 to {_GREATEST_PORT}")
+    if not (port.isascii() and port.isdigit() and least <= int(port) <= _GREATEST_PORT):
+        raise _unreadable(text, f"has port {port!r}, which is not a number from {least} to {_GREATEST_PORT}")
     return host, int(port)
 
 

@@ -79,7 +79,7 @@ def parse(document: Mapping[str, Any], where: str) -> ReceiveConfig:
     _nothing_missing(sections, given, sink, where)
     given = {**given, "receiver": str(given["receiver"])}
     options = Options.parse(given)
-    for secret in (options.registry, options.cookie, options.token):
+    for secret in (options.registry, options.cookie, options.token, options.status_page_token):
         resolve_secret(secret)
     return ReceiveConfig(
         receiver=options.receiver,

@@ -1,0 +1,23 @@
+"""The table of routes: path → function that makes the response; and who may ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from wallaroo_spark.web.requests import Request
+from wallaroo_spark.web.responses import Response
+
+
+@dataclass(frozen=True)
+class Route:
+    """The response of one path."""
+
+    answer: Callable[[Request], Response] | Response
+    """The function that makes the response, called in a thread of the server; or a response that never changes."""
+    open: bool = False
+    """Whether the response needs no token, because it shows nothing of the receiver. A wrong host is refused anyway."""
+
+
+Routes = Mapping[str, Route]
+"""Paths, each with its route: ``{"/healthz": Route(health, open=True)}``."""
