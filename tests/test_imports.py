@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "connector": ("protocol", "transport", "registry"),
     "sinks": ("protocol", "transport", "storage", "sidecar", "checkpoint", "slots.spark_checks"),
     "pubsub": ("protocol.faults", "transport", "storage", "sidecar", "checkpoint", "registry", "slots"),
+    "status": (),
     "cli": ("protocol", "transport", "registry", "inner", "receiver", "connector", "sinks", "pubsub"),
     "testing": ("protocol", "columnar", "transport", "registry", "inner", "worker", "connector", "receiver"),
 }

@@ -1,0 +1,121 @@
+"""The sentence on what each part waits for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.status.snapshots import NOW, instance, receiver, slot, stream
+from wallaroo_spark.status import CODES, Death, QueryStatus, ReadStatus, ReceiverStatus, Refusal, Totals, with_causes
+
+RUNNING = QueryStatus("running", committed_batch=40)
+SLOW = replace(RUNNING, batch=41, phase="writing", since=NOW - 4.2)
+
+
+def codes(status: ReceiverStatus) -> tuple[str, str, str, str]:
+    """The codes of the receiver, and of its first slot, instance and stream."""
+    found = with_causes(status)
+    return (found.cause.code, found.slots[0].cause.code, found.instances[0].cause.code, found.streams[0].cause.code)
+
+
+def test_rows_that_arrive_and_are_committed_flow() -> None:
+    found = with_causes(receiver())
+
+    assert codes(receiver()) == ("flowing",) * 4
+    assert found.healthy
+    assert found.cause.sentence == "orders: rows arrive and are committed"
+
+
+def test_a_slow_sink_is_named_with_its_batch_and_the_credits() -> None:
+    status = receiver(
+        query=SLOW,
+        slots=(slot(rows=50),),
+        instances=(instance(rows=50, credits=0),),
+        streams=(stream(rows=50, ack_age=4.5),),
+    )
+    found = with_causes(status)
+
+    assert codes(status) == ("sink-slow",) * 4
+    assert not found.healthy
+    assert found.instances[0].cause.sentence == (
+        "orders/shop-1 waits: batch 41 has been in the query and its sink for 4.2 s, credits 0"
+    )
+    assert found.streams[0].cause.sentence.startswith("orders/shop-1/orders.jsonl waits: batch 41 ")
+
+
+def test_a_connector_without_data_is_healthy() -> None:
+    status = receiver(instances=(instance(last_frame_age=12.3),))
+    found = with_causes(status)
+
+    assert codes(status) == ("no-data", "no-data", "no-data", "no-data")
+    assert found.healthy
+    assert found.instances[0].cause.sentence.startswith("orders/shop-1 waits: it has sent nothing for 12 s")
+
+
+def test_a_dead_worker_explains_all_that_waits() -> None:
+    dead = slot(state="lost", deaths=(Death(NOW - 3, 1, "Python worker exited"),), died=1, submissions=2)
+    found = with_causes(receiver(slots=(dead, slot(1, rows=5)), query=SLOW))
+
+    assert [found.cause.code, *(one.cause.code for one in found.slots)] == ["worker-lost"] * 3
+    assert "has died 3.0 s ago (death 1, submission 2): Python worker exited" in found.cause.sentence
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"running": False, "driver": None}, "not-running"),
+        ({"registry_error": "Redis is away", "running": False}, "registry-away"),
+        ({"slots": (slot(registry_away=True),)}, "registry-away"),
+        ({"slots": (slot(state="frozen"),)}, "worker-frozen"),
+        ({"slots": (slot(state="unreachable", error="refused"),)}, "worker-unreachable"),
+        ({"slots": (slot(state="starting"),)}, "worker-starting"),
+        ({"slots": (slot(state="vacant"),)}, "slot-vacant"),
+        ({"driver": None}, "driver-lost"),
+        ({"query": QueryStatus("none")}, "query-not-started"),
+        ({"query": QueryStatus("stopped")}, "query-stopped"),
+        ({"query": QueryStatus("failed", error="boom")}, "query-failed"),
+        ({"query": QueryStatus("failed", error="full", error_kind="checkpoint")}, "checkpoint-unwritable"),
+        ({"query": replace(RUNNING, watcher_error="no rights")}, "checkpoint-unreadable"),
+        ({"query": replace(SLOW, phase="planning")}, "planning-slow"),
+        ({"query": SLOW}, "sink-slow"),
+        (
+            {"query": replace(SLOW, phase="reading"), "slots": (slot(rows=1, read=ReadStatus(3, 2, 4.0)),)},
+            "resend-awaited",
+        ),
+        ({"slots": (slot(pressure="hard"),)}, "memory-full"),
+        ({"slots": (slot(refusals=(Refusal(NOW - 1, "wrong-cookie", "h:1", "", ""),)),)}, "wrong-cookie"),
+        ({"slots": (slot(refusals=(Refusal(NOW - 1, "wrong-version", "h:1", "", ""),)),)}, "refused"),
+    ],
+)
+def test_a_fault_has_its_code_and_is_not_healthy(change: dict[str, Any], code: str) -> None:
+    found = with_causes(receiver(**change))
+
+    assert (found.cause.code, found.healthy) == (code, False), found.cause
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"instances": (), "totals": Totals()}, "no-connector"),
+        ({"query": replace(SLOW, since=NOW - 0.3), "slots": (slot(rows=1),)}, "batch-running"),
+        ({"slots": (slot(rows=1),)}, "trigger-awaited"),
+        ({"slots": (slot(refusals=(Refusal(NOW - 100, "wrong-cookie", "h:1", "", ""),)),)}, "flowing"),
+        ({"slots": (slot(refusals=(Refusal(NOW - 1, "superseded", "h:1", "", ""),)),)}, "flowing"),
+    ],
+)
+def test_waiting_for_others_is_healthy(change: dict[str, Any], code: str) -> None:
+    found = with_causes(receiver(**change))
+
+    assert (found.cause.code, found.healthy) == (code, True), found.cause
+
+
+def test_a_connector_before_its_ok_waits_for_the_query() -> None:
+    status = receiver(query=QueryStatus("none"), instances=(instance(state="waiting", credits=0),))
+
+    assert with_causes(status).instances[0].cause.code == "query-not-started"
+
+
+def test_each_code_has_a_meaning_and_each_meaning_ends() -> None:
+    assert all(meaning.endswith(".") for meaning in CODES.values())
