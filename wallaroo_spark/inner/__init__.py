@@ -1,1 +1,1 @@
-"""What callers of a worker need: the client of its inner port, whom it trusts, and the rows that come from it."""
+"""Calls to a worker's inner port: the client, the certificates that it trusts, and the rows that it receives."""

@@ -1,4 +1,4 @@
-"""What the driver and the reading tasks ask of a worker. Source: ``docs/architecture.md#the-picture``."""
+"""The calls of the driver and of the reading tasks to a worker. Source: ``docs/architecture.md#the-picture``."""
 
 from __future__ import annotations
 
@@ -22,31 +22,30 @@ from wallaroo_spark.references import PlannedRange, Reference, References, Strea
 from wallaroo_spark.transport import parse_address, read_authority
 
 SILENCE_SECONDS = 20.0
-"""How long a read waits for the next rows, or for the word that there are none yet, which comes every second."""
+"""How long a read waits for the next rows or the next heartbeat. A choice: a worker sends a heartbeat every second."""
 READ_SECONDS = 120.0
-"""How long one request for rows may last. What is left then is asked for anew, so nothing is lost by it."""
+"""How long one request for rows may last. A choice: the rest is requested again then, so no rows are lost."""
 
 
 _NOT_VERIFIED = ("handshake failed", "peer certificate", "hostname verification")
-"""What gRPC says, in whatever case, when TLS fails; it has no code for it."""
+"""Parts of gRPC's error texts, in lower case, when TLS fails; gRPC has no error code for that."""
 _CLOSED_AT_ONCE = re.compile("failed to connect.*(socket closed|connection reset)", re.IGNORECASE)
+"""gRPC's error text when the peer closes a connection before the first call, as it does without its certificate."""
 
 
 @dataclass(frozen=True)
 class Trust:
-    """By which authorities a worker's certificate is verified; pickled into reading tasks, which need no file then.
-
-    ``roots`` are the PEM certificates of these authorities; empty means those that the system trusts.
-    """
+    """The authorities by which workers' certificates are verified. It is pickled, so reading tasks need no file."""
 
     roots: bytes = field(default=b"", repr=False)
+    """The PEM certificates of the authorities; empty: the authorities that the operating system trusts."""
 
     @classmethod
     def of(cls, options: Options) -> Trust | None:
-        """What the options say; None when the workers speak plain text.
+        """The trust that follows from the options; None when the workers have no certificate of their own.
 
-        Whoever knows the workers' authority alone, and not their certificate, knows enough to speak TLS with them.
-        Raises :class:`ConfigurationError` naming the option whose file cannot be used.
+        The option for the workers' authority alone is enough: a caller does not need the workers' certificate.
+        Raises :class:`ConfigurationError` with the name of the option whose file cannot be used.
         """
         if not (options.tls_certificate or options.tls_workers_ca or options.tls_ca):
             return None
@@ -60,11 +59,13 @@ class Trust:
 class WorkerClient:
     """Calls to one worker's inner port. Every method raises :class:`TransportError` when the worker does not answer.
 
-    With ``trust`` it speaks only to a worker whose certificate comes from there and names the host in ``address``, else
-    only to one whose certificate comes from the fleet's token; there is no way around that. Without ``trust`` a worker
-    on this machine is spoken to by a socket of its user's, unless ``local`` is false. A worker that cannot be verified
-    raises an error with the reason ``tls``, one that is silent for too long an error with the reason ``timeout``; the
-    next call then goes over a new connection, for the old one may be half open.
+    With ``trust``, the client connects only to a worker whose certificate is signed by one of its authorities and names
+    the host in ``address``. Without ``trust``, it connects only to a worker with a certificate made from the fleet's
+    token; unless ``local`` is false, it uses the worker's local socket if the worker runs on this machine. No option
+    disables these checks.
+
+    The error's reason is ``tls`` for a worker that cannot be verified, and ``timeout`` for a worker that is silent for
+    too long. After a timeout the next call uses a new connection, because the old one may be half open.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class WorkerClient:
         self._client = self._connect()
 
     def _connect(self) -> flight.FlightClient:
-        """A client of its own connection, which is made with the first call."""
+        """A new Flight client. It connects at its first call."""
         if self._local is not None and self._local.exists():
             return flight.connect(f"grpc+unix://{self._local}")
         keys = fleet_keys(self._token)
@@ -92,23 +93,24 @@ class WorkerClient:
         return flight.connect(f"grpc+tls://{self.address}", **shown)
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
         self._client.close()
 
     def available(self, version: int, wait: float, *, connectors: bool = True) -> dict[str, Any]:
-        """Wait up to ``wait`` seconds until the worker's buffer is at another version; its version and connectors.
+        """Wait up to ``wait`` seconds until the version of the worker's buffer differs from ``version``.
 
-        The connectors, which cost more than all the rest, are left out unless ``connectors``.
+        Returns the version, the size of the buffer and, with ``connectors``, the connectors, which cost more than all
+        the rest.
         """
         body = {"version": version, "wait": wait, "connectors": connectors}
         return self._act("available", body, self._timeout + wait)
 
     def plan(self, question: PlanQuestion) -> PlanAnswer:
-        """How far a batch may go on this worker."""
+        """Ask how far a batch may go on this worker."""
         return PlanAnswer.decode(self._call("plan", question.encode()))
 
     def held(self) -> dict[StreamKey, Reference | None]:
-        """The streams of which the worker holds rows, with their committed references as it knows them."""
+        """The streams of which the worker holds rows, with the committed references that the worker knows."""
         return decode_starts(self._call("held", b""))
 
     def owes(self, start: Starts) -> bool:
@@ -116,15 +118,15 @@ class WorkerClient:
         return bool(json.loads(self._call("owes", encode_starts(start)))["owes"])
 
     def rewind(self, epoch: int, batch: int, references: References) -> None:
-        """The query goes on from exactly these references."""
+        """Notify the worker that the query continues from exactly these references."""
         self.tell(Notice(REWIND, epoch, batch, references))
 
     def committed(self, epoch: int, batch: int, references: References) -> None:
-        """Spark has committed ``batch``; the references that changed since the last call."""
+        """Notify the worker that Spark has committed ``batch``, with the references changed since the last call."""
         self.tell(Notice(COMMITTED, epoch, batch, references))
 
     def tell(self, notice: Notice) -> None:
-        """Send a notice; one that several workers are sent is encoded once."""
+        """Send a notice. A notice that is sent to several workers is encoded once."""
         self._call(notice.action, notice.body)
 
     def status(self) -> dict[str, Any]:
@@ -132,22 +134,22 @@ class WorkerClient:
         return self._act("status", {})
 
     def story(self) -> list[str]:
-        """The worker's last events with the instructions that each has caused, a line each, the oldest first."""
+        """The worker's last events, each with the instructions that it caused: one line for each, the oldest first."""
         events: list[str] = self._act("story", {})["events"]
         return events
 
     def stop(self, reason: str) -> None:
-        """Ask the worker to leave in good order."""
+        """Ask the worker to shut down in order."""
         self._act("stop", {"reason": reason})
 
     def read(
         self, ranges: Sequence[PlannedRange], *, boundaries: bool, wait: float, silence: float = SILENCE_SECONDS
     ) -> Iterator[tuple[pa.RecordBatch, list[Mark]]]:
-        """The ranges' rows as they become complete, for up to ``wait`` seconds without any.
+        """The rows of the ranges, as ranges become complete; ends after ``wait`` seconds in which none did.
 
-        With each batch come marks. A range without a final mark is not there, or was left out because the request has
-        lasted long enough: ask for the rest. A worker from which nothing comes for ``silence`` seconds raises
-        :class:`TransportError`.
+        Each batch comes with marks. A range without a final mark is not complete at the worker, or was left out
+        because the request has lasted for its limit; the caller has to ask for it again. Raises
+        :class:`TransportError` when the worker sends nothing for ``silence`` seconds.
         """
         ticket = {"ranges": [planned.to_json() for planned in ranges], "wait": wait}
         reading = _Reading(self._client, json.dumps(ticket).encode(), self._headers)
@@ -157,7 +159,7 @@ class WorkerClient:
         try:
             for batch, marks in ReadAhead(rows, reading.cancel, silence):
                 came = True
-                # A worker that has nothing yet says so in a batch without anything.
+                # A worker's heartbeat is a batch without rows and marks.
                 if marks or batch.num_rows:
                     yield batch, marks
         except flight.FlightTimedOutError as error:
@@ -179,13 +181,13 @@ class WorkerClient:
         answer: bytes = results[0].body.to_pybytes()
         return answer
 
-    def _failed(self, what: str, error: Exception) -> TransportError:
+    def _failed(self, call: str, error: Exception) -> TransportError:
         detail = str(error).split(". gRPC client debug context")[0]
-        message = f"worker at {self.address} did not answer {what!r}: {detail}"
+        message = f"worker at {self.address} did not answer {call!r}: {detail}"
         if isinstance(error, flight.FlightTimedOutError | TimeoutError):
-            # Not closed, since another thread may be in a call; the last one that uses it lets it go.
+            # The old client is not closed, because another thread may be in a call; it ends when no thread uses it.
             self._client = self._connect()
-            way_out = "its process may be stopped, or the network between be cut"
+            way_out = "check that its process runs and that the network between is not cut"
             return TransportError(f"{message}; {way_out}", address=self.address, reason="timeout")
         if self._secured and any(sign in detail.lower() for sign in _NOT_VERIFIED):
             way_out = (
@@ -195,7 +197,7 @@ class WorkerClient:
             )
             return TransportError(f"{message}; {way_out}", address=self.address, reason="tls")
         if self._local is not None and isinstance(error, flight.FlightUnavailableError):
-            # What a process that was killed left behind, or one in a sandbox of its own cannot use.
+            # The socket's file may be of a process that was killed, or of a sandbox that this process cannot reach.
             self._local = None
             self._client = self._connect()
         if not self._secured and (
@@ -206,7 +208,7 @@ class WorkerClient:
 
 
 class _Reading:
-    """One request for rows, made by the thread that reads its answer; another may cancel it at any moment."""
+    """One request for rows. The thread that reads the answer makes it; another thread may cancel it at any moment."""
 
     def __init__(self, client: flight.FlightClient, ticket: bytes, headers: list[tuple[bytes, bytes]]) -> None:
         self._client = client
@@ -216,10 +218,10 @@ class _Reading:
         self._cancelled = False
 
     def chunks(self) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        """What comes, with the marks' text. A worker that says nothing at all holds even the first call up."""
+        """The batches, each with its metadata. A worker that is silent blocks even the first call."""
         reader = self._reader = self._client.do_get(self._ticket, self._options)
         try:
-            # Who cancels sets this first, so that one of both ends the call.
+            # The cancelling thread sets this before it looks for the reader, so that one of both threads ends the call.
             if not self._cancelled:
                 for chunk in reader:
                     yield chunk.data, chunk.app_metadata.to_pybytes()
@@ -228,7 +230,7 @@ class _Reading:
                 reader.cancel()
 
     def cancel(self) -> None:
-        """End it, as soon as it has begun."""
+        """End the request; one that has not begun ends at its beginning."""
         self._cancelled = True
         if self._reader is not None:
             self._reader.cancel()

@@ -1,7 +1,7 @@
-"""The notices by which the driver tells workers what Spark has committed, as bytes that are the same for all workers.
+"""The notices by which the driver tells workers the committed references. The bytes are the same for all workers.
 
-Stream ids and references are columns of u64, because a notice goes to each worker and is decoded there: 6,400 changes
-take 110 kB and 3.4 ms of processor time so, 230 kB and 9.4 ms as JSON (measured side by side). Source:
+Stream ids and references are columns of u64, because a notice is sent to each worker and decoded there: 6,400 changes
+take 110 kB and 3.4 ms of CPU time as columns, 230 kB and 9.4 ms as JSON (measured side by side). Source:
 ``docs/decisions/acks-from-the-commit-log.md``.
 """
 
@@ -17,20 +17,21 @@ import numpy as np
 from wallaroo_spark.references import Reference, References, StreamKey
 
 COMMITTED = "committed"
-"""The action of a notice with the references that have changed since an earlier one."""
+"""The action of a notice with the references that have changed since an earlier notice."""
 REWIND = "rewind"
-"""The action of a notice with all references, from which the query goes on."""
+"""The action of a notice with all references, from which the query continues."""
 _LENGTH = struct.Struct(">I")
+"""The length of the JSON head, before it."""
 
 
 @dataclass(frozen=True)
 class Notice:
-    """What a worker is told of the query. It is encoded once, however many workers it goes to."""
+    """One notice of the query's position. It is encoded once, for any number of workers."""
 
     action: str
     """:data:`COMMITTED` or :data:`REWIND`."""
     epoch: int
-    """Grows with every start of a query."""
+    """The number of the query's start; it increases with each start."""
     batch: int
     """The last committed batch; -1 before the first."""
     references: References = field(repr=False)
@@ -48,7 +49,7 @@ class Notice:
             counts.append(len(streams))
             ids += map(int, streams)
             values += streams.values()
-        # Few references are texts: those of ephemeral streams.
+        # References of ephemeral streams are texts; they are few.
         texts = {at: value for at, value in enumerate(values) if isinstance(value, str)}
         numbers = [0 if isinstance(value, str) else value for value in values] if texts else values
         head = json.dumps([self.epoch, self.batch, scopes, counts, list(texts.items())]).encode()

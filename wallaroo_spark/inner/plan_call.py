@@ -1,11 +1,11 @@
 """The call ``plan`` on a worker's inner port: the question, the answer, and their bytes.
 
-A planner knows the start of a batch in each of a million streams, and a worker holds rows of a few of them. So the
-question names the starts of those streams alone of which the worker may not know it, and the answer has those streams
-alone in which there is something to read, each with the start that the worker has assumed: the committed reference,
-where the question named none. The planner compares that with the start that Spark handed to it, and asks again for
-streams in which they differ. So no answer is taken that assumes another start, and neither side has to remember a
-version of the other. Source: ``docs/decisions/planning-costs-what-is-active.md``.
+A planner may know the starts of a million streams, while a worker holds rows of a few of them. So the question names
+only the starts that the worker may not know, and the answer has only the streams in which there are rows to read. Each
+of these streams comes with the start that the worker has assumed: the start in the question, otherwise the committed
+reference. The planner compares it with the start that Spark gave, and asks again for the streams in which they differ.
+So no answer is used that assumes a wrong start, and neither side has to remember a version of the other side's state.
+Source: ``docs/decisions/planning-costs-what-is-active.md``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from wallaroo_spark.references import Reference, StreamKey, nest
 
 Starts = Mapping[StreamKey, Reference | None]
-"""Where a batch starts in some streams; None where a stream is read from its beginning."""
+"""The references at which a batch starts in some streams; None for a stream that is read from its beginning."""
 
 
 class StreamOffer(NamedTuple):
@@ -36,10 +36,10 @@ class StreamOffer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlanQuestion:
-    """How far may a batch go?"""
+    """The question how far a batch may go."""
 
     starts: Starts = field(default_factory=dict)
-    """Where the batch starts in streams whose committed reference the worker may not know yet."""
+    """The starts of the batch in streams whose committed reference the worker may not know yet."""
     max_rows: int | None = None
     """The most rows of all streams together; None for no limit."""
     max_bytes: int | None = None
@@ -60,20 +60,18 @@ class PlanQuestion:
 
 @dataclass(frozen=True, slots=True)
 class PlanAnswer:
-    """What one worker offers to a batch."""
+    """The rows that one worker offers to a batch."""
 
     offers: Mapping[StreamKey, StreamOffer] = field(default_factory=dict)
-    """The streams in which there is something to read, within the limits of the question."""
+    """The streams in which there are rows to read, within the limits of the question."""
     rows: int = 0
-    """The rows that it would offer without limits."""
+    """The number of rows that the worker would offer without limits."""
     size: int = 0
-    """The bytes that it would offer without limits."""
+    """The bytes that the worker would offer without limits."""
     unknown: Sequence[StreamKey] = ()
-    """Streams with rows of which nothing can be said before the question names their start."""
+    """Streams with rows that the worker cannot offer before the question names their start."""
     uncommitted: Sequence[StreamKey] = ()
-    """Streams whose start the question had to name: it differs from their committed reference here."""
-    version: int = 0
-    """The version of the buffer to which the answer belongs."""
+    """Streams whose start a question must name, because it differs from their committed reference at the worker."""
 
     @property
     def ends(self) -> dict[str, dict[str, Reference]]:
@@ -83,7 +81,7 @@ class PlanAnswer:
     def encode(self) -> bytes:
         """The answer as :meth:`decode` takes it."""
         columns = [list(column) for column in zip(*self.offers.values(), strict=True)]
-        body = {"of": _runs(self.offers), "offers": columns, "whole": [self.rows, self.size], "version": self.version}
+        body = {"of": _runs(self.offers), "offers": columns, "whole": [self.rows, self.size]}
         return _dump({**body, "unknown": _runs(self.unknown), "uncommitted": _runs(self.uncommitted)})
 
     @classmethod
@@ -93,7 +91,7 @@ class PlanAnswer:
         offers = map(StreamOffer._make, zip(*body["offers"], strict=True))
         found = dict(zip(_keys(body["of"]), offers, strict=True))
         rows, size = body["whole"]
-        return cls(found, rows, size, _keys(body["unknown"]), _keys(body["uncommitted"]), body["version"])
+        return cls(found, rows, size, _keys(body["unknown"]), _keys(body["uncommitted"]))
 
 
 def encode_starts(starts: Starts) -> bytes:
@@ -112,7 +110,7 @@ def _dump(body: Any) -> bytes:
 
 
 def _runs(keys: Iterable[StreamKey]) -> list[tuple[str, list[int]]]:
-    """Keys in their order, with each scope named once for the keys of it that follow each other."""
+    """Keys in their order; consecutive keys of one scope share one entry with the scope's name."""
     runs: list[tuple[str, list[int]]] = []
     scope: str | None = None
     ids: list[int] = []

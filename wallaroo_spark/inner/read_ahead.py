@@ -1,4 +1,4 @@
-"""Reading ahead: what comes from a worker is read while what came before it goes on to Spark.
+"""Reading ahead: the next batches are read from a worker while Spark takes the batches before them.
 
 Source: ``docs/decisions/reading-ahead.md``.
 """
@@ -12,16 +12,17 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.1
+"""Seconds after which the reading thread looks whether the iterator was closed."""
 _END_SECONDS = 1.0
-"""How long a reader that was cancelled may take to end; one that hangs is left behind, for its call has a deadline."""
+"""How long a cancelled thread may take to end. A choice: a thread that hangs is left alone; its call has a deadline."""
 
 
 class ReadAhead(Generic[T]):
-    """An iterator over ``items`` that a thread reads, up to ``depth`` of them before they are asked for.
+    """An iterator over ``items``. A thread reads up to ``depth`` items before they are asked for.
 
-    What ``items`` raises is raised in its place. ``cancel`` is called when the iterator is closed before its end, from
-    the closing thread, and has to make ``items`` end. Raises :class:`TimeoutError` when nothing has come within
-    ``silence`` seconds of being asked for.
+    An error of ``items`` is raised in place of the item. When the iterator is closed before its end, the closing
+    thread calls ``cancel``, which must make ``items`` end. Raises :class:`TimeoutError` when the next item does not
+    come within ``silence`` seconds.
     """
 
     def __init__(self, items: Iterator[T], cancel: Callable[[], None], silence: float, depth: int = 3) -> None:
@@ -72,5 +73,7 @@ class ReadAhead(Generic[T]):
 
 
 class _End:
+    """The end of the items, with the error that ended them, if any."""
+
     def __init__(self, error: Exception | None) -> None:
         self.error = error

@@ -1,7 +1,8 @@
-"""Rows on their way from a worker: stored columns, and a text with what they have in common and the marks.
+"""Rows on their way from a worker to a task: a batch of stored columns, and metadata beside it.
 
-The text begins with columns of numbers, as many as its head says; JSON with names and with references that are no
-numbers follows them. The name of a range's stream is told once in the answer to a request.
+The metadata has the marks of ranges, and the columns that many rows share. It begins with columns of numbers, whose
+lengths its head tells; then comes JSON with names and with the references that are not numbers. The name of a range's
+stream is sent once in the answer to a request.
 """
 
 from __future__ import annotations
@@ -19,22 +20,23 @@ from wallaroo_spark.columnar import ROW_SCHEMA, CommonColumns, to_rows
 from wallaroo_spark.references import Reference
 
 Mark = tuple[int, Reference | None, bool]
-"""A range's index, the reference that its rows now lead up to (None: it had none), and whether the range is done."""
+"""A range's index, the reference of its last row so far (None: it has no rows), and whether the range is complete."""
 _HEAD = struct.Struct("<II")
+"""The number of marks and the number of entries."""
 
 
 @dataclass(frozen=True, eq=False)
 class Marks:
-    """Marks as columns, each range once."""
+    """Marks as columns; each range occurs once."""
 
     ranges: NDArray[np.int64]
     """The indexes of the ranges."""
     references: NDArray[np.uint64]
-    """The references that are message ids; without meaning where ``others`` has the place."""
+    """The references that are message ids; without meaning at the places that are in ``others``."""
     done: NDArray[np.bool_]
-    """Whether each range is done."""
+    """Whether each range is complete."""
     others: Mapping[int, str | None]
-    """The references that are no message ids, by their place."""
+    """The references that are not message ids, by their place in the column."""
 
     def to_list(self) -> list[Mark]:
         """The marks one by one."""
@@ -46,22 +48,22 @@ class Marks:
 
 @dataclass(frozen=True, eq=False)
 class RowsByRange:
-    """The next rows of a batch, entry by entry."""
+    """The columns that many rows share, as entries: each entry is for the next ``rows`` rows of the batch."""
 
     mark: NDArray[np.int32]
-    """The place of the range among the marks."""
+    """The place of the entry's range among the marks."""
     receipt: NDArray[np.int32]
     """An index in ``receipts``."""
     rows: NDArray[np.int32]
-    """How many rows each entry is for."""
+    """The number of rows of each entry."""
     receipts: list[tuple[str, int]]
-    """Instances, each with a time of receipt in µs since 1970 UTC."""
+    """Instances, each with the time of receipt in µs since 1970 UTC."""
 
 
 def pack(marks: Marks, entries: RowsByRange, streams: Mapping[int, tuple[str, int]]) -> bytes:
-    """The text that goes with stored columns.
+    """The metadata of a batch of stored columns.
 
-    ``streams`` has the name and id of the stream of each range that no text before has named.
+    ``streams`` has the stream's name and id for each range that no earlier metadata of the answer has named.
     """
     numbers = [
         marks.ranges.astype("<i8", copy=False),
@@ -81,14 +83,14 @@ def pack(marks: Marks, entries: RowsByRange, streams: Mapping[int, tuple[str, in
 
 
 class Unpacker:
-    """Makes rows of what a worker answers to one request; ``boundaries`` is whether BOUNDARY messages are kept."""
+    """Makes rows of a worker's answer to one request; ``boundaries`` says whether BOUNDARY messages are rows."""
 
     def __init__(self, *, boundaries: bool) -> None:
         self._boundaries = boundaries
         self._streams: dict[int, tuple[str, int]] = {}
 
     def unpack(self, stored: pa.RecordBatch, text: bytes) -> tuple[pa.RecordBatch, list[Mark]]:
-        """The rows that Spark sees, and the marks, of a batch and the text that :func:`pack` made of it."""
+        """The rows for Spark and the marks, from a stored batch and the metadata that :func:`pack` has made."""
         count, entries = _HEAD.unpack_from(text)
         at = _HEAD.size
         kinds = enumerate(("<i8", "<u8", "<i8"))

@@ -1,10 +1,10 @@
-"""What callers of a worker's inner port show each other: certificates of the fleet's own, made from its token.
+"""The certificates of a worker's inner port and its callers, made from the fleet's token, and its local socket.
 
-Arrow's server takes in a whole message, of any length, before anything of ours is asked whether its sender has the
-token. TLS asks first: both ends show a certificate that is signed with a key derived from the token, so that who has no
-token is turned away in the handshake, before a single message. Nothing has to be handed out beside the token. Within
-one machine a socket in a directory of the workers' user does the same, for half the CPU time that TCP takes.
-Source: ``docs/decisions/flight.md``.
+Arrow's server receives a whole message, of any length, before our code can check whether the sender has the token. TLS
+checks it earlier: both ends present a certificate that is signed with a key derived from the token, so a caller without
+the token fails in the handshake and cannot send a message. Nobody has to distribute anything but the token. Within one
+machine, a socket in a folder that only the workers' user can open has the same effect, and takes half the CPU time of
+TCP. Source: ``docs/decisions/flight.md``.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 NAME = "worker.wallaroo.internal"
-"""The host that a worker's own certificate names: it is known by its fleet, and not by its address."""
+"""The host name in the certificate that is made from the token. It identifies the fleet, not the worker's address."""
 
 _STATUS = "status-"
 _LONGEST_PATH = 100
-"""A little less than the name of a socket may be long."""
+"""Most bytes of a socket's path. Systems allow a few more: 104 and above."""
 _SALT = b"wallaroo-spark: the inner port of a fleet"
-# Scrypt in some 50 ms: whoever sees a certificate must not be able to guess a poor token from it by trying.
+# With these values scrypt takes about 50 ms, so that a weak token cannot be found from a certificate by trying many.
 _COST, _BLOCK, _LANES = 1 << 14, 8, 1
-# The order of the curve P-256; a private key is a number below it, and not 0.
+# The order of the curve P-256: a private key is a number from 1 to one less than this.
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 _FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _UNTIL = datetime.datetime(2999, 1, 1, tzinfo=datetime.UTC)
@@ -36,25 +36,28 @@ _UNTIL = datetime.datetime(2999, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True)
 class FleetKeys:
-    """PEM texts: the fleet's ``authority``, and a ``certificate`` signed by it, with its ``key``."""
+    """The certificates of a fleet and a private key, as PEM texts."""
 
     authority: bytes
     """The certificate of the fleet's own authority; both ends of a call verify the other's certificate with it."""
     certificate: bytes
-    """The certificate that workers and callers show."""
+    """The certificate that workers and callers present; the authority has signed it."""
     key: bytes = field(repr=False)
     """The private key of ``certificate``, unencrypted."""
 
 
 def status_token(token: str) -> str:
-    """What may be shown to whoever may see a fleet's status: it comes of the fleet's token, which it does not tell."""
+    """The token for callers that may only see a fleet's status. It is derived from the fleet's token and does not
+    reveal it.
+    """
     return _STATUS + hmac.new(token.encode(), b"wallaroo: status", "sha256").hexdigest()
 
 
 def local_socket(address: str, token: str) -> Path | None:
-    """Where the worker at an inner address listens on its own machine, for its own user; None where that cannot be.
+    """The path of the local socket of the worker with this inner address; None where there can be no such socket.
 
-    The name tells neither, and no two workers have the same one.
+    Only the worker's user can open the folder. The name of the socket reveals neither address nor token, and is
+    different for each worker.
     """
     folder = Path(tempfile.gettempdir(), f"wallaroo-{os.geteuid()}")
     try:
@@ -69,13 +72,13 @@ def local_socket(address: str, token: str) -> Path | None:
 
 
 def _known(token: str) -> bytes:
-    """The secret that the holders of either token have in common."""
+    """The secret that holders of the fleet's token and holders of the status token share."""
     return (token if token.startswith(_STATUS) else status_token(token)).encode()
 
 
 @functools.lru_cache(maxsize=8)
 def fleet_keys(token: str) -> FleetKeys:
-    """The keys of the fleet with this token, or with this token for its status."""
+    """The keys of the fleet with this token; ``token`` may also be its status token."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,4 +1,4 @@
-"""What a worker offers to a batch: how far it may go in each stream in which there is something to read.
+"""A worker's offer to a batch: how far the batch may go in each stream in which there are rows to read.
 
 Source: ``docs/decisions/planning-costs-what-is-active.md``.
 """
@@ -11,11 +11,11 @@ from wallaroo_spark.worker.buffer.buffer import Buffer
 
 
 def offer(buffer: Buffer, question: PlanQuestion) -> PlanAnswer:
-    """The answer to a planner's question. Its cost follows the streams of which rows are held.
+    """The answer to a planner's question. Its cost follows the number of streams with held rows.
 
-    Where the question names no start, the committed reference counts. A batch is planned once the one before it is
-    committed, and commit notices come later than that, so the committed reference never lies ahead of the true start.
-    Hence no stream is left out in which the batch has something to read.
+    For a stream whose start the question does not name, the committed reference is taken as the start. Spark plans a
+    batch when the batch before it is committed, and the notice of that commit comes later, so the committed reference
+    is never ahead of the true start. Therefore no stream in which the batch has rows to read is left out.
     """
     told = question.starts
     starts: dict[StreamKey, Reference | None] = {}
@@ -38,5 +38,4 @@ def offer(buffer: Buffer, question: PlanQuestion) -> PlanAnswer:
         size,
         unknown,
         [key for key, start in told.items() if key not in extents and filled.get(key, start) != start],
-        buffer.version,
     )
