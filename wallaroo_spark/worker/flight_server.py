@@ -276,7 +276,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def _committed(self, body: bytes) -> bytes:
         passed(Step.REFERENCES_RECEIVED)
-        self._tell(e.Committed(*notices.decode(body), time.monotonic()))
+        self._tell(e.Committed(*notices.decode(body), time.monotonic(), time.time_ns() // 1000))
         passed(Step.ACK_SENT)
         return b""
 

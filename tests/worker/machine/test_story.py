@@ -23,7 +23,7 @@ PARTS: dict[str, Any] = {
     "error": ValueError(LONG), "granted": frozenset(MANY), "instance": LONG, "instances": NAMES, "names": NAMES,
     "now": 1.5, "parts": tuple((number, LONG.encode()) for number in range(50)), "peer": LONG, "queued": 5,
     "ranges": (PlannedRange(KEY, None, 9),) * 1000, "reason": LONG, "received_at": 1, "references": {KEY: 9},
-    "connection": 4, "slot": 1, "streams": MANY, "text": LONG, "warning": True,
+    "connection": 4, "slot": 1, "streams": MANY, "text": LONG, "told_at": 5, "warning": True,
 }  # fmt: skip
 """A value for every field of events and instructions, as large as any may be."""
 VALUES = [kind(**{field.name: PARTS[field.name] for field in dataclasses.fields(kind)})

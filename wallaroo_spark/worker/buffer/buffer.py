@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from wallaroo_spark.columnar import Grouped, Lot, StreamRows
 from wallaroo_spark.protocol import Fault, broken
 from wallaroo_spark.references import PlannedRange, Reference, StreamKey
+from wallaroo_spark.worker.buffer.commit_ages import CommitAges
 from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.buffer.found import FoundRange, FoundRanges
 from wallaroo_spark.worker.buffer.held_stream import Extent, HeldStream
@@ -50,6 +51,11 @@ class Buffer:
         self._origin = origin
         self._message_ids = message_ids
         self.rows = 0
+
+    @property
+    def commit_ages(self) -> CommitAges:
+        """The rows that were committed lately, with the times at which they were received."""
+        return self._lots.commit_ages
 
     @property
     def held(self) -> int:
@@ -251,7 +257,9 @@ class Buffer:
                 stream.drop_first(reference, count, size, start)
             self._set_committed(stream.key, reference)
             yield stream
-        self._lots.remove(rows[whole])
+        committed = rows[whole]
+        self._lots.count_committed(committed)
+        self._lots.remove(committed)
 
     def rewind(self, references: Mapping[StreamKey, Reference]) -> list[StreamKey]:
         """The query goes on from exactly these references; returns the streams that must be sent again."""

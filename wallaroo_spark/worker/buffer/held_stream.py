@@ -456,7 +456,7 @@ class HeldStream:
             self._rule.commit(reference)
         self.committed = reference
         # An opaque reference that is not held was delivered before what is held was sent again: it is all older.
-        self._drop_head(self.end if behind is None else behind)
+        self._commit_head(self.end if behind is None else behind)
         return True
 
     def rewind(self, reference: Reference | None) -> bool:
@@ -469,7 +469,7 @@ class HeldStream:
             self.committed = reference
             if isinstance(reference, int):
                 self._rule.commit(reference)
-            self._drop_head(joined)
+            self._commit_head(joined)
             return False
         self.committed, ended = reference, self.ended
         self.drop()
@@ -490,6 +490,14 @@ class HeldStream:
         floor = self._committed_id
         reachable = (floor is None or reference >= floor) and last is not None and reference <= last
         return self.position_after(reference) if reachable else None
+
+    def _commit_head(self, position: int) -> None:
+        """Drop the rows before a position, which are committed."""
+        parts = [(segment.received_at, min(segment.end, position)) for segment in self._within(self.start, position)]
+        if parts:
+            received, ends = (np.array(column, np.int64) for column in zip(*parts, strict=True))
+            self.lots.commit_ages.add(received, np.diff(ends, prepend=self.start))
+        self._drop_head(position)
 
     def _drop_head(self, position: int) -> None:
         if position >= self.end:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from wallaroo_spark.columnar import Lot
 from wallaroo_spark.protocol import Flags
+from wallaroo_spark.worker.buffer.commit_ages import CommitAges
 from wallaroo_spark.worker.buffer.segment_table import Rows, SegmentTable
 
 SEGMENT_OVERHEAD = 192
@@ -58,6 +59,7 @@ class Lots:
     def __init__(self) -> None:
         self.used = 0
         self.table = SegmentTable()
+        self.commit_ages = CommitAges()
         self._serial = 0
         self._held: dict[int, HeldLot] = {}
         self._touched: set[HeldLot] = set()
@@ -103,6 +105,17 @@ class Lots:
         held.live += size
         self.used += count * SEGMENT_OVERHEAD
         return rows
+
+    def count_committed(self, rows: Rows) -> None:
+        """The rows of these segments are committed, and about to be removed."""
+        if not len(rows):
+            return
+        table = self.table
+        serials, which = np.unique(table.serial[rows], return_inverse=True)
+        receipts = [self._held[serial].receipts for serial in serials.tolist()]
+        times = np.fromiter((receipt.received_at for one in receipts for receipt in one), np.int64)
+        begins = np.cumsum([0, *(len(one) for one in receipts[:-1])])
+        self.commit_ages.add(times[begins[which] + table.receipt[rows]], table.high[rows] - table.low[rows])
 
     def remove(self, rows: Rows) -> None:
         """The segments in these rows of the table hold nothing more."""
@@ -364,6 +377,11 @@ class Segment:
     def receipt_index(self) -> int:
         """The index in the lot's ``receipts``."""
         return int(self._lots.table.receipt[self.row])
+
+    @property
+    def received_at(self) -> int:
+        """When its rows arrived, in µs since 1970 UTC."""
+        return self.held.receipts[self.receipt_index].received_at
 
     @property
     def end(self) -> int:

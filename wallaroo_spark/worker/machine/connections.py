@@ -289,6 +289,8 @@ class Connections:
     def fault(self, connection: Connection, error: RemoteProtocolError, *, at_once: bool = False) -> None:
         """A peer has violated the protocol: send it the reason if possible, close, and count."""
         self.counts[f"fault:{error.fields['fault']}"] += 1
+        if connection.phase in BEFORE_OK:
+            self.counts[f"refused:{error.fields['fault']}"] += 1
         self.log(connection, f"is sent away: {error.message}", warning=True)
         data = connection.protocol.fail(error.message)
         if data is not None and not at_once:
@@ -324,6 +326,8 @@ class Connections:
 
     def refuse(self, connection: Connection, reason: str) -> None:
         """End a session that kept the protocol, with a reason."""
+        if connection.phase in BEFORE_OK:
+            self.counts["refused:" + ("redirected" if reasons.redirect_address(reason) else "try-later")] += 1
         self.log(connection, f"is refused: {reason}")
         data = connection.protocol.error(reason)
         if data is not None:

@@ -121,6 +121,8 @@ class Committed:
     """The committed references that have changed since the last notice."""
     now: float | None = None
     """Monotonic seconds; None: the time of the last Tick."""
+    told_at: int | None = None
+    """When the notice arrived, in µs since 1970 UTC; None: the ages of the rows are not counted."""
 
 
 @dataclass(frozen=True, slots=True)

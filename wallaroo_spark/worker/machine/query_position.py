@@ -36,6 +36,8 @@ class QueryPosition:
         buffer = self._connections.buffer
         before = buffer.held
         moved = buffer.commit(event.references)
+        self._connections.counts["commits"] += 1
+        buffer.commit_ages.take(self._connections.counts, event.told_at)
         self._connections.flow.committed(event.now, event.batch, before - buffer.held, buffer.used)
         self._moved(moved)
 
@@ -47,6 +49,7 @@ class QueryPosition:
         buffer = self._connections.buffer
         before = {stream.key: stream.committed for stream in buffer.streams.values()}
         back = buffer.rewind(event.references)
+        buffer.commit_ages.take(self._connections.counts, None)
         self.epoch, self.batch = event.epoch, event.batch
         self._connections.flow.restart(event.batch)
         self._resend.send_again(back, "the query went back")

@@ -44,6 +44,7 @@ class Resend:
 
     def _tell(self, connection: Connection, key: StreamKey, why: str) -> None:
         connections, stream_id = self._connections, key.stream_id
+        connections.counts["resends"] += 1
         known = connection.protocol.streams.get(stream_id).state is not StreamState.START
         if known and connection.revision.has(Nack):
             reference = connections.buffer.reference(key)

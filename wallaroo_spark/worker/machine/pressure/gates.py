@@ -72,6 +72,8 @@ class Gates:
         if not credits and connections.flow.denies(connections.buffer.used):
             connections.denied[connection.number] = connection
         if pairs or credits:
+            connections.counts["acks"] += 1
+            connections.counts["credits"] += credits
             connections.send(connection, connection.protocol.ack(credits, pairs))
 
     def tell(self, connection: Connection, keys: Iterable[StreamKey]) -> None:
@@ -102,6 +104,7 @@ class Gates:
             connection.paused = paused
             if paused:
                 self._connections.paused[connection.number] = connection
+                self._connections.counts[f"paused:{self._connections.flow.pressure(used).name.lower()}"] += 1
             else:
                 del self._connections.paused[connection.number]
             self._connections.out.append(
