@@ -16,8 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from proving.bench.results.picture import panels
-from proving.bench.results.report import goals_of, text
+from proving.bench.results.goals import goals_of
+from proving.bench.results.page import refresh
+from proving.bench.results.pictures import draw_all
+from proving.bench.results.report import text
 from proving.bench.sections import active, decode, sdk
 from proving.bench.stage import QUICK, Context, Lengths
 from proving.reporting import reporting
@@ -34,6 +36,7 @@ SECTIONS = (
     "credits",
     "sessions",
     "leaving",
+    "plans",
     "fleet",
     "kafka",
 )
@@ -55,6 +58,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--output", type=Path, default=Path("build/bench"), help="where all files are written (default: %(default)s)"
     )
+    parser.add_argument(
+        "--from",
+        dest="earlier",
+        type=Path,
+        metavar="FILE",
+        help="measure nothing; write tables and pictures of an earlier run's bench.json",
+    )
+    parser.add_argument("--page", action="store_true", help="refresh docs/performance.md and its pictures, too")
     parser.add_argument("--rate", type=float, default=0.0, help="capacity in msg/s to assume when e2e is left out")
     parser.add_argument("--messages", type=int, default=0, help="messages of a decoding (default: 65,536)")
     given = parser.parse_args()
@@ -112,6 +123,11 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
 
         return leaving(context)
 
+    def plans() -> Any:
+        from proving.bench.sections.plans import measure
+
+        return measure(context.progress, context.lengths.known)
+
     def fleet() -> Any:
         from proving.bench.sections.fleet import measure
 
@@ -133,6 +149,7 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
         "credits": credits,
         "sessions": sessions,
         "leaving": leaving,
+        "plans": plans,
         "fleet": fleet,
         "kafka": kafka,
     }
@@ -178,10 +195,25 @@ def tidy(value: Any) -> Any:
     return [tidy(one) for one in value] if isinstance(value, list | tuple) else value
 
 
+def show(found: dict[str, Any], directory: Path, page: bool, say: Callable[[str], None]) -> None:
+    """Write the tables and pictures of a run, and the page when asked for; print the tables."""
+    directory.mkdir(parents=True, exist_ok=True)
+    report = text(found["sections"])
+    (directory / "bench.md").write_text(report + "\n", encoding="utf-8")
+    pictures = draw_all(found["sections"], directory / "pictures")
+    say(report)
+    say(f"Tables: {directory}/bench.md; {len(pictures)} pictures: {directory}/pictures")
+    if page:
+        say(f"Page: {refresh(found)}")
+
+
 def main() -> int:
     """0 when it ran to its end; a bench measures and asserts nothing."""
     given = arguments()
     directory = given.output.absolute()
+    if given.earlier is not None:
+        show(json.loads(given.earlier.read_text(encoding="utf-8")), directory, given.page, print)
+        return 0
     shutil.rmtree(directory / "work", ignore_errors=True)
     (directory / "work").mkdir(parents=True)
     before, began = machine(), time.monotonic()
@@ -202,11 +234,8 @@ def main() -> int:
             file.write_text(json.dumps(tidy(found)) + "\n", encoding="utf-8")
 
         run(context, given, write)
-        panels(context.results, directory / "bench.png")
-        report = text(context.results)
-        (directory / "bench.md").write_text(report + "\n", encoding="utf-8")
-        say(report)
-        say(f"{time.monotonic() - began:.0f} s. Figures: {file}; picture and tables: {directory}/bench.png, bench.md")
+        show(json.loads(file.read_text(encoding="utf-8")), directory, given.page, say)
+        say(f"{time.monotonic() - began:.0f} s. Figures: {file}")
     shutil.rmtree(directory / "work", ignore_errors=True)
     return 0
 

@@ -105,6 +105,7 @@ class Sender:
         self.pending = memoryview(b"")
         self.chunks: list[tuple[int, float]] = []
         self.first_chunk = 0
+        self.until = 0.0
         self.latencies: list[tuple[float, float, int]] = []
         self._base = load.base + number * load.streams
         self._references: dict[int, int] = {}
@@ -210,15 +211,19 @@ class Generator:
                 raise TimeoutError(f"{len(waiting)} of {len(self.senders)} connectors were not ready")
 
     def _turn(self, timeout: float) -> list[Sender]:
-        """Wait for sockets, handle received frames; returns the connectors whose sockets can be written."""
+        """Wait for sockets, handle received frames; returns the connectors that can write or have got credits."""
         writable = []
         for key, mask in self._selector.select(timeout):
             sender: Sender = key.data
             if mask & selectors.EVENT_WRITE:
                 writable.append(sender)
-            if mask & selectors.EVENT_READ and (count := sender.received()):
-                self._acknowledged += count
-                self.points.append((time.monotonic(), self._acknowledged))
+            if mask & selectors.EVENT_READ:
+                before = sender.session.credits.available
+                if count := sender.received():
+                    self._acknowledged += count
+                    self.points.append((time.monotonic(), self._acknowledged))
+                if sender.session.credits.available > before and not mask & selectors.EVENT_WRITE:
+                    writable.append(sender)
         return writable
 
     def _watch(self, sender: Sender, mask: int) -> None:
@@ -237,22 +242,31 @@ class Generator:
                     sender.write()
 
     def pace(self, until: float) -> None:
-        """Send the due messages, connector by connector, spread over the burst."""
+        """Send the due messages, connector by connector, spread over the burst.
+
+        A connector whose socket is full continues when it can be written, and one without credits when they arrive.
+        """
         load, began = self.load, time.monotonic()
-        each = load.rate / load.connectors
         turns = [(began + load.burst * (1 + s.number / load.connectors), s.number) for s in self.senders]
         heapq.heapify(turns)
         while (now := time.monotonic()) < until:
             while turns and turns[0][0] <= now:
                 when, number = heapq.heappop(turns)
-                sender = self.senders[number]
                 heapq.heappush(turns, (max(when + load.burst, now - 1.0), number))
-                while sender.write():
-                    # The latency of a chunk that is late because of missing credits counts from when it was due.
-                    due = int((now - began) * each) - sender.sent
-                    if due < 1 or not sender.fill(due, self._due(sender, began, each)):
-                        break
-            self._turn(min(LOOK_SECONDS, max(0.0, turns[0][0] - time.monotonic())))
+                self.senders[number].until = now
+                self._send_due(self.senders[number], began)
+            for sender in self._turn(min(LOOK_SECONDS, max(0.0, turns[0][0] - time.monotonic()))):
+                self._send_due(sender, began)
+
+    def _send_due(self, sender: Sender, began: float) -> None:
+        """Send the messages of a connector that were due at its last turn, as far as its socket and credits allow."""
+        each = self.load.rate / self.load.connectors
+        while sender.write():
+            # The latency of a chunk that is late because of missing credits counts from when it was due.
+            due = int((sender.until - began) * each) - sender.sent
+            if due < 1 or not sender.fill(due, self._due(sender, began, each)):
+                break
+        self._watch(sender, selectors.EVENT_READ | (selectors.EVENT_WRITE if sender.pending else 0))
 
     def _due(self, sender: Sender, began: float, each: float) -> float:
         """The time at which the burst with a connector's next message is due."""

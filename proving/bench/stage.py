@@ -61,6 +61,8 @@ class Lengths:
     """Numbers of streams to measure."""
     sessions: tuple[int, ...] = (100, 1000, 10_000)
     """Numbers of sessions to measure on one worker without Spark."""
+    known: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
+    """Numbers of known streams to plan with."""
 
     @property
     def measured(self) -> float:
@@ -68,7 +70,7 @@ class Lengths:
         return self.window * self.windows
 
 
-QUICK = Lengths(2.0, 0.6, 5, 16_384, 50_000, 10.0, (1, 10, 100), (1, 10, 100, 1000), (100, 1000))
+QUICK = Lengths(2.0, 0.6, 5, 16_384, 50_000, 10.0, (1, 10, 100), (1, 10, 100, 1000), (100, 1000), (1_000, 10_000))
 
 
 @dataclass

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from proving.bench import __main__ as bench
-from proving.bench.load_generator import Template, thinned
-from proving.bench.results.picture import panels
-from proving.bench.results.report import goals_of, text
-from proving.bench.sections import active, decode, fleet
+from proving.bench.load_generator import Generator, Template, thinned
+from proving.bench.load_generator import Load as SentLoad
+from proving.bench.results import page
+from proving.bench.results.goals import goals_of
+from proving.bench.results.pictures import PICTURES, draw_all
+from proving.bench.results.report import TABLES, text
+from proving.bench.sections import active, decode, fleet, plans
 from proving.bench.simulated_loads import Load, always, compared
-from wallaroo_spark.protocol import REVISIONS, FrameBuffer, Message, MessageRun, Revision
+from wallaroo_spark.protocol import (
+    REVISIONS,
+    FrameBuffer,
+    HelloReceived,
+    Message,
+    MessageRun,
+    Revision,
+    WorkerSession,
+)
 
 
 def test_the_quickest_section_writes_figures_tables_and_a_picture(
@@ -29,7 +43,7 @@ def test_the_quickest_section_writes_figures_tables_and_a_picture(
     assert len(found["sections"]["decode"]["cases"]) == len(list(decode.cases()))
     assert found["goals"]["decode"] > 0
     assert found["goals"]["noop_100"] is None
-    assert (tmp_path / "bench.png").stat().st_size > 0
+    assert (tmp_path / "pictures" / "decode.png").stat().st_size > 0
     assert "not measured" in capsys.readouterr().out
 
 
@@ -48,12 +62,42 @@ def test_credits_are_drawn_and_told_load_by_load(tmp_path: Path) -> None:
     cases = [compared(Load(name, always(rate), seconds=5)) for name, rate in (("little", 1), ("much", 200))]
     results = {"credits": {"cases": cases, "real": {"fixed": real, "adaptive": real}}}
 
-    panels(results, tmp_path / "bench.png")
+    draw_all(results, tmp_path)
     told = text(results)
 
-    assert (tmp_path / "bench.png").stat().st_size > 0
+    assert (tmp_path / "credits.png").stat().st_size > 0
     assert "| little " in told
     assert "| adaptive |" in told
+
+
+def test_tables_and_pictures_are_written_again_without_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bench", "--from", str(page.FIGURES), "--output", str(tmp_path)])
+
+    assert bench.main() == 0
+
+    assert {file.stem for file in (tmp_path / "pictures").glob("*.png")} == {one.name for one in PICTURES}
+    assert "| goal " in capsys.readouterr().out
+
+
+def test_the_page_on_performance_has_the_tables_of_the_run_beside_it() -> None:
+    """``./scripts/bench --from docs/performance/bench.json --page`` writes it again."""
+    shown = page.PAGE.read_text(encoding="utf-8")
+
+    assert page.written(shown, json.loads(page.FIGURES.read_text(encoding="utf-8"))) == shown
+    assert {f"<!-- bench: {name} -->" for name in ("goals", "machine", *TABLES)} <= set(shown.splitlines())
+    for one in PICTURES:
+        assert f"![{one.title}](performance/{one.name}.png)" in shown
+        assert (page.PICTURES / f"{one.name}.png").stat().st_size > 0
+
+
+def test_planning_is_measured_with_the_readers_own_plans() -> None:
+    found = plans.measure(lambda text: None, known=(200,), active=(10, 100), batches=2)
+
+    assert [(one["known"], one["active"]) for one in found["cases"]] == [(200, 10), (200, 100)]
+    assert all(one["plan_ms"] > 0 and one["offset_bytes"] > 0 for one in found["cases"])
+    assert "|           200 |" in text({"plans": found})
 
 
 def test_an_unknown_section_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,3 +144,36 @@ def test_the_bytes_of_a_plan_follow_the_active_streams_and_not_the_known_ones() 
 
     assert few["plan_bytes"] == many["plan_bytes"] > 0
     assert few["tell_bytes"] == many["tell_bytes"] > 0
+
+
+def test_a_paced_load_goes_on_when_its_socket_can_be_written_again() -> None:
+    """Bursts are larger than what a socket holds, and the rest of a burst does not wait for the next one."""
+    bursts, each, rate = 3, 1.0, 20_000
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
+        with ThreadPoolExecutor(1) as pool:
+            received = pool.submit(_accept_everything, listener)
+            generator = Generator(SentLoad(f"{host}:{port}", "", "p", "load", 0.0, rate=rate, burst=each))
+            sender = generator.senders[0]
+            sender.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)
+            generator.open()
+            generator.pace(time.monotonic() + each * (bursts + 0.9))
+            sender.socket.close()
+            assert received.result(30) > 0
+    assert sender.sent >= rate * each * (bursts - 1)
+
+
+def _accept_everything(listener: socket.socket) -> int:
+    """Grant credits without end and read all that arrives; returns how many bytes came."""
+    session, total, greeted = WorkerSession(version="0.0.1"), 0, False
+    peer, _ = listener.accept()
+    with peer:
+        while data := peer.recv(1 << 16):
+            total += len(data)
+            if not greeted:
+                session.receive(data)
+                while (event := session.next_event()) is not None:
+                    if isinstance(event, HelloReceived):
+                        peer.sendall(session.ok(2**31 - 1))
+                        greeted = True
+    return total

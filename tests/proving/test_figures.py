@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from proving.bench.results.figures import GOALS, Goal, Spread, amount, at, goals_table, percentile, rates, table
+from proving.bench.results.figures import Spread, amount, at, percentile, rates, table
+from proving.bench.results.goals import GOALS, Goal, goals_table
 
 
 def test_a_percentile_counts_every_message_of_a_chunk() -> None:
@@ -70,6 +71,7 @@ def test_every_goal_has_a_row_measured_or_not() -> None:
     shown = goals_table({"decode": 3.5e6}).splitlines()
 
     assert len(shown) == 2 + len(GOALS)
-    assert "3.5 M" in shown[2]
-    assert shown[2].endswith("| met          |")
-    assert all("not measured" in line for line in shown[3:])
+    measured = [line for line in shown[2:] if "not measured" not in line]
+    assert len(measured) == 1
+    assert "3.5 M" in measured[0]
+    assert "| met " in measured[0]

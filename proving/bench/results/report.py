@@ -1,12 +1,12 @@
-"""A run as tables and as a picture."""
+"""A run as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from proving.bench.results.figures import amount, goals_table, table
-from proving.bench.sections import active, decode, sdk, sessions
+from proving.bench.results.figures import amount, table
+from proving.bench.results.goals import Results, goals_of, goals_table
 from proving.bench.usage import ROLES
 
 PARTS = {
@@ -19,59 +19,19 @@ PARTS = {
 }
 """The parts of a micro-batch: Spark's name and the label in tables."""
 
-Results = dict[str, Any]
-
-
-def _found(work: Callable[[], float | None]) -> float | None:
-    """A figure of a section; None when the section did not run or failed."""
-    try:
-        return work()
-    except (KeyError, IndexError, ValueError, StopIteration, TypeError):
-        return None
-
-
-def _case(results: Results, size: str, sink: str) -> Any:
-    return next(one for one in results["e2e"]["cases"] if (one["size"], one["sink"]) == (size, sink))
-
-
-def goals_of(results: Results) -> dict[str, float | None]:
-    """The measured figure of each goal."""
-    memory, fan_in = results.get("memory", {}), results.get("fanin", {})
-    looked: dict[str, Callable[[], float | None]] = {
-        "decode": lambda: decode.slowest(results["decode"]),
-        "active": lambda: active.most(results["active"]),
-        "noop_100": lambda: _case(results, "100 B", "noop")["run"]["messages_per_second"]["median"],
-        "noop_1k": lambda: _case(results, "1 KB", "noop")["run"]["megabytes_per_second"],
-        "cpu": lambda: _case(results, "100 B", "noop")["cpu_of_ceiling"],
-        "latency": lambda: next(
-            share
-            for share, one in zip(results["latency"]["p50_of_bare"], results["latency"]["loads"], strict=True)
-            if one["load"] == 0.5
-        ),
-        "fanin": lambda: next(
-            one["all_but_senders"] / fan_in["connectors"][0]["all_but_senders"]
-            for one in fan_in["connectors"]
-            if one["connectors"] == 1000
-        ),
-        "sdk": lambda: sdk.slowest(results["sdk"]),
-        "send": lambda: sdk.slowest(results["sdk"], "send"),
-        "sessions": lambda: sessions.cores(results["sessions"]),
-        "session": lambda: sessions.kibibytes(results["sessions"]),
-        "memory": lambda: (memory["peak_MiB"] - memory["budget_MiB"]) * (1 << 20) / 1e6,
-    }
-    return {key: _found(work) for key, work in looked.items()}
-
 
 def text(results: Results) -> str:
     """All tables, the goals last."""
-    parts = [
-        part
-        for name, made in TABLES.items()
-        if "error" not in results.get(name, {"error": 1})
-        for part in made(results[name])
-    ]
+    parts = [part for name in TABLES if (part := section(results, name)) is not None]
     failed = [f"{name} failed: {one['error']}" for name, one in results.items() if "error" in one]
     return "\n\n".join([*parts, *failed, goals_table(goals_of(results))])
+
+
+def section(results: Results, name: str) -> str | None:
+    """The tables of a section; None when it did not run or failed."""
+    if "error" in results.get(name, {"error": "not run"}):
+        return None
+    return "\n\n".join(TABLES[name](results[name]))
 
 
 def _decode(found: Any) -> Iterator[str]:
@@ -286,6 +246,22 @@ def _fleet(found: Any) -> Iterator[str]:
     yield table(("slots", "known in each", "plan", "CPU", "kB", "tell", "CPU", "kB"), body)
 
 
+def _plans(found: Any) -> Iterator[str]:
+    yield "Planning a batch without workers, times in ms:"
+    names = ("plan_ms", "plan_cpu_ms", "slowest_ms", "changes_ms")
+    body = [
+        (
+            f"{one['known']:,}",
+            f"{one['active']:,}",
+            *(amount(one[name]) for name in names),
+            f"{one['offset_bytes']:,}",
+        )
+        for one in found["cases"]
+    ]
+    head = ("latestOffset", "CPU", "slowest", "changes from start to end", "offsets/N bytes")
+    yield table(("known streams", "active", *head), body)
+
+
 def _kafka(found: Any) -> Iterator[str]:
     yield "Kafka's chain (Python producer, broker, Spark's Kafka source) beside this one, into noop; CPU of everything:"
     body = []
@@ -311,6 +287,7 @@ TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "credits": _credits,
     "sessions": _sessions,
     "leaving": _leaving,
+    "plans": _plans,
     "fleet": _fleet,
     "kafka": _kafka,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,11 @@ class Rows(InputPartition):
 
 
 class CeilingSource(DataSource):
-    """Options: ``rows`` of a batch, ``size`` of a payload."""
+    """Options: ``rows`` of a batch, ``size`` of a payload, ``until``: a file that ends the rows once it exists.
+
+    A query that is stopped in a batch leaves a reading task with nobody to write to, and Spark's Python daemon prints
+    its ``BrokenPipeError``. So a query of this source runs out of rows before it is stopped.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -43,15 +48,16 @@ class CeilingSource(DataSource):
         return ROW_DDL
 
     def streamReader(self, schema: Any) -> CeilingReader:
-        return CeilingReader(int(self.options["rows"]), int(self.options["size"]))
+        return CeilingReader(int(self.options["rows"]), int(self.options["size"]), Path(self.options["until"]))
 
 
 class CeilingReader(DataSourceStreamReader):
-    """There is always one more batch."""
+    """There is always one more batch, until the file ``until`` exists."""
 
-    def __init__(self, rows: int, size: int) -> None:
+    def __init__(self, rows: int, size: int, until: Path) -> None:
         self.rows = rows
         self.size = size
+        self.until = until
 
     def initialOffset(self) -> dict[str, Any]:
         return {"row": 0}
@@ -60,7 +66,7 @@ class CeilingReader(DataSourceStreamReader):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        return {"row": start["row"] + self.rows}
+        return start if self.until.exists() else {"row": start["row"] + self.rows}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return [Rows(start["row"], end["row"], self.size)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 from proving.bench.results.figures import Spread, percentile
 from proving.bench.sections.ceiling import NAME, CeilingSource
@@ -22,6 +23,8 @@ SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 OURS = ("worker", "reading tasks", "JVM")
 TICK_SECONDS = 0.005
 LONGEST_BATCH_SECONDS = 30.0
+NO_MORE_ROWS = "Waiting for data to arrive"
+"""How Spark's status says that a query is between batches."""
 ROWS_OF_A_BATCH = {100: 500_000, 1024: 100_000, 10_240: 10_000}
 
 
@@ -96,9 +99,8 @@ def said(one: dict[str, Any]) -> str:
 def ceiling(context: Context, sink: str, size: int, rows: int) -> dict[str, Any]:
     """The same rows made in the reading task, in batches of about the same size."""
     lengths, spark = context.lengths, context.spark
-    spark.dataSource.register(CeilingSource)
-    frame = spark.readStream.format(NAME).option("rows", rows).option("size", size).load()
     checkpoint = context.directory / f"ceiling-{time.monotonic_ns()}"
+    frame, end = made_rows(spark, rows, size, checkpoint)
     writer = sink_of(context, sink)(frame.writeStream).option("checkpointLocation", str(checkpoint))
     query = writer.start()
     try:
@@ -112,6 +114,7 @@ def ceiling(context: Context, sink: str, size: int, rows: int) -> dict[str, Any]
         until = time.monotonic() + LONGEST_BATCH_SECONDS
         while not (progress := behind(query, first)) and time.monotonic() < until:
             time.sleep(0.1)
+        end(query)
     finally:
         query.stop()
     batches = [shown(one) for one in progress]
@@ -124,6 +127,21 @@ def ceiling(context: Context, sink: str, size: int, rows: int) -> dict[str, Any]
         "wall": wall,
         "batches": batches,
     }
+
+
+def made_rows(spark: Any, rows: int, size: int, checkpoint: Path) -> tuple[Any, Callable[[Any], None]]:
+    """Rows that are made in the reading task, and a function that has their query come to the end of a batch."""
+    spark.dataSource.register(CeilingSource)
+    until = checkpoint.with_name(f"{checkpoint.name}-until")
+    frame = spark.readStream.format(NAME).option("rows", rows).option("size", size).option("until", str(until)).load()
+
+    def end(query: Any) -> None:
+        until.touch()
+        last = time.monotonic() + LONGEST_BATCH_SECONDS
+        while query.isActive and query.status["message"] != NO_MORE_ROWS and time.monotonic() < last:
+            time.sleep(0.01)
+
+    return frame, end
 
 
 def behind(query: Any, first: Any) -> list[Any]:
@@ -170,15 +188,18 @@ def percentiles(run: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _go_on(query: Any) -> None:
+    """Spark's own source has no Python process, so its query may be stopped in a batch."""
+
+
 def bare_batch(context: Context, *, python: bool = False) -> dict[str, Any]:
     """How long a micro-batch of one row takes, in ms, one after the other; ``parts_ms``: the medians of its parts."""
-    spark = context.spark
+    spark, end = context.spark, cast(Callable[[Any], None], _go_on)
+    checkpoint = context.directory / f"bare-{time.monotonic_ns()}"
     if python:
-        spark.dataSource.register(CeilingSource)
-        frame = spark.readStream.format(NAME).option("rows", 1).option("size", 100).load()
+        frame, end = made_rows(spark, 1, 100, checkpoint)
     else:
         frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    checkpoint = context.directory / f"bare-{time.monotonic_ns()}"
     query = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
     try:
         until = time.monotonic() + LONGEST_BATCH_SECONDS
@@ -188,6 +209,7 @@ def bare_batch(context: Context, *, python: bool = False) -> dict[str, Any]:
         first = query.lastProgress
         time.sleep(context.lengths.measured / 2)
         progress = behind(query, first)
+        end(query)
     finally:
         query.stop()
     batches = [shown(one) for one in progress]

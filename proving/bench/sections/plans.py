@@ -1,16 +1,18 @@
-"""The cost of planning by known and active streams: ``python -m proving.bench.plans``.
+"""The cost of planning by known and active streams, up to a million and 10,000.
 
 It calls the reader's own ``latestOffset`` with a worker that answers at once, so it measures plans and offsets without
 the calls to workers. A row has medians, and the slowest of its batches, during which a snapshot may be written.
+``python -m proving.bench --only plans`` runs it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -23,6 +25,9 @@ from wallaroo_spark.source.planner import Limits, Plan
 from wallaroo_spark.source.reader import WallarooStreamReader
 
 STREAMS_AN_INSTANCE = 100
+ACTIVE = (100, 1_000, 10_000)
+BATCHES = 40
+SNAPSHOT_SECONDS = 60.0
 
 
 class OneWorker:
@@ -49,8 +54,9 @@ class OneWorker:
             self.ends.setdefault(scope, {})[str(7_000_000_000 + stream)] = 100 + batch
 
 
-def measure(known: int, active: int, batches: int) -> dict[str, float]:
-    """Milliseconds and bytes of each batch, over ``batches`` batches."""
+@contextmanager
+def query(known: int) -> Iterator[tuple[OneWorker, WallarooStreamReader, dict[str, Any]]]:
+    """A reader whose first batch had a row of each known stream, its worker, and the offset of that batch."""
     # A snapshot may still be written while the folder is removed.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         worker = OneWorker(place_record(folder))
@@ -58,43 +64,61 @@ def measure(known: int, active: int, batches: int) -> dict[str, float]:
         reader.__dict__["_fleet"] = cast(Any, worker)
         reader.__dict__["_looked"] = True
         worker.move(known, known, 0)
-        value = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        try:
+            value = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+            worker.move(known, 1, 1)
+            value = reader.latestOffset(value, ReadAllAvailable())
+            _await_snapshot(reader)
+            yield worker, reader, value
+        finally:
+            reader._agreement.close()
+
+
+def _await_snapshot(reader: WallarooStreamReader) -> None:
+    """Wait for the snapshot of the first batch, which had a row of every stream; no other batch is like it."""
+    until = time.monotonic() + SNAPSHOT_SECONDS
+    while reader._book._snapshot_under_way and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def case(known: int, active: int, batches: int) -> dict[str, Any]:
+    """Milliseconds and bytes of each batch: medians of ``batches`` batches, and the slowest."""
+    with query(known) as (worker, reader, first):
+        value = first
         planning, between, used = [], [], []
-        for batch in range(1, batches + 1):
+        for batch in range(2, batches + 2):
             worker.move(known, active, batch)
             before = json.loads(json.dumps(value))
             began, cpu = time.perf_counter(), time.thread_time()
             value = reader.latestOffset(before, ReadAllAvailable())
-            planning.append(time.perf_counter() - began)
-            used.append(time.thread_time() - cpu)
+            planning.append(1000 * (time.perf_counter() - began))
+            used.append(1000 * (time.thread_time() - cpu))
             began = time.perf_counter()
             start, end = reader._book.references(before), reader._book.references(value)
             assert end.changes_since(start) is not None
-            between.append(time.perf_counter() - began)
-        reader._agreement.close()
-        return {
-            "known": known,
-            "active": active,
-            "offset bytes": len(json.dumps(value)),
-            "latestOffset ms": round(statistics.median(planning) * 1e3, 2),
-            "CPU ms": round(statistics.median(used) * 1e3, 2),
-            "slowest ms": round(max(planning) * 1e3, 2),
-            "start to end ms": round(statistics.median(between) * 1e3, 3),
-        }
+            between.append(1000 * (time.perf_counter() - began))
+    return {
+        "known": known,
+        "active": active,
+        "offset_bytes": len(json.dumps(value)),
+        "plan_ms": statistics.median(planning),
+        "plan_cpu_ms": statistics.median(used),
+        "slowest_ms": max(planning),
+        "changes_ms": statistics.median(between),
+    }
 
 
-def main() -> None:
-    """Print a row for each pair of known and active streams."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--known", type=int, nargs="*", default=[1_000, 10_000, 100_000, 1_000_000])
-    parser.add_argument("--active", type=int, nargs="*", default=[100, 1_000, 10_000])
-    parser.add_argument("--batches", type=int, default=60)
-    args = parser.parse_args()
-    for known in args.known:
-        for active in args.active:
-            if active <= known:
-                print(json.dumps(measure(known, active, args.batches)), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def measure(
+    say: Callable[[str], None],
+    known: tuple[int, ...],
+    active: tuple[int, ...] = ACTIVE,
+    batches: int = BATCHES,
+) -> dict[str, Any]:
+    """Each number of known streams with each number of active ones."""
+    cases = []
+    for streams in known:
+        for busy in active:
+            if busy <= streams:
+                say(f"plans: {streams:,} known streams, {busy:,} active")
+                cases.append(case(streams, busy, batches))
+    return {"batches": batches, "cases": cases}

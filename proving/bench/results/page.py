@@ -1,0 +1,59 @@
+"""Refreshes ``docs/performance.md`` and its pictures from a run.
+
+The page has blocks ``<!-- bench: NAME -->`` … ``<!-- end -->``; NAME is a section, ``goals`` or ``machine``. Their text
+is written anew; everything else on the page stays. The figures are kept beside the pictures, so the page can be
+written again after a change of a table or a picture.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from proving.bench.results.goals import GOALS, goals_of, goals_table
+from proving.bench.results.pictures import draw_all
+from proving.bench.results.report import section
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = DOCS / "performance.md"
+PICTURES = DOCS / "performance"
+FIGURES = PICTURES / "bench.json"
+_BLOCK = re.compile(r"<!-- bench: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def refresh(found: dict[str, Any]) -> Path:
+    """Write the page, its pictures and its figures; returns the page. ``found`` is the content of a bench.json."""
+    text = written(PAGE.read_text(encoding="utf-8"), found)
+    for old in PICTURES.glob("*.png"):
+        old.unlink()
+    draw_all(found["sections"], PICTURES)
+    FIGURES.write_text(json.dumps(found) + "\n", encoding="utf-8")
+    PAGE.write_text(text, encoding="utf-8")
+    return PAGE
+
+
+def written(page: str, found: dict[str, Any]) -> str:
+    """The page with the blocks of this run."""
+    return _BLOCK.sub(lambda one: f"<!-- bench: {one[1]} -->\n{_block(one[1], found)}\n<!-- end -->", page)
+
+
+def _block(name: str, found: dict[str, Any]) -> str:
+    results = found["sections"]
+    if name == "machine":
+        return _machine(found)
+    if name == "goals":
+        return goals_table(goals_of(results))
+    return section(results, name) or f"This run has no figures of the section `{name}`."
+
+
+def _machine(found: dict[str, Any]) -> str:
+    machine, figures = found["machine"], goals_of(found["sections"])
+    verdicts = [goal.says(figures[goal.key]) for goal in GOALS]
+    counts = ", ".join(f"{verdicts.count(one)} {one}" for one in ("aim met", "met", "missed", "not measured"))
+    return (
+        f"One run of {machine['when']}: {found['seconds'] / 60:.0f} minutes on {machine['cores']} virtual cores "
+        f"({machine['processor']}, Python {machine['python']}), load average {machine['load_average'][0]:.1f} when it "
+        f"began. Of {len(GOALS)} goals: {counts}." + (f" {found['note']}" if "note" in found else "")
+    )
