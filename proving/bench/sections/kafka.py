@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -26,6 +27,16 @@ from proving.servers.maven import fetched
 
 STEADY = {100: 200_000.0, 1024: 50_000.0}
 """Messages a second that both chains take on two cores."""
+TRIGGER_SECONDS = 1.0
+"""The interval of the batches at a steady rate, the same for both chains, so that both pay for as many batches."""
+BATCH_ROWS = {100: 400_000, 1024: 100_000}
+"""The most rows of a batch of Kafka's source that takes as much as it can; ours are limited by the worker's buffer."""
+CAUGHT_UP = 1.3
+"""A batch of more rows than this times the steady rate still reads rows that were sent before the source was warm."""
+WARM_BATCHES = 3
+"""Batches in a row that have caught up, before anything is measured."""
+MOST_OFF = 0.2
+"""A chain whose rate differs by more than this share from the steady rate did not keep up with it."""
 SOURCE = ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", True)
 PYSPARK = ROOT / ".venv" / "pyspark-4.2"
 IN_SPARK_ALREADY = ("org.scala-lang", "org.slf4j", "org.apache.hadoop", "org.xerial.snappy")
@@ -78,9 +89,23 @@ def _fetched(context: Context) -> str:
 
 
 def _ours(context: Context, module: str, size: int, rate: float) -> dict[str, Any]:
-    with Installation(context, noop, memoryBudget=BUDGET) as installation:
+    def sink(writer: Any) -> Any:
+        return noop(writer).trigger(processingTime=f"{TRIGGER_SECONDS} seconds") if rate else noop(writer)
+
+    with Installation(context, sink, memoryBudget=BUDGET) as installation:
         run = installation.run(module, size=size, rate=rate)
+    _kept_up("this source", size, run["messages"] / run["wall"], rate)
+    if rate:
+        # A window ends in the middle of a batch, so the acknowledged messages of few batches are not exact.
+        run["messages"] = rate * run["wall"]
     return {"messages_per_second": run["messages"] / run["wall"], "cpu_seconds_per_million": per_million(run)}
+
+
+def _kept_up(chain: str, size: int, found: float, rate: float) -> None:
+    if rate and abs(found / rate - 1) > MOST_OFF:
+        raise RuntimeError(
+            f"{chain}, {size} B: {found:,.0f} of {rate:,.0f} messages a second; the machine is overloaded"
+        )
 
 
 def _theirs(context: Context, jars: str, size: int, rate: float) -> dict[str, Any]:
@@ -104,30 +129,45 @@ def _theirs(context: Context, jars: str, size: int, rate: float) -> dict[str, An
                     "topic": "bench",
                     "checkpoint": str(checkpoint),
                     "settings": settings,
+                    "trigger_seconds": TRIGGER_SECONDS if rate else 0.0,
+                    "most_rows": 0 if rate else BATCH_ROWS[size],
                 },
                 f"{PYSPARK}{os.pathsep}{ROOT}",
             )
         )
-        query.await_line(lambda _: True, START_SECONDS)
+        query.await_lines(bool, START_SECONDS)
         seconds = START_SECONDS + lengths.warm_up + lengths.measured
         load = {"bootstrap": broker.bootstrap, "topic": "bench", "size": size, "rate": rate, "seconds": seconds}
         producer = last.enter_context(_Child("proving.bench.kafka_producer", load, str(ROOT)))
-        producer.await_line(lambda _: True, START_SECONDS)
+        producer.await_lines(bool, START_SECONDS)
         parts = {"broker": broker.pid, "Spark": query.pid, "producer": producer.pid}
-        query.await_line(lambda one: one.get("rows", 0) > 0, START_SECONDS)
+        query.await_lines(lambda lines: _warm(lines, rate), START_SECONDS)
         time.sleep(lengths.warm_up)
         began, before = time.monotonic(), {name: _seconds(pid) for name, pid in parts.items()}
         time.sleep(lengths.measured)
         ended, after = time.monotonic(), {name: _seconds(pid) for name, pid in parts.items()}
-        points = [(one["at"], one["rows"]) for one in query.lines[1:] if began <= one["at"] <= ended]
-    if len(points) < 2 or points[0][1] == points[-1][1]:
-        raise RuntimeError(f"Kafka, {size} B: no batch ended within {ended - began:.1f} s; the machine is overloaded")
-    (first, low), (final, high) = points[0], points[-1]
+        ends = _batch_ends([(one["at"], one["rows"]) for one in query.lines[1:] if began <= one["at"] <= ended])
+    if len(ends) < 2:
+        raise RuntimeError(f"Kafka, {size} B: fewer than two batches ended within {ended - began:.1f} s")
+    (first, low), (final, high) = ends[0], ends[-1]
     messages = (high - low) / (final - first) * (ended - began)
+    _kept_up("Kafka", size, messages / (ended - began), rate)
     return {
         "messages_per_second": messages / (ended - began),
         "cpu_seconds_per_million": {name: 1e6 * (after[name] - before[name]) / messages for name in parts},
     }
+
+
+def _warm(lines: list[dict[str, Any]], rate: float) -> bool:
+    """Whether the last batches had rows, and no more than a steady rate brings: nothing is left from before them."""
+    batches = [rows for _, rows in sorted({one["batch"]: one["last"] for one in lines if one.get("last")}.items())]
+    most = CAUGHT_UP * rate * TRIGGER_SECONDS if rate else float("inf")
+    return len(batches) >= WARM_BATCHES and all(rows <= most for rows in batches[-WARM_BATCHES:])
+
+
+def _batch_ends(points: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    """The points at which a batch has just ended."""
+    return [now for before, now in pairwise(points) if now[1] > before[1]]
 
 
 def _seconds(pid: int) -> float:
@@ -169,10 +209,10 @@ class _Child:
             self._process.wait()
         self._reader.join(5)
 
-    def await_line(self, wanted: Callable[[dict[str, Any]], bool], seconds: float) -> None:
-        """Wait until it has said such a line. Raises :class:`RuntimeError` when it does not."""
+    def await_lines(self, wanted: Callable[[list[dict[str, Any]]], object], seconds: float) -> None:
+        """Wait until its lines are as wanted. Raises :class:`RuntimeError` when they are not in time."""
         with self._changed:
-            if not self._changed.wait_for(lambda: any(map(wanted, self.lines)), seconds):
+            if not self._changed.wait_for(lambda: wanted(self.lines), seconds):
                 code = self._process.poll()
                 raise RuntimeError(f"{self._module} did not get there within {seconds:.0f} s; its exit code: {code}")
 

@@ -115,7 +115,7 @@ def slowest(result: dict[str, Any], way: str = "send_many") -> float:
 
 
 async def send(load: Load) -> None:
-    """Send as fast as credits allow, and print the same lines as the load generator."""
+    """Send ``rate`` messages a second, 0 for as fast as credits allow, and print the lines of the load generator."""
     payloads = [b"x" * load.size] * PIECE
     points: list[tuple[float, int]] = []
     connector = Connector(
@@ -139,8 +139,14 @@ async def send(load: Load) -> None:
                 await asyncio.sleep(POLL_SECONDS)
 
         watching = asyncio.create_task(watch())
-        while time.monotonic() < began + load.seconds:
-            await stream.send_many(payloads)
+        count = 0
+        while (now := time.monotonic()) < began + load.seconds:
+            due = min(int(load.rate * (now - began)) - count, PIECE) if load.rate else PIECE
+            if due > 0:
+                await stream.send_many(payloads[:due])
+                count += due
+            else:
+                await asyncio.sleep(load.burst)
         stopped, sent = time.monotonic(), stream.last or 0
         await asyncio.wait_for(connector.drain(), load.drain)
         await asyncio.sleep(2 * POLL_SECONDS)
