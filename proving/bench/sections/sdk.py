@@ -145,7 +145,8 @@ async def send(load: Load) -> None:
             if due > 0:
                 await stream.send_many(payloads[:due])
                 count += due
-            else:
+            if load.rate:
+                # Without this pause the next call would come at once, with the few messages that are due by then.
                 await asyncio.sleep(load.burst)
         stopped, sent = time.monotonic(), stream.last or 0
         await asyncio.wait_for(connector.drain(), load.drain)
