@@ -44,7 +44,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sinks": ("protocol", "transport", "storage", "sidecar", "checkpoint", "slots.spark_checks"),
     "pubsub": ("protocol.faults", "transport", "storage", "sidecar", "checkpoint", "registry", "slots"),
     "status": (),
-    "cli": ("protocol", "transport", "registry", "inner", "receiver", "connector", "sinks", "pubsub"),
+    "telemetry": ("status", "web", "worker.buffer"),
+    "cli": ("protocol", "transport", "registry", "inner", "receiver", "connector", "sinks", "pubsub", "telemetry"),
     "testing": ("protocol", "columnar", "transport", "registry", "inner", "worker", "connector", "receiver"),
 }
 

@@ -1,0 +1,59 @@
+"""Two who ask at once share one call."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from wallaroo_spark.telemetry.shared_call import SharedCall
+
+WAIT = 60.0
+
+
+def test_those_who_ask_while_a_call_runs_get_its_result() -> None:
+    begun, go_on, calls = threading.Event(), threading.Event(), []
+
+    def work() -> int:
+        calls.append(1)
+        begun.set()
+        assert go_on.wait(WAIT)
+        return len(calls)
+
+    call = SharedCall(work)
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(call)
+        assert begun.wait(WAIT)
+        running = call._running
+        assert running is not None
+        joined = threading.Semaphore(0)
+        original = running.result
+
+        def result(timeout: float | None = None) -> int:
+            joined.release()
+            return original(timeout)
+
+        running.result = result  # type: ignore[method-assign]
+        others = [pool.submit(call) for _ in range(2)]
+        for _ in others:
+            assert joined.acquire(timeout=WAIT)
+        go_on.set()
+
+        assert [one.result(WAIT) for one in (first, *others)] == [1, 1, 1]
+    assert call() == 2
+
+
+def test_an_error_reaches_the_caller_and_the_next_call_is_a_new_one() -> None:
+    answers = iter([ZeroDivisionError("a fault"), 7])
+
+    def work() -> int:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    call = SharedCall(work)
+    with pytest.raises(ZeroDivisionError):
+        call()
+    assert call() == 7

@@ -1,0 +1,75 @@
+"""Counters of a whole receiver that never go backwards, although workers die and start again from zero. Pure.
+
+Source: ``docs/monitoring.md#counters``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from wallaroo_spark.status import ReceiverStatus, SlotStatus
+
+KEPT_WORKERS = 4
+"""Workers of one slot whose counts are kept apart.
+
+A choice: answers of a former worker arrive at most a few seconds late, and a slot does not change its worker so often.
+"""
+
+Identity = tuple[int, str, int | None]
+"""One worker: the generation of its lease, its unique name and its process id."""
+
+
+class SlotCounts:
+    """The counters of one slot: the sum over all workers that have served it."""
+
+    def __init__(self) -> None:
+        self._former: Counter[str] = Counter()
+        self._workers: dict[Identity, Counter[str]] = {}
+        self._jobs: Counter[str] = Counter()
+        self._last_jobs: dict[str, int] = {}
+
+    def add(self, slot: SlotStatus) -> None:
+        """Take in one snapshot. An answer that is older than another one of the same worker changes nothing."""
+        if slot.counts:
+            self._add_worker((slot.generation, slot.holder, slot.pid), slot.counts)
+        for name, value in (("deaths", slot.died), ("submissions", slot.submissions or 0)):
+            # Another start of the fleet counts from zero.
+            last = self._last_jobs.get(name, 0)
+            self._jobs[name] += value - last if value >= last else value
+            self._last_jobs[name] = value
+
+    def _add_worker(self, identity: Identity, counts: Mapping[str, int]) -> None:
+        known = self._workers.setdefault(identity, Counter())
+        for name, value in counts.items():
+            known[name] = max(known[name], value)
+        if len(self._workers) > KEPT_WORKERS:
+            self._former.update(self._workers.pop(next(iter(self._workers))))
+
+    def totals(self) -> Counter[str]:
+        """The counters, by the names of a worker's counts; ``deaths`` and ``submissions`` beside them."""
+        total = Counter(self._former)
+        for counts in self._workers.values():
+            total.update(counts)
+        total.update(self._jobs)
+        return total
+
+
+class Aggregate:
+    """The counters of a receiver by slot, from its snapshots. Slots that do not answer keep their last values."""
+
+    def __init__(self) -> None:
+        self._slots: dict[int, SlotCounts] = {}
+        self._time = 0.0
+
+    def add(self, status: ReceiverStatus) -> None:
+        """Take in a snapshot. One that is older than the last one is ignored."""
+        if status.time < self._time:
+            return
+        self._time = status.time
+        for slot in status.slots:
+            self._slots.setdefault(slot.slot, SlotCounts()).add(slot)
+
+    def counts(self) -> dict[int, Counter[str]]:
+        """The counters of each slot that was ever seen."""
+        return {number: slot.totals() for number, slot in sorted(self._slots.items())}

@@ -1,0 +1,65 @@
+"""The metrics in Prometheus' text format, by the package prometheus_client (the extra ``prometheus``).
+
+Source: ``docs/monitoring.md#metrics``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from wallaroo_spark.telemetry.table import METRICS, Facts, Metric, MetricKind
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric as Family
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MISSING = (
+    "the driver's Python has no package prometheus_client, so there are no metrics in Prometheus' format; install the "
+    "extra: pip install 'wallaroo-spark[prometheus]'"
+)
+
+
+def available() -> bool:
+    """Whether the extra ``prometheus`` is installed."""
+    return importlib.util.find_spec("prometheus_client") is not None
+
+
+def exposition(facts: Facts, metrics: Iterable[Metric] = METRICS) -> bytes:
+    """The text of all metrics, with HELP and TYPE for each. Raises ImportError without the extra ``prometheus``."""
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.registry import Collector
+
+    class Once(Collector):
+        def collect(self) -> Iterator[Family]:
+            return (_family(metric, facts) for metric in metrics)
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Once())
+    return generate_latest(registry)
+
+
+def _family(metric: Metric, facts: Facts) -> Family:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    labels = ["receiver", *metric.labels]
+    receiver = facts.status.name
+    if metric.kind is MetricKind.HISTOGRAM:
+        histogram = HistogramMetricFamily(metric.name, metric.help, labels=labels)
+        for sample in metric.samples(facts):
+            buckets = [(_bound(bound), float(count)) for bound, count in sample.buckets]
+            histogram.add_metric([receiver, *sample.labels], buckets, sample.value)
+        return histogram
+    family: CounterMetricFamily | GaugeMetricFamily
+    if metric.kind is MetricKind.COUNTER:
+        family = CounterMetricFamily(metric.name, metric.help, labels=labels)
+    else:
+        family = GaugeMetricFamily(metric.name, metric.help, labels=labels)
+    for sample in metric.samples(facts):
+        family.add_metric([receiver, *sample.labels], sample.value)
+    return family
+
+
+def _bound(bound: float) -> str:
+    return "+Inf" if bound == float("inf") else str(bound)
