@@ -15,10 +15,10 @@ POLL_SECONDS = 0.01
 """Pause between two looks at a condition, in seconds."""
 
 
-def eventually(condition: Callable[[], Any], what: str = "", *, seconds: float = SECONDS) -> Any:
-    """Wait until a condition holds, and return its value. ``what`` names it in the failure after ``seconds``."""
+def eventually(condition: Callable[[], Any], name: str = "", *, seconds: float = SECONDS) -> Any:
+    """Wait until a condition holds, and return its value. The failure after ``seconds`` tells ``name``."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"still not so after {seconds:g} s: {what or condition}"
+        assert time.monotonic() < deadline, f"still not so after {seconds:g} s: {name or condition}"
         time.sleep(POLL_SECONDS)
     return found

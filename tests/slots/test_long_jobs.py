@@ -158,9 +158,9 @@ def test_what_runs_already_counts(spark: SparkSession) -> None:
     jobs = LongJobs(session, 2, "test", "job {number}", lambda: 1, nothing)
     jobs.start()
     try:
-        spark_checks.task_slots(spark, 1, what="publishers")
+        spark_checks.task_slots(spark, 1, kind="publishers")
         with pytest.raises(ConfigurationError) as refused:
-            spark_checks.task_slots(spark, 2, what="publishers")
+            spark_checks.task_slots(spark, 2, kind="publishers")
     finally:
         jobs.join(10, session.gate.set)
 

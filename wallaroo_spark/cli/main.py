@@ -102,9 +102,9 @@ def _sentence(error: Exception) -> click.ClickException:
     if isinstance(error, ModuleNotFoundError) and _package(error) in EXTRAS:
         return _missing(error)
     first = (str(error).splitlines() or [""])[0][:300]
-    what = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    problem = f"{type(error).__name__}: {first}" if first else type(error).__name__
     return click.ClickException(
-        f"this should not have happened, and is a defect of wallaroo-spark ({what}); "
+        f"this should not have happened, and is a defect of wallaroo-spark ({problem}); "
         "run it again with --debug to get the traceback, and report that"
     )
 

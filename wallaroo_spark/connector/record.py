@@ -35,11 +35,11 @@ def as_record(given: RecordOrPair) -> Record:
     return given if isinstance(given, Record) else Record(*given)
 
 
-def bytes_of(payload: Any, what: str = "payload") -> bytes:
+def bytes_of(payload: Any, name: str = "payload") -> bytes:
     """A payload as bytes. Raises :class:`LocalProtocolError` for an object that is not bytes-like."""
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
-    raise LocalProtocolError(f"a {what} is bytes, and this one is {type(payload).__name__}; encode it first")
+    raise LocalProtocolError(f"a {name} is bytes, and this one is {type(payload).__name__}; encode it first")
 
 
 def key_of(key: Any) -> bytes | None:

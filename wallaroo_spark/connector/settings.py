@@ -97,10 +97,9 @@ class ConnectorSettings:
                 f"instance {self.instance!r} has {size} bytes; it has 1 to {MAX_INSTANCE_BYTES}", option="instance"
             )
         if bool(self.workers) == bool(self.registry):
-            what = "both workers and registry are" if self.workers else "neither workers nor registry is"
+            problem = "both workers and registry are" if self.workers else "neither workers nor registry is"
             raise ConfigurationError(
-                f"{what} given; name the workers' addresses (host:port, comma-separated), or the registry to find them "
-                "in"
+                f"{problem} given; give the workers' addresses (host:port, comma-separated), or the registry's URL"
             )
         if not self.increasing and self.protocol_revision.layout.known_flags is None:
             raise ConfigurationError(

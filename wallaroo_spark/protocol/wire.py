@@ -48,52 +48,52 @@ class Reader:
         """Bytes that are not read yet."""
         return len(self._body) - self._at
 
-    def take(self, count: int, what: str) -> bytes:
+    def take(self, count: int, name: str) -> bytes:
         """Read ``count`` bytes."""
         if count > self.left:
             raise broken(
-                Fault.TRUNCATED_FRAME, f"{self._frame} frame ends within {what}: {self.left} of {count} bytes are there"
+                Fault.TRUNCATED_FRAME, f"{self._frame} frame ends within {name}: {self.left} of {count} bytes are there"
             )
         piece = self._body[self._at : self._at + count]
         self._at += count
         return piece
 
-    def _integer(self, form: struct.Struct, what: str) -> int:
-        value: int = form.unpack(self.take(form.size, what))[0]
+    def _integer(self, form: struct.Struct, name: str) -> int:
+        value: int = form.unpack(self.take(form.size, name))[0]
         return value
 
-    def u8(self, what: str) -> int:
+    def u8(self, name: str) -> int:
         """An unsigned byte."""
-        return self.take(1, what)[0]
+        return self.take(1, name)[0]
 
-    def u16(self, what: str) -> int:
+    def u16(self, name: str) -> int:
         """An unsigned 16-bit integer."""
-        return self._integer(self._formats.u16, what)
+        return self._integer(self._formats.u16, name)
 
-    def u32(self, what: str) -> int:
+    def u32(self, name: str) -> int:
         """An unsigned 32-bit integer."""
-        return self._integer(self._formats.u32, what)
+        return self._integer(self._formats.u32, name)
 
-    def u64(self, what: str) -> int:
+    def u64(self, name: str) -> int:
         """An unsigned 64-bit integer."""
-        return self._integer(self._formats.u64, what)
+        return self._integer(self._formats.u64, name)
 
-    def i64(self, what: str) -> int:
+    def i64(self, name: str) -> int:
         """A signed 64-bit integer."""
-        return self._integer(self._formats.i64, what)
+        return self._integer(self._formats.i64, name)
 
-    def short_bytes(self, what: str) -> bytes:
+    def short_bytes(self, name: str) -> bytes:
         """Read a u16 byte count and that many bytes."""
-        return self.take(self.u16(f"the length of {what}"), what)
+        return self.take(self.u16(f"the length of {name}"), name)
 
-    def short_text(self, what: str) -> str:
+    def short_text(self, name: str) -> str:
         """Read ``short_bytes`` that must be UTF-8."""
-        raw = self.short_bytes(what)
+        raw = self.short_bytes(name)
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise broken(
-                Fault.INVALID_TEXT, f"{what} in a {self._frame} frame is not UTF-8 at byte {error.start}"
+                Fault.INVALID_TEXT, f"{name} in a {self._frame} frame is not UTF-8 at byte {error.start}"
             ) from None
 
     def rest(self) -> bytes:
@@ -113,11 +113,11 @@ class Writer:
         self._parts: list[bytes] = []
         self._formats = structs(byte_order)
 
-    def _integer(self, form: struct.Struct, value: int, what: str) -> Writer:
+    def _integer(self, form: struct.Struct, value: int, name: str) -> Writer:
         try:
             self._parts.append(form.pack(value))
         except struct.error:
-            raise LocalProtocolError(f"{what} is {value}, which does not fit {form.size} bytes") from None
+            raise LocalProtocolError(f"{name} is {value}, which does not fit {form.size} bytes") from None
         return self
 
     def u8(self, value: int) -> Writer:
@@ -125,39 +125,39 @@ class Writer:
         self._parts.append(bytes((value,)))
         return self
 
-    def u16(self, value: int, what: str) -> Writer:
+    def u16(self, value: int, name: str) -> Writer:
         """An unsigned 16-bit integer."""
-        return self._integer(self._formats.u16, value, what)
+        return self._integer(self._formats.u16, value, name)
 
-    def u32(self, value: int, what: str) -> Writer:
+    def u32(self, value: int, name: str) -> Writer:
         """An unsigned 32-bit integer."""
-        return self._integer(self._formats.u32, value, what)
+        return self._integer(self._formats.u32, value, name)
 
-    def u64(self, value: int, what: str) -> Writer:
+    def u64(self, value: int, name: str) -> Writer:
         """An unsigned 64-bit integer."""
-        return self._integer(self._formats.u64, value, what)
+        return self._integer(self._formats.u64, value, name)
 
-    def i64(self, value: int, what: str) -> Writer:
+    def i64(self, value: int, name: str) -> Writer:
         """A signed 64-bit integer."""
-        return self._integer(self._formats.i64, value, what)
+        return self._integer(self._formats.i64, value, name)
 
     def raw(self, data: bytes) -> Writer:
         """Append bytes without a length."""
         self._parts.append(data)
         return self
 
-    def short_bytes(self, data: bytes, what: str) -> Writer:
+    def short_bytes(self, data: bytes, name: str) -> Writer:
         """Append a u16 byte count and the bytes, at most 65,535."""
         if len(data) > 0xFFFF:
-            raise LocalProtocolError(f"{what} has {len(data)} bytes; at most 65535 fit a frame")
-        return self.u16(len(data), what).raw(data)
+            raise LocalProtocolError(f"{name} has {len(data)} bytes; at most 65535 fit a frame")
+        return self.u16(len(data), name).raw(data)
 
-    def short_text(self, text: str, what: str) -> Writer:
+    def short_text(self, text: str, name: str) -> Writer:
         """Append ``short_bytes`` of the text in UTF-8."""
         try:
-            return self.short_bytes(text.encode("utf-8"), what)
+            return self.short_bytes(text.encode("utf-8"), name)
         except UnicodeEncodeError as error:
-            raise LocalProtocolError(f"{what} cannot be written as UTF-8 from character {error.start} on") from None
+            raise LocalProtocolError(f"{name} cannot be written as UTF-8 from character {error.start} on") from None
 
     def done(self) -> bytes:
         """Return the body."""

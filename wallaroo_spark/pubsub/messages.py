@@ -270,27 +270,27 @@ def _decode(body: bytes) -> Message:
     return message
 
 
-def _object(unpacker: msgpack.Unpacker, what: str) -> Any:
+def _object(unpacker: msgpack.Unpacker, name: str) -> Any:
     try:
         return unpacker.unpack()
     except msgpack.OutOfData:
-        raise broken(Fault.TRUNCATED_FRAME, f"a message ends within {what}") from None
+        raise broken(Fault.TRUNCATED_FRAME, f"a message ends within {name}") from None
     except (ValueError, msgpack.UnpackException, RecursionError, TypeError) as error:
         # The parser's own message may quote the peer's bytes, which may contain a cookie.
-        raise broken(Fault.INVALID_TEXT, f"{what} is not MessagePack: {type(error).__name__}") from None
+        raise broken(Fault.INVALID_TEXT, f"{name} is not MessagePack: {type(error).__name__}") from None
 
 
-def _only(value: Any, what: str) -> Any:
+def _only(value: Any, name: str) -> Any:
     if not isinstance(value, list) or len(value) != 1:
-        raise broken(Fault.INVALID_TEXT, f"{what} is not wrapped as an array of one")
+        raise broken(Fault.INVALID_TEXT, f"{name} is not wrapped as an array of one")
     return value[0]
 
 
-def _frontier(unpacker: msgpack.Unpacker, what: str) -> tuple[Time, ...]:
-    times = _only(_object(unpacker, what), what)
+def _frontier(unpacker: msgpack.Unpacker, name: str) -> tuple[Time, ...]:
+    times = _only(_object(unpacker, name), name)
     if not isinstance(times, list):
-        raise broken(Fault.INVALID_TEXT, f"{what} is no array of times")
-    return tuple(parse(time, what) for time in times)
+        raise broken(Fault.INVALID_TEXT, f"{name} is no array of times")
+    return tuple(parse(time, name) for time in times)
 
 
 def _snapshot(unpacker: msgpack.Unpacker) -> Message:
@@ -298,13 +298,13 @@ def _snapshot(unpacker: msgpack.Unpacker) -> Message:
 
 
 def _update(unpacker: msgpack.Unpacker) -> Message:
-    what = "a frontier update"
-    changes = _only(_object(unpacker, what), what)
+    name = "a frontier update"
+    changes = _only(_object(unpacker, name), name)
     found: list[tuple[Time, int]] = []
     for pair in changes if isinstance(changes, list) else (changes,):
         if not (isinstance(pair, list) and len(pair) == 2 and type(pair[1]) is int):
-            raise broken(Fault.INVALID_TEXT, f"{what} is no array of (time, change)")
-        found.append((parse(pair[0], what), pair[1]))
+            raise broken(Fault.INVALID_TEXT, f"{name} is no array of (time, change)")
+        found.append((parse(pair[0], name), pair[1]))
     return Update(tuple(found))
 
 

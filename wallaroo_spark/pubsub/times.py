@@ -110,15 +110,15 @@ def pack(time: Time) -> Any:
     return [pack(component) for component in time] if isinstance(time, tuple) else time
 
 
-def parse(value: Any, what: str) -> Time:
-    """Convert MessagePack values to a time. Raises :class:`RemoteProtocolError`, which names ``what``, if they are
+def parse(value: Any, name: str) -> Time:
+    """Convert MessagePack values to a time. Raises :class:`RemoteProtocolError`, which tells ``name``, if they are
     none.
     """
     time: Time = _parse(value, DEEPEST)
     if time is _NONE or _numbers(time) > MOST_NUMBERS:
         raise broken(
             Fault.INVALID_TEXT,
-            f"{what} has {str(value)[:40]!r} where a time is expected: an integer, nil, or an array of {_LIMITS}",
+            f"{name} has {str(value)[:40]!r} where a time is expected: an integer, nil, or an array of {_LIMITS}",
         )
     return time
 

@@ -191,22 +191,22 @@ class TopicCatalog:
     def _standing(self, name: str, partition: int) -> PublisherProgress | None:
         return self._get(f"look up topic {name!r}", _key(name, f"standing:{partition}"), PublisherProgress.from_json)
 
-    def _set(self, what: str, key: str, text: str) -> None:
-        self._connection.call(what, lambda: self._connection.client.set(key, text, px=self._milliseconds))
+    def _set(self, action: str, key: str, text: str) -> None:
+        self._connection.call(action, lambda: self._connection.client.set(key, text, px=self._milliseconds))
 
-    def _get(self, what: str, key: str, reader: Callable[[str], T]) -> T | None:
-        text: Any = self._connection.call(what, lambda: self._connection.client.get(key))
+    def _get(self, action: str, key: str, reader: Callable[[str], T]) -> T | None:
+        text: Any = self._connection.call(action, lambda: self._connection.client.get(key))
         if text is None:
             return None
         try:
             return reader(str(text))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RegistryError(
-                f"Redis at {self._connection.endpoint} sent an answer that cannot be used to {what}: {error!r}; "
+                f"Redis at {self._connection.endpoint} sent an answer that cannot be used to {action}: {error!r}; "
                 f"check that nothing else writes the key {key}",
                 endpoint=self._connection.endpoint,
             ) from error
 
 
-def _key(name: str, what: str) -> str:
-    return f"wallaroo:{{topic:{name}}}:{what}"
+def _key(name: str, kind: str) -> str:
+    return f"wallaroo:{{topic:{name}}}:{kind}"

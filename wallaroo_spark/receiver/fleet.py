@@ -45,5 +45,7 @@ class Fleet(LongJobs):
         def work(slot: int, submission: int) -> Work:
             return serve_slot(dataclasses.replace(setup, slot=slot, submission=submission))
 
-        name, what = f"wallaroo-{options.receiver}", f"worker {{number}} of {options.receiver}"
-        super().__init__(spark, options.workers, name, what, registry.next_submission, work, options.lease_seconds)
+        name, description = f"wallaroo-{options.receiver}", f"worker {{number}} of {options.receiver}"
+        super().__init__(
+            spark, options.workers, name, description, registry.next_submission, work, options.lease_seconds
+        )

@@ -67,17 +67,17 @@ def receivers_of(writer: Any) -> set[str] | None:
     return _read("sources", writer, of_message, of_java)
 
 
-def _read(what: str, writer: Any, of_message: Callable[[Any], T], of_java: Callable[[Any], T]) -> T | None:
+def _read(name: str, writer: Any, of_message: Callable[[Any], T], of_java: Callable[[Any], T]) -> T | None:
     """Read a property with the function for Connect's message or for Java's writer; None when that fails.
 
-    ``what`` names the property in the log.
+    The log tells ``name``, the name of the property.
     """
     try:
         if hasattr(writer, "_write_proto"):
             return of_message(writer._write_proto)
         return of_java(writer._jwrite)
     except Exception as error:
-        log.debug("the %s of the DataStreamWriter cannot be read: %s", what, error)
+        log.debug("the %s of the DataStreamWriter cannot be read: %s", name, error)
         return None
 
 

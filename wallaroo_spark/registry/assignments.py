@@ -26,9 +26,9 @@ class Assignments(Keyspace):
         """
         if workers < 1:
             raise ConfigurationError(f"option workers: {workers} is below 1", option="workers")
-        what = f"assign instance {instance!r}"
-        slot, connect = self._run(what, scripts.ASSIGN, instance, knocked, workers)
-        return Assignment(self._read(what, int, slot), connect or None)
+        action = f"assign instance {instance!r}"
+        slot, connect = self._run(action, scripts.ASSIGN, instance, knocked, workers)
+        return Assignment(self._read(action, int, slot), connect or None)
 
     def unassign(self, lease: Lease, instances: Collection[str]) -> None:
         """End the assignments of connector instances. Instances that are not assigned to this lease are ignored."""
@@ -46,12 +46,12 @@ class Claims(Keyspace):
         claimed under a live lease is not returned. Renews the lease. Raises :class:`LeaseLostError` as
         :meth:`Leases.renew` does.
         """
-        what = f"claim streams for slot {lease.slot}"
+        action = f"claim streams for slot {lease.slot}"
         arguments: list[str | int] = [lease.to_json(), self._milliseconds, *map(str, streams)]
-        outcome, answer = self._run(what, scripts.CLAIM, *arguments)
+        outcome, answer = self._run(action, scripts.CLAIM, *arguments)
         if outcome == "lost":
-            raise self._lost(lease, self._read(what, Lease.from_json, answer))
-        return {self._read(what, int, stream) for stream in answer}
+            raise self._lost(lease, self._read(action, Lease.from_json, answer))
+        return {self._read(action, int, stream) for stream in answer}
 
     def unclaim(self, lease: Lease, streams: Collection[int]) -> None:
         """Release claims of stream ids. Streams that this lease has not claimed are ignored."""

@@ -96,10 +96,10 @@ class RedisConnection:
         )
         return int(seconds) * 1000 + int(microseconds) // 1000
 
-    def call(self, what: str, command: Callable[[], T]) -> T:
+    def call(self, action: str, command: Callable[[], T]) -> T:
         """Run ``command`` and return its result; run it again after a connection error or a time-out.
 
-        ``what`` names the operation in error messages, as an infinitive without "to". Running the command twice must
+        ``action`` names the operation in error messages, as an infinitive without "to". Running the command twice must
         have the same effect as running it once. Raises :class:`RegistryError` when Redis cannot be reached, or refuses
         the login or the command.
         """
@@ -107,7 +107,7 @@ class RedisConnection:
             found: T = self._retrying(command)
         except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
             # The cause is not chained: a server without AUTH repeats the password in its error message.
-            raise RegistryError(self._explain(what, error), endpoint=self.endpoint, attempted=what) from None
+            raise RegistryError(self._explain(action, error), endpoint=self.endpoint, attempted=action) from None
         if self._away:
             self._away = False
             logger.info("Redis at %s answers again", self.endpoint)
@@ -121,25 +121,25 @@ class RedisConnection:
         if cluster is not None:
             cluster.close()
 
-    def _explain(self, what: str, error: Exception) -> str:
+    def _explain(self, action: str, error: Exception) -> str:
         reason = self._without_password(error)
         if isinstance(error, redis.exceptions.MovedError | redis.exceptions.AskError):
             return (
-                f"Redis at {self.endpoint} could not {what}: it is a node of a Redis Cluster; write "
+                f"Redis at {self.endpoint} could not {action}: it is a node of a Redis Cluster; write "
                 "redis+cluster:// or rediss+cluster:// in the URL"
             )
         if isinstance(_origin(error), _REFUSED):
             return (
-                f"Redis at {self.endpoint} refused the login to {what}: {reason}; "
+                f"Redis at {self.endpoint} refused the login to {action}: {reason}; "
                 "check the user and password in option registry"
             )
         if _is_transient(error):
             return (
-                f"Redis at {self.endpoint} cannot be reached to {what}, in {self._attempts} attempts: {reason}; "
+                f"Redis at {self.endpoint} cannot be reached to {action}, in {self._attempts} attempts: {reason}; "
                 "check that Redis runs and that option registry names it"
             )
         return (
-            f"Redis at {self.endpoint} refused to {what}: {reason}; check that it is Redis 6.0 or newer, "
+            f"Redis at {self.endpoint} refused to {action}: {reason}; check that it is Redis 6.0 or newer, "
             "that it is a primary, and the permissions of the URL's user"
         )
 

@@ -33,28 +33,28 @@ class Keyspace:
     def _key(self, name: str) -> str:
         return f"wallaroo:{{{self._receiver}}}:{name}"
 
-    def _get(self, what: str, name: str) -> str | None:
-        value = self._connection.call(what, lambda: self._connection.client.get(self._key(name)))
+    def _get(self, action: str, name: str) -> str | None:
+        value = self._connection.call(action, lambda: self._connection.client.get(self._key(name)))
         return None if value is None else str(value)
 
-    def _run(self, what: str, script: Script, *arguments: str | int, of: str = "") -> Any:
+    def _run(self, action: str, script: Script, *arguments: str | int, of: str = "") -> Any:
         """Run a script on its keys and return its answer.
 
-        ``what`` names the operation in error messages. ``of`` is appended to the names of the keys of a family, such
+        ``action`` names the operation in error messages. ``of`` is appended to the names of the keys of a family, such
         as the name of a lock to ``lock:``.
         """
         keys, connection = [self._key(f"{key}{of}") for key in script.keys], self._connection
         return connection.call(
-            what, lambda: connection.client.register_script(script.source)(keys=keys, args=list(arguments))
+            action, lambda: connection.client.register_script(script.source)(keys=keys, args=list(arguments))
         )
 
-    def _read(self, what: str, reader: Callable[[str], T], text: str) -> T:
+    def _read(self, action: str, reader: Callable[[str], T], text: str) -> T:
         """Parse a text from Redis with ``reader``. Raises :class:`RegistryError` when that fails."""
         try:
             return reader(text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RegistryError(
-                f"Redis at {self._connection.endpoint} sent an answer that cannot be used to {what}: {error!r}; "
+                f"Redis at {self._connection.endpoint} sent an answer that cannot be used to {action}: {error!r}; "
                 f"check that nothing else writes keys that start with {self._key('')}",
                 endpoint=self._connection.endpoint,
             ) from error

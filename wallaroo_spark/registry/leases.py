@@ -35,11 +35,11 @@ class Leases(Keyspace):
         if not holder:
             raise ConfigurationError(f"slot {slot}: the holder of a lease needs a name; give the process a name")
         want = Lease(slot, submission, 0, holder, connect, flight)
-        what = f"lease slot {slot}"
-        outcome, *lease = self._run(what, scripts.ACQUIRE, want.to_json(), self._milliseconds)
+        action = f"lease slot {slot}"
+        outcome, *lease = self._run(action, scripts.ACQUIRE, want.to_json(), self._milliseconds)
         if outcome == "standby":
             return None
-        current = self._read(what, Lease.from_json, lease[0])
+        current = self._read(action, Lease.from_json, lease[0])
         if outcome == "lost":
             raise self._lost(want, current)
         return current
@@ -52,7 +52,7 @@ class Leases(Keyspace):
         streams that are still this slot's. Raises :class:`LeaseLostError` when a newer lease of the slot is known, or
         this one was released.
         """
-        what = f"renew the lease of slot {lease.slot}"
+        action = f"renew the lease of slot {lease.slot}"
         arguments: list[str | int] = [
             lease.to_json(),
             self._milliseconds,
@@ -60,9 +60,9 @@ class Leases(Keyspace):
             *instances,
             *map(str, claims),
         ]
-        newer = self._run(what, scripts.RENEW, *arguments)
+        newer = self._run(action, scripts.RENEW, *arguments)
         if newer is not None:
-            raise self._lost(lease, self._read(what, Lease.from_json, newer))
+            raise self._lost(lease, self._read(action, Lease.from_json, newer))
 
     def release(self, lease: Lease) -> None:
         """Release a lease and its claims. Does nothing when the slot has another lease."""

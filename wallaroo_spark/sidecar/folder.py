@@ -147,14 +147,14 @@ class SidecarFolder:
         return f"{self.path}/{name}"
 
     @contextlib.contextmanager
-    def _explained(self, what: str, name: str) -> Iterator[Any]:
-        """Raise an OSError in the block as a CheckpointError: ``name`` cannot be ``what``."""
+    def _explained(self, verb: str, name: str) -> Iterator[Any]:
+        """Raise an OSError in the block as a CheckpointError; ``verb`` is a participle, such as ``written``."""
         try:
             yield
         except OSError as error:
             where = f"{self.identity}/{name}" if name else self.identity
             raise CheckpointError(
-                f"{where} cannot be {what}: {error}; check that this process may use the checkpoint's file system and "
+                f"{where} cannot be {verb}: {error}; check that this process may use the checkpoint's file system and "
                 "that the file system has free space",
                 location=where,
             ) from error

@@ -107,9 +107,10 @@ class Attendance:
 class LongJobs:
     """``count`` jobs with the numbers from 0, each watched by a thread of this process.
 
-    ``name`` begins the names of their threads and job tags. ``what`` describes a job in Spark's UI; ``{number}`` in it
-    is replaced. ``next_submission`` returns the next number for a submission, always a greater one; it may raise
-    :class:`RegistryError`. ``work`` makes, from a job's number and its submission, the function that the task runs.
+    ``name`` begins the names of their threads and job tags. ``description`` describes a job in Spark's UI;
+    ``{number}`` in it is replaced. ``next_submission`` returns the next number for a submission, always a greater one;
+    it may raise :class:`RegistryError`. ``work`` makes, from a job's number and its submission, the function that the
+    task runs.
     ``lease_seconds`` is how long a lease lasts without being renewed.
     """
 
@@ -118,7 +119,7 @@ class LongJobs:
         spark: Any,
         count: int,
         name: str,
-        what: str,
+        description: str,
         next_submission: Callable[[], int],
         work: Callable[[int, int], Work],
         lease_seconds: float = 10.0,
@@ -126,7 +127,7 @@ class LongJobs:
         self.records = [JobRecord(number) for number in range(count)]
         self._spark = spark
         self._name = name
-        self._what = what
+        self._description = description
         self._next_submission = next_submission
         self._work = work
         self._stopping = threading.Event()
@@ -227,7 +228,7 @@ class LongJobs:
         record.running = True
         with contextlib.suppress(Exception):
             self._spark.sparkContext.addJobTag(tag)
-            self._spark.sparkContext.setJobDescription(f"wallaroo {self._what.format(number=record.number)}")
+            self._spark.sparkContext.setJobDescription(f"wallaroo {self._description.format(number=record.number)}")
         one_row = self._spark.range(record.number, record.number + 1, 1, 1)
         work = self._work(record.number, submission)
         one_row.mapInPandas(work, "slot int").write.format("noop").mode("overwrite").save()

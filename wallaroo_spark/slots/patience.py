@@ -62,11 +62,11 @@ class Patience:
             self._pause(_ASK_AGAIN_SECONDS)
 
     def await_served(
-        self, what: str, records: Iterable[JobRecord], served: Callable[[], set[tuple[int, int]]], seconds: float
+        self, task_name: str, records: Iterable[JobRecord], served: Callable[[], set[tuple[int, int]]], seconds: float
     ) -> None:
         """Wait until the task of each job's last submission serves.
 
-        ``what`` names a task in messages. ``served`` returns the (number, submission) of the live leases. Raises
+        ``task_name`` names a task in messages. ``served`` returns the (number, submission) of the live leases. Raises
         :class:`ConfigurationError` at once when a job failed permanently, and otherwise after ``seconds``.
         """
         until = time.monotonic() + seconds
@@ -79,12 +79,14 @@ class Patience:
             for record in missing:
                 if record.permanent:
                     raise ConfigurationError(
-                        f"{self._owner}: {what} {record.number} cannot start: {record.last_error}",
+                        f"{self._owner}: {task_name} {record.number} cannot start: {record.last_error}",
                         number=record.number,
                     )
             if time.monotonic() > until:
-                why = "; ".join(f"{what} {record.number}: {record.last_error or 'no error'}" for record in missing)
-                raise ConfigurationError(f"{self._owner}: its {what}s did not start within {seconds:g} seconds: {why}")
+                why = "; ".join(f"{task_name} {record.number}: {record.last_error or 'no error'}" for record in missing)
+                raise ConfigurationError(
+                    f"{self._owner}: its {task_name}s did not start within {seconds:g} seconds: {why}"
+                )
             self._pause(_LOOK_AGAIN_SECONDS)
 
     def _pause(self, seconds: float) -> None:

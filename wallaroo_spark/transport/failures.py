@@ -31,21 +31,21 @@ def check_port(port: int) -> None:
 def not_connected(peer: str, error: Exception, seconds: float) -> TransportError:
     """The error of an attempt to connect that failed, or exceeded ``seconds``."""
     if isinstance(error, ssl.SSLError | ssl.CertificateError):
-        what, reason = f"TLS failed: {describe(error)}", "tls"
+        problem, reason = f"TLS failed: {describe(error)}", "tls"
         way_out = "check the authority, the certificate's host name, and that both sides use TLS"
     elif isinstance(error, TimeoutError):
-        what, reason = f"timed out after {seconds:g} s", "timeout"
+        problem, reason = f"timed out after {seconds:g} s", "timeout"
         way_out = "check the address and the firewalls in between"
     elif isinstance(error, socket.gaierror):
-        what, reason, way_out = f"unknown host: {describe(error)}", "unknown host", "check the host name"
+        problem, reason, way_out = f"unknown host: {describe(error)}", "unknown host", "check the host name"
     elif _error_numbers(error) == {errno.ECONNREFUSED}:
-        what, reason, way_out = "refused", "refused", "check that a worker listens there"
+        problem, reason, way_out = "refused", "refused", "check that a worker listens there"
     elif isinstance(error, ConnectionError):
-        what, reason = f"cut while connecting: {describe(error)}", "cut"
+        problem, reason = f"cut while connecting: {describe(error)}", "cut"
         way_out = "check that both sides use TLS, or neither"
     else:
-        what, reason, way_out = describe(error), "unreachable", "check the address and the network"
-    return TransportError(f"cannot connect to {peer}: {what}; {way_out}", peer=peer, reason=reason)
+        problem, reason, way_out = describe(error), "unreachable", "check the address and the network"
+    return TransportError(f"cannot connect to {peer}: {problem}; {way_out}", peer=peer, reason=reason)
 
 
 def _error_numbers(error: Exception) -> set[int]:

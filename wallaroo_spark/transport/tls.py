@@ -83,15 +83,15 @@ def _load_authority(context: ssl.SSLContext, ca: str) -> None:
         ) from error
 
 
-def _readable(what: str, path: str) -> None:
+def _readable(name: str, path: str) -> None:
     if not path:
-        raise ConfigurationError(f"TLS {what}: the path is empty; give the path of a PEM file", path=path)
+        raise ConfigurationError(f"TLS {name}: the path is empty; give the path of a PEM file", path=path)
     try:
         with Path(path).open("rb"):
             pass
     except OSError as error:
         raise ConfigurationError(
-            f"TLS {what} {path} cannot be read: {error.strerror}; check the path and its permissions", path=path
+            f"TLS {name} {path} cannot be read: {error.strerror}; check the path and its permissions", path=path
         ) from error
 
 

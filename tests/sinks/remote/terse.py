@@ -33,9 +33,9 @@ class Log:
         self._path = path
         self.entries = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def add(self, what: str, transaction: str, start: int, end: int) -> None:
+    def add(self, kind: str, transaction: str, start: int, end: int) -> None:
         """Write a line and have it on the disk."""
-        entry = [what, transaction, start, end]
+        entry = [kind, transaction, start, end]
         with self._path.open("a") as file:
             file.write(json.dumps(entry) + "\n")
             file.flush()
@@ -44,14 +44,14 @@ class Log:
 
     def committed(self) -> int:
         """Where the output ends."""
-        return max((end for what, _, _, end in self.entries if what == "commit"), default=0)
+        return max((end for kind, _, _, end in self.entries if kind == "commit"), default=0)
 
     def prepared(self) -> dict[str, tuple[int, int, bool]]:
         """What waits for a decision, with the vote."""
         found = {}
-        for what, transaction, start, end in self.entries:
-            if what in ("yes", "no"):
-                found[transaction] = (start, end, what == "yes")
+        for kind, transaction, start, end in self.entries:
+            if kind in ("yes", "no"):
+                found[transaction] = (start, end, kind == "yes")
             else:
                 found.pop(transaction, None)
         return found

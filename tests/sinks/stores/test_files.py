@@ -96,7 +96,7 @@ def test_json_has_a_form_for_every_type(make: Callable[..., FilesSink], place: P
         "list": [{"a": "NaN"}, None],
         "map": {"k": "dg=="},
     }
-    assert "column gap of type duration[us] has no form in JSON" in refuses(
+    assert "column gap of type duration[us] cannot be written as JSON" in refuses(
         sink, {"gap": pa.array([1], pa.duration("us"))}, batch=1
     )
 
@@ -141,9 +141,9 @@ def test_what_is_there_by_others_is_a_vote_to_abort(
 
     other = make(checkpoint=str(tmp_path / "another"))
     rows = {"value": ["x"]}
-    assert "is of the sink orders of another query or an older checkpoint" in refuses(other, rows)
-    assert "has been committed already" in refuses(make(), rows)
-    assert "is there, and not by a sink" in refuses(make(), rows, batch=1)
+    assert "was written by sink orders of another query or of an older checkpoint" in refuses(other, rows)
+    assert "is committed already" in refuses(make(), rows)
+    assert "exists, and no sink has written it" in refuses(make(), rows, batch=1)
     assert "cannot be read" in refuses(make(), rows, batch=2)
 
 
@@ -151,7 +151,7 @@ def test_files_that_are_gone_after_the_decision_are_an_error(store: Store) -> No
     prepared = store.prepare(0, ["a"], ["b"])
     store.make().abort([prepared[1].transaction])
 
-    with pytest.raises(SinkError, match=r"the 1 rows of orders/0/1/\w+ are to be committed, and .* is gone"):
+    with pytest.raises(SinkError, match=r"the 1 rows of orders/0/1/\w+ cannot be committed, because .* is gone"):
         store.make().commit(0, prepared)
     assert store.seen() == []
 

@@ -153,7 +153,7 @@ def test_the_mark_is_found_behind_a_long_tail(
     ("columns", "said"),
     [
         ({"key": ["a"]}, "column value is missing"),
-        ({"value": ["a"], "topic": ["t"]}, "column topic has no place there"),
+        ({"value": ["a"], "topic": ["t"]}, "column topic is unknown"),
         ({"value": ["a"], "headers": ["h"]}, "headers is an array of structs"),
         ({"value": ["a"], "headers": [[{"key": None, "value": b""}]]}, "a header has no key"),
         ({"value": ["a"], "partition": [2]}, "is for partition 2"),
@@ -180,7 +180,7 @@ def test_a_topic_that_is_not_there_is_a_vote_to_abort(make: Make) -> None:
 def test_brokers_that_are_not_there_are_a_vote_to_abort(tmp_path: Path) -> None:
     sink = KafkaSink("127.0.0.1:1", topic="rows", checkpoint=str(tmp_path), name="orders", timeout=1)
 
-    assert "Kafka at 127.0.0.1:1 could not be asked about topic rows" in refuses(sink, {"value": ["a"]})
+    assert "Kafka at 127.0.0.1:1 could not tell the partitions of topic rows" in refuses(sink, {"value": ["a"]})
 
 
 def test_what_the_sink_sets_is_not_for_others(make: Make) -> None:

@@ -61,8 +61,8 @@ class Fickle(MemorySink):
 
     @contextmanager
     def _fate(self) -> Iterator[bool]:
-        what, _, when = next(self.fates, "well").partition(" ")
-        error = Died if what == "dies" else SinkError
+        fate, _, when = next(self.fates, "well").partition(" ")
+        error = Died if fate == "dies" else SinkError
         if when == "before":
             raise error("before")
         yield when == "half-way"

@@ -91,8 +91,8 @@ def test_rows_of_many_streams_are_delivered_once_and_in_order(steps: list[tuple[
 
     for name in SENDERS:
         join(name)
-    for what, value in steps:
-        if what == "send":
+    for step, value in steps:
+        if step == "send":
             assert isinstance(value, list)
             data: dict[int, bytes] = {}
             for name, stream_id, count, unstable in value:
@@ -107,7 +107,7 @@ def test_rows_of_many_streams_are_delivered_once_and_in_order(steps: list[tuple[
                         stream_id, message_id, flags
                     )
             bench.do(e.Received(tuple(data.items()), NOON))
-        elif what == "batch":
+        elif step == "batch":
             assert value is None or isinstance(value, int)
             ends = bench.plan(value)
             for key, ids in read(bench, ends).items():
@@ -116,7 +116,7 @@ def test_rows_of_many_streams_are_delivered_once_and_in_order(steps: list[tuple[
             if value is None:
                 for key in model.sent:
                     assert model.delivered.get(key, []) == model.stable(key), key
-        elif what == "again":
+        elif step == "again":
             # A new session repeats all that it has sent; what was accepted before is recognised.
             assert isinstance(value, str)
             connectors[value].leave()

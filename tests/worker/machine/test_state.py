@@ -268,12 +268,12 @@ BAD: dict[str, tuple[Callable[[Connector], bytes], str]] = {
 
 
 @revisions
-@pytest.mark.parametrize("what", BAD)
-def test_bad_input_ends_its_session_and_no_other(bench: Bench, revision: Revision, what: str) -> None:
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_ends_its_session_and_no_other(bench: Bench, revision: Revision, name: str) -> None:
     bad, good = bench.join(revision, "bad"), bench.join(revision, "good")
     bad.open(8)
     good.open(7)
-    make, fault = BAD[what]
+    make, fault = BAD[name]
     bad.send(bad.message(8, 1), make(bad), b"and whatever follows")
     good.messages(7, [1, 2])
 

@@ -221,9 +221,9 @@ def _report(plan: DemoPlan, result: Reconciliation, matching: bool) -> None:
     table = Table(*result.counts(), title="reconciliation", title_justify="left")
     table.add_row(*(f"{count:,}" for count in result.counts().values()))
     console.print(table)
-    what = "totals match the files" if plan.made_orders else "every line is the same byte for byte"
+    verdict = "totals match the files" if plan.made_orders else "every line is the same byte for byte"
     if result.clean and matching:
-        console.print(f"[green]Nothing lost, nothing repeated; {what}.[/green]")
+        console.print(f"[green]Nothing lost, nothing repeated; {verdict}.[/green]")
     else:
         detail = f"{result.altered} altered, {result.disordered} out of order"
         console.print(f"[red]NOT clean: {detail}; totals {'match' if matching else 'differ'}.[/red]")

@@ -42,9 +42,9 @@ class OpenStreams:
         """Open a stream. Raises :class:`LocalProtocolError` when its id is in use."""
         other = self.streams.get(stream.id)
         if other is not None and not (other.messages.ended and other.messages.done):
-            what = "is open already" if other.name == stream.name else f"would have the id of stream {other.name!r}"
+            conflict = "is open already" if other.name == stream.name else f"would have the id of stream {other.name!r}"
             raise LocalProtocolError(
-                f"stream {stream.name!r} (id {stream.id}) {what}; end the other one and wait until it is flushed, "
+                f"stream {stream.name!r} (id {stream.id}) {conflict}; end the other one and wait until it is flushed, "
                 "or give this one an id of its own",
                 stream=stream.name,
                 id=stream.id,

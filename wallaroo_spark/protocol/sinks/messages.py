@@ -130,18 +130,18 @@ def _encode_list(write: Writer, message: ListUncommitted) -> None:
     write.u64(message.request, "the request")
 
 
-def _texts(read: Reader, what: str) -> tuple[str, ...]:
+def _texts(read: Reader, name: str) -> tuple[str, ...]:
     count = read.u32("the count")
     if count * 2 > read.left:
         # No memory is reserved for an announced count; each text needs at least its length field.
-        raise broken(Fault.TRUNCATED_FRAME, f"{count} of {what} are announced, and {read.left} bytes are there")
-    return tuple(read.short_text(what) for _ in range(count))
+        raise broken(Fault.TRUNCATED_FRAME, f"{count} of {name} are announced, and {read.left} bytes are there")
+    return tuple(read.short_text(name) for _ in range(count))
 
 
-def _write_texts(write: Writer, texts: tuple[str, ...], what: str) -> None:
+def _write_texts(write: Writer, texts: tuple[str, ...], name: str) -> None:
     write.u32(len(texts), "the count")
     for text in texts:
-        write.short_text(text, what)
+        write.short_text(text, name)
 
 
 def _decode_uncommitted(read: Reader) -> SinkMessage:
@@ -157,7 +157,7 @@ def _decode_phase1(read: Reader) -> SinkMessage:
     if count * 24 > read.left:
         raise broken(Fault.TRUNCATED_FRAME, f"PHASE1 announces {count} ranges, and {read.left} bytes are there")
     numbers = ("a stream id", "a start", "an end")
-    return Phase1(transaction, tuple(Range(*(read.u64(what) for what in numbers)) for _ in range(count)))
+    return Phase1(transaction, tuple(Range(*(read.u64(name) for name in numbers)) for _ in range(count)))
 
 
 def _encode_phase1(write: Writer, message: Phase1) -> None:

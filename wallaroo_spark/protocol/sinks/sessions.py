@@ -172,8 +172,8 @@ class SinkSession:
                 self._transaction = message.transaction
             case Reply():
                 if message.transaction != self._transaction:
-                    what = f"REPLY for {message.transaction!r}, and PHASE1 was for {self._transaction!r}"
-                    raise error(what, fault=Fault.WRONG_PHASE)
+                    problem = f"REPLY for {message.transaction!r}, and PHASE1 was for {self._transaction!r}"
+                    raise error(problem, fault=Fault.WRONG_PHASE)
                 self._phase(PhaseEvent.REPLY, error)
             case Phase2() if message.transaction == self._transaction:
                 self._phase(PhaseEvent.PHASE2, error)

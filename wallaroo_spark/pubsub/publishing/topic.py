@@ -178,7 +178,7 @@ class Topic:
         context = spark_checks.classic_context(self._spark)
         master = context.master if context is not None else "connect"
         spark_checks.registry_reach(self._settings.registry, master)
-        spark_checks.task_slots(self._spark, self._settings.partitions, what="publishers")
+        spark_checks.task_slots(self._spark, self._settings.partitions, kind="publishers")
         require_reach(self._spark, self._settings.checkpoint, f"topic {self.name!r}")
         if self._embedded is not None:
             self._embedded.start()

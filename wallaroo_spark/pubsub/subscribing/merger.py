@@ -270,9 +270,9 @@ class Merger:
         one.held = held
         self._held += one.held_bytes
 
-    def _own(self, partition: int, one: _Partition, what: str) -> MinimalAntichain:
+    def _own(self, partition: int, one: _Partition, message: str) -> MinimalAntichain:
         if not one.connected or one.own is None:
-            raise broken(Fault.WRONG_STATE, f"partition {partition} sends {what} before its snapshot")
+            raise broken(Fault.WRONG_STATE, f"partition {partition} sends {message} before its snapshot")
         return one.own
 
     def _check_shapes(self, times: Iterable[Time], who: str) -> None:

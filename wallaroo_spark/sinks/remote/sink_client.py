@@ -198,14 +198,14 @@ class SinkClient:
             raise self.refused(f"it breaks the protocol: {error.message}") from error
 
     def _closed(self) -> TransportError:
-        what = f"sink {self._stream.peer} closed the connection of {self._worker}"
+        problem = f"sink {self._stream.peer} closed the connection of {self._worker}"
         if not self._greeted:
             cookie = "a cookie" if self._connection.cookie else "no cookie"
-            what += (
+            problem += (
                 " before it answered HELLO: some sinks do so at a version or a cookie that is not theirs, and this "
                 f"HELLO said version {self._connection.version!r} and {cookie} (version=, cookie=)"
             )
-        return TransportError(f"{what}; its log says why", peer=self._stream.peer)
+        return TransportError(f"{problem}; its log says why", peer=self._stream.peer)
 
     def _check(self, event: object) -> None:
         if isinstance(event, Error) and (event.reason == SUPERSEDED or event.reason.endswith(ALREADY_ACTIVE)):

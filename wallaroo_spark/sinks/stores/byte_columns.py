@@ -16,7 +16,7 @@ def checked_columns(found: Sequence[str], known: Sequence[str], needed: Sequence
     strange = [name for name in found if name not in known]
     if missing or strange or len(set(found)) < len(found):
         problem = "column " + (
-            f"{missing[0]} is missing" if missing else f"{strange[0]} has no place there" if strange else "names repeat"
+            f"{missing[0]} is missing" if missing else f"{strange[0]} is unknown" if strange else "names repeat"
         )
         raise SinkError(
             f"{where}: {problem}; it takes the columns {', '.join(known)}, and the rows have {', '.join(found)}: "

@@ -1,4 +1,4 @@
-"""The formats of files: how record batches of one schema become a file, piece by piece."""
+"""The formats of files. Each is a function that writes record batches of one schema to a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from wallaroo_spark.errors import SinkError
 from wallaroo_spark.sidecar.arrow_ipc import write_arrow
 
 _GATHERED_BYTES = 64 << 20
-"""A piece of a file that its readers read at once, of about so many bytes in memory."""
+"""Least bytes in memory of a row group of a Parquet file, except of the last one.
+
+A choice: readers take a row group at once, and small ones cost them time.
+"""
 
 Write = Callable[[Any, pa.Schema, Iterable[pa.RecordBatch]], None]
 
@@ -39,7 +42,7 @@ def _json(stream: Any, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> Non
 
 
 FORMATS: dict[str, Write] = {"parquet": _parquet, "json": _json, "arrow": _arrow}
-"""Writes rows to a binary stream, by the format's name, which is also how files end."""
+"""The functions that write rows to a binary stream, by the name of the format, which is also the file suffix."""
 
 
 def _gathered(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -56,7 +59,7 @@ def _gathered(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _plain_column(column: pa.Array, name: str) -> list[Any]:
-    """A column's values as JSON has them: bytes in base64, decimals as text, points in time as ISO 8601."""
+    """The values of a column in the form for JSON: bytes as base64, decimals as text, dates and times as ISO 8601."""
     kind = column.type
     values: list[Any] = column.to_pylist()
     if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind):
@@ -65,7 +68,8 @@ def _plain_column(column: pa.Array, name: str) -> list[Any]:
         return [_plain(value, kind) for value in values]
     except TypeError as error:
         raise SinkError(
-            f"column {name} of type {kind} has no form in JSON: {error}; turn it into a string first", column=name
+            f"column {name} of type {kind} cannot be written as JSON: {error}; convert it to a string first",
+            column=name,
         ) from error
 
 

@@ -47,8 +47,8 @@ def files(settings: FilesSettings) -> BatchWriter:
 class FilesSink:
     """Writes each batch to a folder ``batch=<nine digits>`` of ``path``, a file for each partition that has rows.
 
-    A batch without rows has no folder. One query writes there: batches of another are refused. Raises
-    :class:`ConfigurationError` for a place without atomic renames; methods raise :class:`SinkError`.
+    A batch without rows has no folder. Only one query can write to a path: the batches of a second query are refused.
+    Raises :class:`ConfigurationError` for a path without atomic renames; methods raise :class:`SinkError`.
     """
 
     @takes_settings(FilesSettings)
@@ -73,7 +73,7 @@ class FilesSink:
         first = next(pieces, None)
         with self._explained(f"write {transaction.id}"):
             if self._is_there(transaction.batch):
-                raise self._taken(transaction.batch, "has been committed already")
+                raise self._taken(transaction.batch, "is committed already")
             if first is None:
                 return Prepared(transaction, 0)
             counted = _Counted(chain([first], pieces))
@@ -115,15 +115,15 @@ class FilesSink:
                 filesystem.move(staged, part)
             elif self._kind(part) != fs.FileType.File and not self._is_there(batch):
                 raise SinkError(
-                    f"sink {self.name}: the {one.rows} rows of {one.transaction.id} are to be committed, and {staged} "
-                    "is gone; restore it, or deliver the batch again from an older checkpoint",
+                    f"sink {self.name}: the {one.rows} rows of {one.transaction.id} cannot be committed, because "
+                    f"{staged} is gone; restore it, or deliver the batch again from an older checkpoint",
                     transaction=one.transaction.id,
                 )
             passed(SinkStep.HALF_COMMITTED)
         owner = json.dumps({"sink": self.name, "owner": self._stage.identity(), "batch": batch}).encode()
         durable.write_file(filesystem, f"{ready}/{OWNER}", owner)
         try:
-            # Hadoop would move the folder into one that is there.
+            # Hadoop would move the folder into an existing folder of that name.
             if not self._is_there(batch):
                 filesystem.move(ready, target)
         except OSError:
@@ -133,7 +133,7 @@ class FilesSink:
         durable.sync_names(filesystem, root)
 
     def _is_there(self, batch: int) -> bool:
-        """Whether readers see the batch. Raises :class:`SinkError` when it is somebody else's."""
+        """Whether readers see the batch. Raises :class:`SinkError` when this sink has not written its folder."""
         filesystem, root = self._opened
         folder = f"{root}/{_folder(batch)}"
         try:
@@ -141,12 +141,14 @@ class FilesSink:
                 owner = json.loads(stream.read())
         except FileNotFoundError:
             if self._kind(folder) != fs.FileType.NotFound:
-                raise self._taken(batch, "is there, and not by a sink") from None
+                raise self._taken(batch, "exists, and no sink has written it") from None
             return False
         except ValueError as error:
             raise self._taken(batch, f"has an {OWNER} that cannot be read: {error}") from error
         if (owner.get("sink"), owner.get("owner")) != (self.name, self._stage.identity()):
-            raise self._taken(batch, f"is of the sink {owner.get('sink')} of another query or an older checkpoint")
+            raise self._taken(
+                batch, f"was written by sink {owner.get('sink')} of another query or of an older checkpoint"
+            )
         return True
 
     def _clear(self, batch: int) -> None:
@@ -183,12 +185,12 @@ class FilesSink:
         )
 
     @contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def _explained(self, action: str) -> Iterator[None]:
         try:
             yield
         except (OSError, pa.ArrowException) as error:
             raise SinkError(
-                f"sink {self.name}: could not {what} in {self._path}: {error}; check that there is room and that "
+                f"sink {self.name}: could not {action} in {self._path}: {error}; check that there is room and that "
                 "driver and executors may write there",
                 path=self._path,
             ) from error

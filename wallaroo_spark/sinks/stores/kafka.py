@@ -36,12 +36,12 @@ def kafka(settings: KafkaSettings) -> BatchWriter:
 
 
 class KafkaSink:
-    """Produces each row to a topic. Columns as Spark's Kafka sink has them: ``value`` (string or binary; null is a
-    tombstone), and if wanted ``key`` (the same), ``headers`` (an array of structs of ``key`` and ``value``) and
-    ``partition`` (int; null leaves the choice to the key).
+    """Produces each row to a topic. The columns are those of Spark's Kafka sink: ``value`` (string or binary; null is a
+    tombstone), and optionally ``key`` (string or binary), ``headers`` (an array of structs of ``key`` and ``value``)
+    and ``partition`` (int; for null the key decides).
 
-    The sink's name is also the transactional id ``wallaroo-<name>``, which fences off a driver that was taken for dead,
-    and the topic ``wallaroo-commits-<name>``, which is compacted and is created if it is missing. Raises
+    The sink's name is part of the transactional id ``wallaroo-<name>``, which excludes an older driver of the same
+    query, and of the compacted topic ``wallaroo-commits-<name>``, which is created if it is missing. Raises
     :class:`ConfigurationError` for settings that cannot work; methods raise :class:`SinkError`.
     """
 
@@ -63,13 +63,13 @@ class KafkaSink:
 
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
         """Stage the rows beside the checkpoint, after checking that the topic accepts them."""
-        with self._explained(f"be asked about topic {self._topic}"):
+        with self._explained(f"tell the partitions of topic {self._topic}"):
             place = self._place()
             partitions, longest = place.partitions(), place.longest()
         return self._stage.write(transaction, (self._encode(piece, partitions, longest) for piece in rows))
 
     def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
-        """Produce the batch in one transaction, unless its mark is there."""
+        """Produce the batch in one transaction, unless its mark is in the marks' topic."""
         if any(one.rows for one in prepared):
             mark = Mark(self._stage.identity(), batch)
             try:
@@ -103,7 +103,7 @@ class KafkaSink:
                 yield KafkaRecord(key, value, pairs, -1 if partition is None else partition)
 
     def _encode(self, rows: pa.RecordBatch, partitions: int, longest: int) -> pa.RecordBatch:
-        """Rows in all four columns, each as it is produced."""
+        """The rows with all four columns, in the types in which they are produced."""
         where = f"sink {self.name}"
         checked_columns(rows.schema.names, COLUMNS, ["value"], where)
         given = dict(zip(rows.schema.names, rows.columns, strict=True))
@@ -114,8 +114,8 @@ class KafkaSink:
             partition = given.get("partition", nothing).cast(pa.int32())
         except pa.ArrowException as error:
             raise SinkError(
-                f"{where}: column headers or partition is of another type: {error}; headers is an array of structs of "
-                "key (string) and value (binary), partition an int"
+                f"{where}: column headers or partition has a wrong type: {error}; headers must be an array of structs "
+                "of key (string) and value (binary), and partition an int"
             ) from error
         self._check(key, value, headers, partition, partitions, longest)
         return pa.record_batch([key, value, headers, partition], names=list(COLUMNS))
@@ -123,7 +123,7 @@ class KafkaSink:
     def _check(
         self, key: pa.Array, value: pa.Array, headers: pa.Array, partition: pa.Array, partitions: int, longest: int
     ) -> None:
-        """Find here what the brokers would refuse after the decision."""
+        """Refuse records that the brokers would refuse after the decision."""
         out = pc.or_(pc.less(partition, 0), pc.greater_equal(partition, partitions))
         if pc.any(out).as_py():
             found = partition.filter(out)[0].as_py()
@@ -149,13 +149,13 @@ class KafkaSink:
         return KafkaTopic(settings, self._topic, self._timeout)
 
     @contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def _explained(self, action: str) -> Iterator[None]:
         try:
             yield
         except KafkaException as error:
             reason = error.args[0]
             raise SinkError(
-                f"sink {self.name}: Kafka at {self._bootstrap} could not {what}: {reason.str()} ({reason.name()}); "
+                f"sink {self.name}: Kafka at {self._bootstrap} could not {action}: {reason.str()} ({reason.name()}); "
                 "check the brokers, the rights of this user, and that no other query has a sink of this name",
                 topic=self._topic,
                 code=reason.name(),
@@ -163,7 +163,7 @@ class KafkaSink:
 
 
 def _longest_headers(headers: pa.Array) -> int:
-    """Bytes of the longest headers of a row."""
+    """Most bytes that the headers of one row can take."""
     if headers.null_count == len(headers):
         return 0
     lengths = (

@@ -1,8 +1,8 @@
-"""The driver's transactional producer, and the mark: a record of the batch that was committed last.
+"""The driver's transactional producer, and the mark: a record with the number of the last committed batch.
 
-The mark is the last record in a compacted topic of the sink's own, and is written in the same transaction as its batch.
-It is read when a session starts, after ``init_transactions``. From then on no other producer has an open transaction
-under this name, so the mark that is read is final, and only this session writes newer ones.
+The mark is the last record in the sink's own compacted topic. It is written in the same transaction as its batch, and
+read when a session starts, after ``init_transactions``. From then on no other producer can commit a transaction under
+this name. So the mark that is read is final, and only this session writes newer marks.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from wallaroo_spark.steps import SinkStep, passed
 log = one_line(logging.getLogger("wallaroo_spark.sinks"))
 
 _TAIL = 1_000
-"""Offsets from the end of the marks' topic that are read first; nearly always the mark is among them."""
+"""Number of offsets at the end of the marks' topic that are read first. A choice: the mark is nearly always there."""
 _TRIES = 5
+"""Most attempts of a call that fails with a retriable error. A choice."""
 _POLL_EVERY = 1_000
+"""Number of records between two polls, which serve the producer's callbacks. A choice."""
 _USUAL_BYTES = 1_000_000
+"""Bytes of the largest record of a topic whose limit cannot be read; a little less than Kafka's default."""
 _OVERHEAD = 512
-"""Bytes of a batch with one record beside the record's key, value and headers, and some to spare."""
+"""Bytes of a record batch with one record beyond the record's key, value and headers. An estimate, rounded up."""
 
 
 class KafkaRecord(NamedTuple):
@@ -46,10 +49,12 @@ class KafkaRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class Mark:
-    """Which batch was put there last, by the sink of which checkpoint."""
+    """The last committed batch of a sink."""
 
     identity: str
+    """The identity of the sink; it differs for each checkpoint."""
     batch: int
+    """The number of the batch."""
 
 
 @dataclass(frozen=True)
@@ -64,31 +69,33 @@ class KafkaTopic:
     """The longest wait for an answer, in seconds."""
 
     def partitions(self) -> int:
-        """How many partitions the topic has. Raises :class:`SinkError` when there is no such topic."""
+        """The number of the topic's partitions. Raises :class:`SinkError` when there is no such topic."""
         topics = AdminClient(dict(self.settings)).list_topics(self.topic, timeout=self.timeout).topics
         found = topics.get(self.topic)
         if found is None or found.error is not None or not found.partitions:
-            why = found.error if found is not None and found.error is not None else "it is not there"
-            raise SinkError(f"topic {self.topic}: {why}; create it, or name another", topic=self.topic)
+            why = found.error if found is not None and found.error is not None else "it does not exist"
+            raise SinkError(f"topic {self.topic}: {why}; create it, or give another topic", topic=self.topic)
         return len(found.partitions)
 
     def longest(self) -> int:
-        """Bytes of the largest record that the topic takes, or what is usual where that may not be asked."""
+        """Bytes of the largest record that the topic takes; Kafka's default where this user may not read that."""
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
-        # The request ends with the client.
+        # The client must live until the request has ended.
         admin = AdminClient(dict(self.settings))
         asked = admin.describe_configs([resource], request_timeout=self.timeout)
         try:
             return int(asked[resource].result(self.timeout)["max.message.bytes"].value) - _OVERHEAD
         except (KafkaException, KeyError, TypeError, ValueError) as error:
-            log.info("topic %s: its max.message.bytes is not known: %s", self.topic, error)
+            log.info(
+                "topic %s: its max.message.bytes cannot be read, Kafka's default is assumed: %s", self.topic, error
+            )
             return _USUAL_BYTES - _OVERHEAD
 
 
 class BatchProducer:
-    """Holds the transactional id ``wallaroo-<name>``; its previous holder is fenced off.
+    """Owns the transactional id ``wallaroo-<name>``. The brokers then refuse the transactions of its previous owner.
 
-    Raises :class:`SinkError` and KafkaException, as do its methods; after either it is of no more use.
+    The constructor and the methods raise :class:`SinkError` and KafkaException; after an error the object is unusable.
     """
 
     def __init__(self, place: KafkaTopic, name: str, marks: str, transaction_seconds: float) -> None:
@@ -100,7 +107,7 @@ class BatchProducer:
                 "transactional.id": f"wallaroo-{name}",
                 "transaction.timeout.ms": int(transaction_seconds * 1000),
                 "message.max.bytes": place.longest() + _OVERHEAD,
-                # The key's partition is the one that Spark's own sink, and every Java producer, would choose.
+                # Each key goes to the partition that Spark's own sink, and every Java producer, would choose.
                 "partitioner": "murmur2_random",
                 "linger.ms": 20,
                 "compression.type": "lz4",
@@ -136,10 +143,11 @@ class BatchProducer:
                 )
                 return
             except BufferError:
-                # The queue to the brokers is full: waiting for what they take is the pause between two tries.
+                # The queue to the brokers is full. The poll is the pause before the next attempt.
                 if time.monotonic() > deadline:
                     raise SinkError(
-                        f"topic {self._place.topic}: the brokers took nothing for {self._place.timeout} s; check them"
+                        f"topic {self._place.topic}: the brokers accepted no record for {self._place.timeout} s; check "
+                        "the brokers"
                     ) from None
                 self._producer.poll(0.1)
 
@@ -147,11 +155,11 @@ class BatchProducer:
         try:
             self._producer.abort_transaction(self._place.timeout)
         except KafkaException as error:
-            log.info("sink %s: the transaction is left to the next session: %s", self._name, error)
+            log.info("sink %s: the transaction is not aborted; the next session aborts it: %s", self._name, error)
 
 
 def read_mark(place: KafkaTopic, marks: str, name: str) -> Mark | None:
-    """The last mark that is committed under a name, or None. Raises SinkError when it cannot be read in time."""
+    """The last committed mark under a sink's name; None if there is none. Raises SinkError for slow brokers."""
     consumer = Consumer(
         {
             **place.settings,
@@ -160,7 +168,7 @@ def read_mark(place: KafkaTopic, marks: str, name: str) -> Mark | None:
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
-            # The end is known once a fetch comes back empty.
+            # The end of the topic is reported after an empty fetch, which should return soon.
             "fetch.wait.max.ms": 10,
         }
     )
@@ -195,7 +203,7 @@ def _last(consumer: Consumer, place: KafkaTopic, marks: str, name: str, start: i
 
 
 def _make_topic(place: KafkaTopic, marks: str) -> None:
-    """Create the topic of marks unless it is there, and wait until the brokers know it."""
+    """Create the topic of marks unless it exists, and wait until the brokers know it."""
     admin = AdminClient(dict(place.settings))
     deadline = time.monotonic() + place.timeout
     asked = False
@@ -210,7 +218,7 @@ def _make_topic(place: KafkaTopic, marks: str) -> None:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise SinkError(
-                        f"topic {marks}, which notes what is committed, cannot be created: {error.args[0].str()}; "
+                        f"topic {marks}, which records the last batch, cannot be created: {error.args[0].str()}; "
                         "create it with one partition and cleanup.policy=compact",
                         topic=marks,
                     ) from error
@@ -222,7 +230,7 @@ def _make_topic(place: KafkaTopic, marks: str) -> None:
 
 
 def _retrying(call: Callable[[], Any]) -> None:
-    """Call again after an error that the library says may pass."""
+    """Call a function, and call it again after an error that the library calls retriable."""
     for left in reversed(range(_TRIES)):
         try:
             call()

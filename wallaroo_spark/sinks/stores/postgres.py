@@ -29,9 +29,10 @@ from wallaroo_spark.steps import SinkStep, passed
 _COMMITS = "wallaroo_commits"
 _STAGING = "wallaroo_stage_"
 _KEEPALIVE = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-"""Settings of libpq by which a lost server is noticed after a minute (30 s and three times 10 s); a dsn may differ."""
+"""Settings of libpq that find a lost server after a minute (30 s and three times 10 s). A choice; the dsn overrides it.
+"""
 KEEP = 100
-"""Batches of a sink whose rows in ``wallaroo_commits`` are kept: as many as in the decision log."""
+"""Number of batches of a sink whose rows in ``wallaroo_commits`` are kept: as many as in the decision log."""
 
 _CREATE = """CREATE TABLE IF NOT EXISTS {} (
     transaction text PRIMARY KEY, sink text NOT NULL, batch bigint NOT NULL, rows bigint NOT NULL,
@@ -52,7 +53,7 @@ _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 
 @dataclass(frozen=True)
 class _Target:
-    """The target table in PostgreSQL's catalog."""
+    """The table that the rows go to, as PostgreSQL's catalog has it."""
 
     oid: int
     """The table's object id."""
@@ -70,7 +71,7 @@ class _Target:
         return sql.Identifier(self.schema, _COMMITS)
 
     def staging(self, transaction: Transaction) -> sql.Identifier:
-        """A transaction's staging table, of a name that is short enough; its comment is the transaction's id."""
+        """A transaction's staging table. Its name is a digest, to be short; its comment is the transaction's id."""
         digest = hashlib.sha256(transaction.id.encode()).hexdigest()[:40]
         return sql.Identifier(self.schema, _STAGING + digest)
 
@@ -98,7 +99,7 @@ class PostgresSink:
         return f"PostgresSink(table={self._table!r}, name={self.name!r}, mode={self._mode!r})"
 
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
-        """Copy the rows into the table or a staging table, and prepare or commit that."""
+        """Copy the rows into the table and prepare that, or copy them into a staging table and commit that."""
         with self._connected(f"prepare {transaction.id}") as connection:
             target, mode = self._target(connection), self._mode_of(connection)
             pieces = (piece for piece in rows if piece.num_rows)
@@ -120,7 +121,7 @@ class PostgresSink:
         return Prepared(transaction, copied, {"mode": mode, "columns": names})
 
     def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
-        """Commit what is prepared, or move what is staged, unless ``wallaroo_commits`` says it was done."""
+        """Commit the prepared transactions and move the staged rows, except those that ``wallaroo_commits`` has."""
         given = [one for one in prepared if one.rows]
         with self._connected(f"commit batch {batch}") as connection:
             target = self._target(connection)
@@ -139,14 +140,14 @@ class PostgresSink:
             connection.execute(old, (self.name, batch - KEEP))
 
     def abort(self, transactions: Sequence[Transaction]) -> None:
-        """Roll back what is prepared, and drop what is staged."""
+        """Roll back prepared transactions, and drop staging tables."""
         with self._connected("abort") as connection:
             target = self._target(connection)
             connection.autocommit = True
             self._abort(connection, target, transactions)
 
     def recover(self) -> Sequence[Transaction]:
-        """This sink's transactions that are prepared, and those that are staged."""
+        """This sink's transactions that are prepared or staged."""
         with self._connected("recover") as connection:
             return self._found(connection, self._target(connection))
 
@@ -174,7 +175,7 @@ class PostgresSink:
                 raise self._gone(one) from None
 
     def _move(self, connection: _Connection, target: _Target, moved: Sequence[Prepared]) -> None:
-        """Move rows out of staging tables, all at once."""
+        """Move the rows out of the staging tables in one transaction."""
         connection.execute(_LOCK, (f"wallaroo sink {self.name}",))
         done = _noted(connection, target, moved)
         for one in moved:
@@ -195,9 +196,9 @@ class PostgresSink:
 
     def _gone(self, one: Prepared, rows: int = 0) -> SinkError:
         return SinkError(
-            f"{rows} of the {one.rows} rows of {one.transaction.id}, which are to be committed to table {self._table}, "
-            f"are there: somebody rolled it back, dropped its table or restored the database; see {_COMMITS}, and "
-            "deliver the batch again from an older checkpoint",
+            f"sink {self.name}: {rows} of the {one.rows} rows of {one.transaction.id} are left to commit to table "
+            f"{self._table}: the transaction was rolled back, its staging table dropped or the database restored; see "
+            f"{_COMMITS}, and deliver the batch again from an older checkpoint",
             transaction=one.transaction.id,
         )
 
@@ -208,7 +209,8 @@ class PostgresSink:
     def _make_staging(
         self, connection: _Connection, target: _Target, into: sql.Identifier, transaction: Transaction
     ) -> None:
-        # A constraint that would refuse a row after the decision must refuse it here, as far as one table can tell.
+        # A row that violates one of the target's constraints is refused here and not after the decision. Unique
+        # constraints are not copied, because they depend on the rows of both tables.
         like = "INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING IDENTITY INCLUDING GENERATED"
         connection.execute(_sql("CREATE TABLE {} (LIKE {} " + like + ")", into, target.quoted))
         connection.execute(_sql("COMMENT ON TABLE {} IS {}", into, sql.Literal(transaction.id)))
@@ -226,7 +228,7 @@ class PostgresSink:
         return self._mode if self._mode != AUTO else TWO_PHASE if allowed else IDEMPOTENT
 
     def _target(self, connection: _Connection) -> _Target:
-        """The table, and beside it the table of commits, made if need be; nothing of it is in a transaction after."""
+        """The target table. The table of commits is created beside it if it is missing. No transaction remains open."""
         oid = _one(connection, "SELECT to_regclass(%s)::oid", self._table)
         if oid is None:
             raise SinkError(
@@ -238,21 +240,21 @@ class PostgresSink:
         target = _Target(oid, schema, name)
         present = _one(connection, "SELECT to_regclass(%s)", target.commits.as_string(connection))
         if present is None:
-            # Two that create it at once would be in each other's way.
+            # Two sessions that create the table at the same time would make one of them fail.
             connection.execute(_LOCK, (_COMMITS,))
             connection.execute(_sql(_CREATE, target.commits))
         connection.commit()
         return target
 
     @contextmanager
-    def _connected(self, what: str) -> Iterator[_Connection]:
+    def _connected(self, action: str) -> Iterator[_Connection]:
         try:
             given = psycopg.conninfo.conninfo_to_dict(resolve_secret(self._dsn))
             dsn = psycopg.conninfo.make_conninfo(
                 "", **{**_KEEPALIVE, **given, "connect_timeout": max(2, int(self._timeout))}
             )
         except psycopg.ProgrammingError:
-            # The parser's message may hold the password.
+            # The parser's message may contain the password.
             raise ConfigurationError(
                 f"sink {self.name}: the dsn cannot be read; expected postgresql://user:password@host:5432/database "
                 "with special characters percent-encoded, or libpq's own form"
@@ -266,10 +268,11 @@ class PostgresSink:
                 connection.commit()
                 yield connection
         except psycopg.Error as error:
-            said = error.diag.message_primary or str(error)
+            reason = error.diag.message_primary or str(error)
             where = f" ({error.diag.context})" if error.diag.context else ""
             raise SinkError(
-                f"sink {self.name}: PostgreSQL could not {what} in table {self._table}: {said}{where}{_remedy(error)}",
+                f"sink {self.name}: PostgreSQL could not {action} in table {self._table}: {reason}{where}"
+                f"{_remedy(error)}",
                 table=self._table,
                 sqlstate=error.sqlstate,
             ) from error
@@ -288,7 +291,7 @@ def _copy(connection: _Connection, into: sql.Identifier, names: Sequence[str], p
 
 
 def _noted(connection: _Connection, target: _Target, prepared: Sequence[Prepared]) -> set[str]:
-    """The ids of those that are committed."""
+    """The ids of those of the transactions that are committed."""
     ask = _sql("SELECT transaction FROM {} WHERE transaction = ANY(%s)", target.commits)
     return {row[0] for row in connection.execute(ask, ([one.transaction.id for one in prepared],))}
 
@@ -310,7 +313,7 @@ def _remedy(error: psycopg.Error) -> str:
     if isinstance(error, psycopg.errors.OutOfMemory) and "prepared" in str(error):
         return "; raise max_prepared_transactions, give batches fewer partitions, or use mode idempotent"
     if isinstance(error, psycopg.errors.LockNotAvailable):
-        return "; somebody holds a lock there: see pg_locks and pg_prepared_xacts, or raise lock_timeout"
+        return "; another session holds a lock there: see pg_locks and pg_prepared_xacts, or raise lock_timeout"
     if isinstance(error, psycopg.OperationalError):
-        return "; check that it runs, where it is, and what its user may do"
+        return "; check that the server runs, its address, and the rights of the user"
     return ""

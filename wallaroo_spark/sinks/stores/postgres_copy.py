@@ -1,4 +1,4 @@
-"""Record batches as the CSV that PostgreSQL's COPY reads, and whether a table takes their columns."""
+"""Record batches as CSV for PostgreSQL's COPY, and the check that a table takes their columns."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from pyarrow import csv
 from wallaroo_spark.errors import SinkError
 
 _HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), dtype=np.uint16)
-# NULL is an empty field without quotes, and Arrow puts every text in quotes.
+# COPY reads an empty field without quotes as NULL, and Arrow writes every text in quotes.
 _OPTIONS = csv.WriteOptions(include_header=False, quoting_style="needed")
 
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of the target. ``needed``: it takes no null and has no default. ``given``: rows may bring a value."""
+    """A column of the target table."""
 
     name: str
-    """Name of the column."""
+    """Its name."""
     type: str
     """Its type, as PostgreSQL writes it."""
     needed: bool
-    """Whether it takes no null and has no default."""
+    """Whether every row must have a value: the column is NOT NULL and has no default."""
     given: bool
-    """Whether rows may bring a value."""
+    """Whether a row may have a value: PostgreSQL does not generate the column's values."""
 
 
 def check_columns(schema: pa.Schema, table: str, columns: Sequence[TableColumn]) -> None:
-    """Raises :class:`SinkError` unless the table takes rows of this schema, by name."""
+    """Raise :class:`SinkError` unless the table takes rows of this schema; columns are matched by name."""
     known = {column.name: column for column in columns}
     for name, kind in zip(schema.names, schema.types, strict=True):
         problem = ""
         if name not in known:
-            problem = f"the table has no column {name}; it has {', '.join(known)}: select and rename the rows' first"
+            problem = f"the table has no column {name}; it has {', '.join(known)}: select and rename the rows' columns"
         elif schema.names.count(name) > 1:
             problem = f"the rows have {schema.names.count(name)} columns {name}; rename all but one"
         elif not known[name].given:
-            problem = f"PostgreSQL makes the values of column {name} itself; leave it out of the rows"
+            problem = f"PostgreSQL generates the values of column {name}; leave it out of the rows"
         else:
             problem = _misfit(name, kind, known[name].type)
         if problem:
@@ -49,7 +49,7 @@ def check_columns(schema: pa.Schema, table: str, columns: Sequence[TableColumn])
     for column in columns:
         if column.needed and column.name not in schema.names:
             raise SinkError(
-                f"table {table}: its column {column.name} takes no null and has no default, and the rows have no such "
+                f"table {table}: column {column.name} is NOT NULL and has no default, and the rows have no such "
                 "column; add it to the rows, or give it a default",
                 table=table,
                 column=column.name,
@@ -57,16 +57,16 @@ def check_columns(schema: pa.Schema, table: str, columns: Sequence[TableColumn])
 
 
 def _misfit(name: str, kind: pa.DataType, target: str) -> str:
-    """Why an Arrow type does not fit a PostgreSQL type; COPY reports what this does not."""
+    """The reason why an Arrow type does not fit a PostgreSQL type; empty if it may fit. COPY finds other misfits."""
     if _is_binary(kind) != (target == "bytea") and not pa.types.is_null(kind):
-        return f"column {name} is {kind} in the rows and {target} in the table; binary goes into bytea, and only there"
+        return f"column {name} is {kind} in the rows and {target} in the table; binary needs bytea, and bytea binary"
     if pa.types.is_nested(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind):
-        return f"column {name} is {kind}, which is not written; turn it into a string, for instance with to_json"
+        return f"column {name} is {kind}, which cannot be written; turn it into a string, for instance with to_json"
     return ""
 
 
 def csv_of(rows: pa.RecordBatch) -> bytes:
-    """Rows as CSV without a header, in UTF-8. Points in time are given in UTC, bytes as PostgreSQL's hex."""
+    """Rows as CSV without a header, in UTF-8. Timestamps are in UTC, bytes in PostgreSQL's hex format."""
     columns = [_plain(column) for column in rows.columns]
     sink = pa.BufferOutputStream()
     csv.write_csv(pa.record_batch(columns, names=rows.schema.names), sink, _OPTIONS)
@@ -87,7 +87,7 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def hex_of(column: pa.Array) -> pa.Array:
-    r"""Bytes as text, ``\x`` and two digits for each; null stays null."""
+    r"""Binary values as text: ``\x`` and two hexadecimal digits for each byte; null stays null."""
     column = column.cast(pa.large_binary())
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, dtype=np.int64)[column.offset : column.offset + len(column) + 1]

@@ -31,10 +31,11 @@ from wallaroo_spark.sinks.stores.staged_rows import StagedRows
 from wallaroo_spark.sinks.writer import BatchWriter, transactional
 from wallaroo_spark.steps import SinkStep, passed
 
-# KEYS: the stream or list, the mark of the sink, the rows on their way, a list. ARGV: the sink's identity, the batch,
-# "stream" or "list", how many rows. A row of a stream is its names and values, each behind its length. Replies how many
-# rows it moved, or -1 when that batch is there. A script that fails has written what it has written, so all that can
-# fail is looked at first.
+# KEYS: the target (a stream or list), the sink's mark, the temporary list of rows.
+# ARGV: the sink's identity, the batch, "stream" or "list", the number of rows.
+# A row of a stream has names and values, each after its length. The script returns the number of rows that it moved, or
+# -1 if the target has the batch already. Redis does not undo the writes of a script that fails, so the script checks
+# everything that can fail before its first write.
 _MOVE = """
 local mark = redis.call('HMGET', KEYS[2], 'identity', 'batch')
 if mark[1] == ARGV[1] and tonumber(mark[2]) >= tonumber(ARGV[2]) then
@@ -65,11 +66,11 @@ return rows
 """
 
 _LOT = 2_000
-"""Rows that are sent to Redis in one command. A choice that bounds the memory of a command."""
+"""Number of rows that are sent to Redis in one command. A choice that bounds the memory of a command."""
 _FORGOTTEN_SECONDS = 3600
-"""Redis deletes the rows in a temporary key after so long. A choice: much longer than a commit takes."""
+"""Time after which Redis deletes a temporary key. A choice: much longer than a commit takes."""
 _MOST_COLUMNS = 1_000
-"""The most columns of a row, because Lua's ``unpack`` passes at most some thousands of values to a command."""
+"""The most columns of a row, because Lua's ``unpack`` passes only a few thousand values to a command."""
 
 T = TypeVar("T")
 
@@ -101,12 +102,12 @@ class RedisSink:
         return f"RedisSink({self._kind}={self._target!r}, name={self.name!r})"
 
     def prepare(self, transaction: Transaction, rows: Iterator[pa.RecordBatch]) -> Prepared:
-        """Write the rows down beside the checkpoint, as the bytes that Redis will get, if it would take them."""
-        self._call("be asked what is there", self._check)
+        """Stage the rows beside the checkpoint, in the bytes that Redis will get, after checking the target's type."""
+        self._call(f"tell the type of {self._target}", self._check)
         return self._stage.write(transaction, map(self._encode, rows))
 
     def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
-        """Append all rows of the batch at once, unless they are there."""
+        """Append all rows of the batch in one step, unless the target has the batch already."""
         rows = sum(one.rows for one in prepared)
         if rows:
             self._call(f"take batch {batch}", lambda client: self._append(client, batch, prepared, rows))
@@ -125,7 +126,7 @@ class RedisSink:
         found = found.decode() if isinstance(found, bytes) else str(found)
         if found not in ("none", self._kind):
             raise SinkError(
-                f"sink {self.name}: the key {self._target} is a {found} and not a {self._kind}; name another key",
+                f"sink {self.name}: the key {self._target} is a {found} and not a {self._kind}; give another key",
                 key=self._target,
                 type=found,
             )
@@ -137,21 +138,21 @@ class RedisSink:
             checked_columns(names, ["value"], ["value"], where)
         elif not 0 < len(names) <= _MOST_COLUMNS or len(set(names)) < len(names):
             raise SinkError(
-                f"{where}: {len(names)} columns, {len(set(names))} of them by different names; a stream's entry takes "
-                f"1 to {_MOST_COLUMNS} of different names: select some",
+                f"{where}: the rows have {len(names)} columns with {len(set(names))} different names; an entry of a "
+                f"stream takes 1 to {_MOST_COLUMNS} columns, each with a name of its own: select and rename them",
                 columns=names,
             )
         columns = [as_bytes(column, name, where) for name, column in zip(names, rows.columns, strict=True)]
         if not pc.all(reduce(pc.or_, (column.is_valid() for column in columns))).as_py():
-            what = "column value is null" if self._kind == "list" else "every column is null"
-            raise SinkError(f"{where}: in one row {what}, and Redis has no null; filter such rows out")
+            problem = "column value is null" if self._kind == "list" else "every column is null"
+            raise SinkError(f"{where}: in one row {problem}, and Redis has no null; filter such rows out")
         return pa.record_batch(columns, names=names)
 
     def _append(self, client: Redis, batch: int, prepared: Sequence[Prepared], rows: int) -> None:
         carried = f"{self._mark}:{batch}:{uuid.uuid4().hex}"
         identity = self._stage.identity()
         known = client.hmget(self._mark, ["identity", "batch"])
-        # A look that saves carrying the rows; what counts is the look inside the script.
+        # This check only saves sending the rows; the check inside the script decides.
         if known[0] == identity.encode() and known[1] is not None and int(known[1]) >= batch:
             return
         packed = self._packed(prepared)
@@ -162,7 +163,7 @@ class RedisSink:
         client.eval(_MOVE, 3, self._target, self._mark, carried, identity, str(batch), self._kind, str(rows))
 
     def _packed(self, prepared: Sequence[Prepared]) -> Iterator[bytes]:
-        """Each row as the script takes it."""
+        """The rows, each as the bytes that the script reads."""
         for piece in self._stage.read(prepared):
             if self._kind == "list":
                 yield from piece.column("value").to_pylist()
@@ -172,7 +173,7 @@ class RedisSink:
                 given = zip(names, row, strict=True)
                 yield b"".join(name + _with_length(value) for name, value in given if value is not None)
 
-    def _call(self, what: str, command: Callable[[Redis], T]) -> T:
+    def _call(self, action: str, command: Callable[[Redis], T]) -> T:
         try:
             settings: dict[str, Any] = {"socket_timeout": self._timeout, "retry": Retry(NoBackoff(), 0), "protocol": 2}
             url = resolve_secret(self._url)
@@ -180,7 +181,7 @@ class RedisSink:
                 settings["ssl_check_hostname"] = True
             client = Redis.from_url(url, **settings)
         except ValueError:
-            # The parser's message may hold the password.
+            # The parser's message may contain the password.
             raise ConfigurationError(
                 f"sink {self.name}: the URL cannot be read; expected redis://[[user]:password@]host:port/0, or "
                 "rediss:// for TLS, with special characters of the password percent-encoded"
@@ -190,25 +191,25 @@ class RedisSink:
                 return command(client)
             except MovedError as error:
                 raise SinkError(
-                    f"sink {self.name}: could not {what}: this Redis is a node of a cluster, and this sink writes to a "
-                    "single Redis; name one",
+                    f"sink {self.name}: could not {action}: this Redis is a node of a cluster, and this sink writes to "
+                    "a single Redis; give the URL of one",
                     key=self._target,
                 ) from error
             except RedisError as error:
                 given = client.connection_pool.connection_kwargs
-                said, password = str(error) or type(error).__name__, given.get("password")
-                said = said.replace(password, "***") if password else said
+                reason, password = str(error) or type(error).__name__, given.get("password")
+                reason = reason.replace(password, "***") if password else reason
                 endpoint = given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}"
                 # The cause is not chained: a server that does not know AUTH answers with the password.
                 raise SinkError(
-                    f"sink {self.name}: Redis at {endpoint} could not {what}: {said}; check that it runs, is a primary "
-                    "of version 6.2 or newer with room left, and lets this user run scripts",
+                    f"sink {self.name}: Redis at {endpoint} could not {action}: {reason}; check that it runs, is a "
+                    "primary of version 6.2 or newer with room left, and lets this user run scripts",
                     endpoint=endpoint,
                 ) from None
 
 
 def _same_slot(key: str) -> str:
-    """The part of a key by which a cluster of Redis places it, in braces; what begins with it is placed beside it."""
+    """The hash tag of a key, in braces. In a Redis Cluster, keys with the same hash tag are on the same node."""
     opened = key.find("{")
     closed = key.find("}", opened + 1)
     return "{" + (key[opened + 1 : closed] if opened >= 0 and closed > opened + 1 else key) + "}"

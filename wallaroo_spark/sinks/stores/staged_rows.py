@@ -64,8 +64,8 @@ class StagedRows:
                 written = write_arrow(stream, rows, compression="lz4")
         except OSError as error:
             raise SinkError(
-                f"{self._folder.identity}: rows of {transaction.id} not written: {error}; see that there is room "
-                "and that executors may write beside the checkpoint",
+                f"{self._folder.identity}: the rows of {transaction.id} cannot be written: {error}; check that there "
+                "is room and that executors may write beside the checkpoint",
                 transaction=transaction.id,
             ) from error
         return Prepared(transaction, written)
