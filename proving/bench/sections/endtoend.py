@@ -154,7 +154,8 @@ def latency(context: Context, capacity: float) -> dict[str, Any]:
     context.progress("latency: a micro-batch of one row")
     bare = {"Python source, one row": bare_batch(context, python=True), "JVM source, one row": bare_batch(context)}
     found = []
-    with Installation(context, noop) as installation:
+    # The capacity was measured with this budget, too.
+    with Installation(context, noop, memoryBudget=BUDGET) as installation:
         for share in LOADS:
             context.progress(f"latency: {share:.0%} of {capacity:,.0f} msg/s")
             run = installation.run(rate=share * capacity, burst=TICK_SECONDS)
