@@ -43,14 +43,26 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "connector": ("protocol", "transport", "registry"),
     "sinks": ("protocol", "transport", "storage", "sidecar", "checkpoint", "slots.spark_checks"),
     "pubsub": ("protocol.faults", "transport", "storage", "sidecar", "checkpoint", "registry", "slots"),
+    "wiretap": ("protocol", "transport"),
     "status": (),
     "telemetry": ("status", "web", "worker.buffer"),
-    "cli": ("protocol", "transport", "registry", "inner", "receiver", "connector", "sinks", "pubsub", "telemetry"),
-    "testing": ("protocol", "columnar", "transport", "registry", "inner", "worker", "connector", "receiver"),
+    "cli": (
+        "protocol",
+        "transport",
+        "registry",
+        "inner",
+        "receiver",
+        "connector",
+        "sinks",
+        "pubsub",
+        "telemetry",
+        "wiretap",
+    ),
+    "testing": ("protocol", "columnar", "transport", "registry", "inner", "worker", "connector", "receiver", "wiretap"),
 }
 
 # These run where only the standard library, redis and tenacity may be counted on.
-LIGHT_ROOMS = ("connector", "protocol", "transport", "registry")
+LIGHT_ROOMS = ("connector", "protocol", "transport", "registry", "wiretap")
 HEAVY_PACKAGES = ("pyspark", "pyarrow", "numpy", "pandas")
 
 

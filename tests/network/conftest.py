@@ -11,7 +11,7 @@ import pytest
 from tests.network.query import Query
 from tests.worker.running import Fleet, Running, fleet
 from wallaroo_spark.registry import EmbeddedRedis
-from wallaroo_spark.testing.proxy import Proxy
+from wallaroo_spark.testing import Proxy
 
 
 @pytest.fixture

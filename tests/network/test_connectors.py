@@ -11,7 +11,7 @@ from tests.network.query import Query
 from tests.waiting import eventually
 from tests.worker.running import COOKIE, Running
 from wallaroo_spark.connector import Backoff, Connector, Stream
-from wallaroo_spark.testing.proxy import Proxy, Trouble
+from wallaroo_spark.testing import Proxy, Trouble
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -20,7 +20,7 @@ from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.source import ranges
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
-from wallaroo_spark.testing.proxy import Proxy, Trouble
+from wallaroo_spark.testing import Proxy, Trouble
 from wallaroo_spark.transport import parse_address
 from wallaroo_spark.worker.buffer import delivery
 

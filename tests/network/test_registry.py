@@ -13,7 +13,7 @@ from tests.waiting import eventually
 from tests.worker.running import COOKIE, Fleet, Running
 from wallaroo_spark.connector import Connector
 from wallaroo_spark.registry import EmbeddedRedis
-from wallaroo_spark.testing.proxy import Proxy, Trouble
+from wallaroo_spark.testing import Proxy, Trouble
 
 pytestmark = pytest.mark.timeout(20)
 

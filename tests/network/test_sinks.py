@@ -15,7 +15,7 @@ from wallaroo_spark.errors import SinkError, TransportError
 from wallaroo_spark.sinks import Prepared, Transaction
 from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
 from wallaroo_spark.sinks.settings import ConnectionSettings
-from wallaroo_spark.testing.proxy import Proxy, Trouble
+from wallaroo_spark.testing import Proxy, Trouble
 from wallaroo_spark.transport import parse_address
 
 pytestmark = pytest.mark.timeout(60)

@@ -19,7 +19,7 @@ from tests.waiting import eventually
 from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryError
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis, Registry
-from wallaroo_spark.testing.proxy import Proxy
+from wallaroo_spark.testing import Proxy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,6 +25,16 @@ except ModuleNotFoundError:
 from wallaroo_spark.cli.common import DEBUG, INTERRUPTED, debug_option
 
 VERBS = {
+    "capture": (
+        "wallaroo_spark.cli.wire.capture",
+        "capture",
+        "Record a connector's frames to a file, or disturb its connection.",
+    ),
+    "decode": (
+        "wallaroo_spark.cli.wire.decode",
+        "decode_command",
+        "Print the frames of a capture, or of plain bytes, as text or JSON.",
+    ),
     "demo": ("wallaroo_spark.cli.demo", "demo", "Run the whole thing on this machine and reconcile what came out."),
     "receive": ("wallaroo_spark.cli.receive.command", "receive", "Run a receiver and its query as a YAML file says."),
     "send": (

@@ -44,6 +44,11 @@ class Reader:
         self._frame = frame
 
     @property
+    def at(self) -> int:
+        """Offset of the next byte to read; after an error, where the field that could not be read begins."""
+        return self._at
+
+    @property
     def left(self) -> int:
         """Bytes that are not read yet."""
         return len(self._body) - self._at

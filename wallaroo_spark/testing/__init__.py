@@ -14,16 +14,16 @@ from wallaroo_spark.lazy_names import lazy_names
 if TYPE_CHECKING:
     from wallaroo_spark.testing.fake_worker import FakeWorker
     from wallaroo_spark.testing.local import LocalReceiver
-    from wallaroo_spark.testing.proxy import Proxy, Trouble
     from wallaroo_spark.testing.sent_rows import rows, rows_schema
+    from wallaroo_spark.wiretap.proxy import Proxy, Trouble
 
 __all__ = ["FakeWorker", "LocalReceiver", "Proxy", "Trouble", "rows", "rows_schema"]
 
 _HOMES = {
     "FakeWorker": "wallaroo_spark.testing.fake_worker",
     "LocalReceiver": "wallaroo_spark.testing.local",
-    "Proxy": "wallaroo_spark.testing.proxy",
-    "Trouble": "wallaroo_spark.testing.proxy",
+    "Proxy": "wallaroo_spark.wiretap.proxy",
+    "Trouble": "wallaroo_spark.wiretap.proxy",
     "rows": "wallaroo_spark.testing.sent_rows",
     "rows_schema": "wallaroo_spark.testing.sent_rows",
 }

@@ -25,8 +25,8 @@ from wallaroo_spark.options import Options
 from wallaroo_spark.reference_versions import ranges
 from wallaroo_spark.references import PlannedRange, Reference, References, flatten, merge
 from wallaroo_spark.testing.one_slot import OneSlot
-from wallaroo_spark.testing.proxy import Proxy
 from wallaroo_spark.transport import parse_address
+from wallaroo_spark.wiretap.proxy import Proxy
 from wallaroo_spark.worker.run import WorkerThread
 from wallaroo_spark.worker.service import WorkerSetup
 

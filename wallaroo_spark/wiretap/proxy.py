@@ -1,0 +1,404 @@
+"""A TCP proxy that can imitate network failures and be watched.
+
+It does not parse the bytes, so it can stand in front of any server: a worker, a sink, Redis. A :class:`Watcher` sees
+the bytes that pass, :class:`~wallaroo_spark.wiretap.faults.Faults` are drawn from a seed, and :class:`Trouble` is set
+by the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Coroutine
+from enum import StrEnum
+from typing import Any, Protocol
+
+from wallaroo_spark.errors import TransportError, WallarooError
+from wallaroo_spark.loop_thread import LoopThread
+from wallaroo_spark.transport import format_address
+from wallaroo_spark.wiretap.faults import Cut, Faults, FaultSchedule, Pause
+
+CHUNK = 16 * 1024
+"""Bytes that one read takes. A choice."""
+SLOW_BYTES = 4 * 1024
+"""Bytes that pass at a time with ``SLOW``; with ``SLOW_PAUSE`` that is at most 400 kB/s."""
+SLOW_PAUSE = 0.01
+"""Seconds between two such pieces."""
+DELAYED_CHUNKS = 4096
+"""Most chunks that a delay holds for a direction; a sender that is faster waits. A choice: up to 64 MiB."""
+NO_FAULTS = Faults()
+
+
+class Trouble(StrEnum):
+    """Treatment of the bytes, in both directions unless stated otherwise."""
+
+    NONE = "passed on"
+    SWALLOW = "read and dropped: the connection is half open"
+    SLOW = "passed on at some 400 kB/s"
+    DRIP = "passed on one byte at a time"
+    STALL = "not taken from the target: what it writes piles up"
+
+
+class End(StrEnum):
+    """The two ends of a connection through a proxy."""
+
+    CONNECTOR = "connector"
+    """The end that has connected to the proxy."""
+    WORKER = "worker"
+    """The target, to which the proxy has connected."""
+
+
+class Watcher(Protocol):
+    """Sees the connections of a proxy. Its methods are called in the proxy's thread, in the order of events.
+
+    A :class:`~wallaroo_spark.errors.WallarooError` that one of them raises ends the connection.
+    """
+
+    def opened(self, connection: int, peer: str) -> None:
+        """A connection, counted from 1, was accepted from the address ``peer``."""
+
+    def passed(self, connection: int, sender: End, data: bytes) -> None:
+        """These bytes of ``sender`` are passed on next."""
+
+    def fault(self, connection: int, text: str) -> None:
+        """The proxy disturbs the connection now, as ``text`` says."""
+
+    def closed(self, connection: int, cause: str) -> None:
+        """The connection has ended."""
+
+
+class Nobody:
+    """The watcher of a proxy that is not watched."""
+
+    def opened(self, connection: int, peer: str) -> None:
+        """Ignore it."""
+
+    def passed(self, connection: int, sender: End, data: bytes) -> None:
+        """Ignore it."""
+
+    def fault(self, connection: int, text: str) -> None:
+        """Ignore it."""
+
+    def closed(self, connection: int, cause: str) -> None:
+        """Ignore it."""
+
+
+class Proxy:
+    """Listens on an address of its own and connects to ``target``, in a thread with an event loop.
+
+    It is a context manager. Any thread may call its methods; their effect has happened when they return. By default it
+    listens on any free port of the loopback. With ``tls`` it accepts TLS, with ``target_tls`` it speaks TLS to the
+    target. Entering raises :class:`TransportError` when the address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        target: tuple[str, int],
+        listen: tuple[str, int] = ("127.0.0.1", 0),
+        *,
+        tls: ssl.SSLContext | None = None,
+        target_tls: ssl.SSLContext | None = None,
+        faults: Faults = NO_FAULTS,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self._target = target
+        self._host, self.port = listen
+        self._tls, self._target_tls = tls, target_tls
+        self._faults = faults
+        self._watcher = watcher or Nobody()
+        self._server: asyncio.Server | None = None
+        self._links: set[_Link] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ends = 0
+        self._trouble = Trouble.NONE
+        self._changed = asyncio.Event()
+        self.connections = 0
+        """Number of accepted connections."""
+        self.swallowed = 0
+        """Number of dropped bytes."""
+
+    def __enter__(self) -> Proxy:
+        self._thread = LoopThread("proxy")
+        try:
+            self._do(self._open)
+        except OSError as error:
+            self._thread.stop()
+            address = format_address(self._host, self.port)
+            raise TransportError(
+                f"cannot listen on {address}: {error.strerror or error}; choose another address, or port 0 for any "
+                "free port",
+                address=address,
+            ) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._do(self._close)
+        self._thread.stop()
+
+    @property
+    def address(self) -> str:
+        """The address to connect to."""
+        return format_address(self._host, self.port)
+
+    def become(self, trouble: Trouble) -> None:
+        """Treat the bytes of all present and future connections in this way."""
+
+        async def change() -> None:
+            self._trouble = trouble
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+        self._do(change)
+
+    def cut(self) -> None:
+        """Close all connections in order, possibly within a frame."""
+        self._do(lambda: self._end(reset=False))
+
+    def reset(self) -> None:
+        """End all connections with a reset."""
+        self._do(lambda: self._end(reset=True))
+
+    def refuse(self) -> None:
+        """End all connections and refuse new ones, until :meth:`accept`."""
+
+        async def shut() -> None:
+            assert self._server is not None
+            self._server.close()
+            await self._end(reset=True)
+
+        self._do(shut)
+
+    def accept(self) -> None:
+        """Listen again, on the same port."""
+        self._do(self._open)
+
+    def lead_to(self, target: tuple[str, int]) -> None:
+        """Connect new connections to another target. Existing connections are not changed."""
+        self._target = target
+
+    def _do(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def in_time() -> None:
+            async with asyncio.timeout(10):
+                await work()
+
+        self._thread.call(in_time)
+
+    async def _open(self) -> None:
+        self._server = await asyncio.start_server(
+            self._serve, self._host or None, self.port, limit=CHUNK, ssl=self._tls
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        await self._end(reset=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _end(self, *, reset: bool) -> None:
+        self._ends += 1
+        for link in list(self._links):
+            link.end(reset=reset)
+        self._links.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.connections += 1
+        connection = self.connections
+        cause = "the proxy has ended"
+        try:
+            self._watcher.opened(connection, _peer(writer))
+            cause = await self._connect(connection, reader, writer)
+        except WallarooError as error:
+            cause = error.message
+            writer.transport.abort()
+        finally:
+            self._tasks.discard(task)
+            # The watcher's own failure is known to it already.
+            with contextlib.suppress(WallarooError):
+                self._watcher.closed(connection, cause)
+
+    async def _connect(self, connection: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+        """Connect to the target and pass bytes on until the connection ends; return the cause of the end."""
+        ends = self._ends
+        host, port = self._target
+        verified = host if self._target_tls else None
+        try:
+            far_reader, far_writer = await asyncio.open_connection(
+                host, port, limit=CHUNK, ssl=self._target_tls, server_hostname=verified
+            )
+        except OSError as error:
+            writer.close()
+            return f"the target {format_address(host, port)} cannot be reached: {error.strerror or error}"
+        if self._ends != ends or self._server is None or not self._server.is_serving():
+            # All connections were ended while this one was made.
+            writer.transport.abort()
+            far_writer.transport.abort()
+            return "ended by the proxy"
+        link = _Link(writer, far_writer)
+        self._links.add(link)
+        directions = {
+            asyncio.ensure_future(self._pump(connection, End.CONNECTOR, reader, far_writer, link)),
+            asyncio.ensure_future(self._pump(connection, End.WORKER, far_reader, writer, link)),
+        }
+        try:
+            ended, _ = await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+            if all(direction.exception() is None and direction.result() for direction in ended):
+                # One end has sent all of its bytes, and may still read those of the other.
+                await asyncio.wait(directions)
+        finally:
+            self._links.discard(link)
+            for direction in directions:
+                direction.cancel()
+            await asyncio.wait(directions)
+            link.end(reset=False)
+            for direction in directions:
+                if not direction.cancelled() and (failure := direction.exception()) is not None:
+                    raise failure
+        return link.cause
+
+    async def _pump(
+        self,
+        connection: int,
+        sender: End,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        link: _Link,
+    ) -> bool:
+        """Pass on the bytes of one direction until it ends; return whether its end was passed on, too."""
+        way = _Direction(connection, sender, writer, link, FaultSchedule(self._faults, connection, sender))
+        delayed: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(DELAYED_CHUNKS)
+        loop = asyncio.get_running_loop()
+
+        async def pass_delayed() -> bool:
+            while True:
+                due, data = await delayed.get()
+                await asyncio.sleep(due - loop.time())
+                if not data or not await self._pass_on(data, way):
+                    return not data and way.pass_end()
+
+        passing = asyncio.ensure_future(pass_delayed()) if self._faults.delay else None
+        try:
+            while True:
+                data = await self._read(reader, way)
+                if passing is not None:
+                    await delayed.put((loop.time() + self._faults.delay, data))
+                    if not data or passing.done():
+                        return await passing
+                elif not data or not await self._pass_on(data, way):
+                    return not data and way.pass_end()
+        except OSError as error:
+            link.ended(f"the connection broke within the bytes of the {sender}: {error.strerror or error}")
+            return False
+        finally:
+            if passing is not None:
+                passing.cancel()
+                await asyncio.wait([passing])
+
+    async def _read(self, reader: asyncio.StreamReader, way: _Direction) -> bytes:
+        data = await reader.read(CHUNK)
+        while data and way.sender is End.WORKER and self._trouble is Trouble.STALL:
+            await self._changed.wait()
+        if not data:
+            way.link.ended(f"the {way.sender} closed")
+        return data
+
+    async def _pass_on(self, data: bytes, way: _Direction) -> bool:
+        """Pass bytes on, with the faults that are due within them. Returns whether the connection goes on."""
+        for piece in way.schedule.pieces(data):
+            match piece:
+                case Pause(seconds, offset):
+                    text = f"bytes of the {way.sender} pause for {seconds:.3f} s behind byte {offset}"
+                    self._watcher.fault(way.connection, text)
+                    await asyncio.sleep(seconds)
+                case Cut(reset, offset):
+                    manner = "with a reset" if reset else "in order"
+                    cause = f"cut by the proxy behind byte {offset} of the {way.sender}, {manner}"
+                    self._watcher.fault(way.connection, cause)
+                    way.link.ended(cause)
+                    way.link.end(reset=reset)
+                    return False
+                case bytes():
+                    await self._trouble_with(piece, way)
+                    if self._faults.split:
+                        # One pass of the loop, so that each piece is sent alone.
+                        await asyncio.sleep(0)
+        return True
+
+    async def _trouble_with(self, data: bytes, way: _Direction) -> None:
+        while data:
+            match self._trouble:
+                case Trouble.SWALLOW:
+                    self.swallowed += len(data)
+                    return
+                case Trouble.SLOW:
+                    piece, data = data[:SLOW_BYTES], data[SLOW_BYTES:]
+                    await asyncio.sleep(SLOW_PAUSE)
+                case Trouble.DRIP:
+                    piece, data = data[:1], data[1:]
+                    # One pass of the loop, so that each byte is sent alone.
+                    await asyncio.sleep(0)
+                case _:
+                    piece, data = data, b""
+            self._watcher.passed(way.connection, way.sender, piece)
+            way.writer.write(piece)
+            await way.writer.drain()
+
+
+class _Link:
+    """The two sockets of one connection through the proxy."""
+
+    def __init__(self, *ends: asyncio.StreamWriter) -> None:
+        self._ends = ends
+        self.cause = "ended by the proxy"
+        """The cause of its end."""
+        self._told = False
+
+    def ended(self, cause: str) -> None:
+        """Remember the first cause of the end."""
+        if not self._told:
+            self.cause, self._told = cause, True
+
+    def end(self, *, reset: bool) -> None:
+        """Close both sockets, in order or with a reset."""
+        for writer in self._ends:
+            if reset:
+                # With SO_LINGER of zero seconds the kernel sends RST instead of FIN.
+                linger = struct.pack("ii", 1, 0)
+                with contextlib.suppress(OSError):
+                    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                writer.transport.abort()
+            else:
+                writer.close()
+
+
+class _Direction:
+    """One direction of one connection."""
+
+    def __init__(
+        self, connection: int, sender: End, writer: asyncio.StreamWriter, link: _Link, schedule: FaultSchedule
+    ) -> None:
+        self.connection = connection
+        self.sender = sender
+        self.writer = writer
+        self.link = link
+        self.schedule = schedule
+
+    def pass_end(self) -> bool:
+        """End the direction as its sender has. Returns False where that would end both directions, as with TLS."""
+        if not self.writer.can_write_eof():
+            return False
+        self.writer.write_eof()
+        return True
+
+
+def _peer(writer: asyncio.StreamWriter) -> str:
+    address = writer.get_extra_info("peername")
+    return format_address(str(address[0]), int(address[1])) if address else "unknown"
