@@ -78,6 +78,14 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("thorough")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _frequent_renewals() -> Iterator[None]:
+    """Services in this process renew long leases often: none expires on a slow machine, and no test waits for one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wallaroo_spark.slots.shell.RENEWALS", 60)
+        yield
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what starts Spark by the fixtures it uses and the folder it is in, so that nobody has to remember to.

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import SECONDS
+
 PACKAGE = "wallaroo_spark"
 SOURCE = Path(__file__).resolve().parents[1] / PACKAGE
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -265,7 +267,7 @@ def test_the_light_rooms_import_without_spark_and_numbers() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=SECONDS,
     )
 
     assert finished.returncode == 0, finished.stderr

@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 
+from tests.waiting import SECONDS
 from wallaroo_spark.loop_thread import LoopThread
 
 
@@ -47,7 +48,7 @@ def test_a_call_that_waits_while_the_thread_ends_is_cancelled() -> None:
         assert started.wait(30)
         thread.stop()
         with pytest.raises(CancelledError):
-            call.result(30)
+            call.result(SECONDS)
 
 
 def test_a_thread_ends_behind_its_last_coroutine() -> None:
@@ -57,6 +58,6 @@ def test_a_thread_ends_behind_its_last_coroutine() -> None:
         done.set()
 
     thread.stop_after(last)
-    thread.join(30)
+    thread.join(SECONDS)
 
     assert (done.is_set(), thread.stopped) == (True, True)

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 import wallaroo_spark
+from tests.waiting import SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
 APACHE_2 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
@@ -84,5 +85,5 @@ def test_the_hooks_for_files_are_content_with_a_file_of_this_tree() -> None:
             continue  # The same command as ./scripts/test runs, over all files.
         program, *arguments = shlex.split(hook["entry"])
         command = [str(Path(sys.prefix) / program.removeprefix(".venv/")), *arguments, "tests/test_project.py"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=SECONDS)
         assert done.returncode == 0, done.stdout + done.stderr

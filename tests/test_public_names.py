@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import wallaroo_spark
+from tests.waiting import SECONDS
 
 SOURCE = Path(wallaroo_spark.__file__).parent
 
@@ -50,6 +51,8 @@ def test_a_name_that_is_not_public_is_refused_by_name() -> None:
 
 def test_importing_the_package_loads_none_of_its_rooms() -> None:
     program = "import sys, wallaroo_spark; print(*(name for name in sys.modules if name.startswith('wallaroo_spark')))"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=SECONDS
+    )
 
     assert set(loaded.stdout.split()) == {"wallaroo_spark", "wallaroo_spark.lazy_names"}

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.receiver.drivers import Drivers
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.checkpoint import CheckpointFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS = 120.0
 OLD = 3_000
 """Batches to be removed: enough that a kill comes in the middle."""
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.waiting import SECONDS
 from wallaroo_spark.checkpoint import CheckpointFiles, CheckpointWatcher, QueryProgress
 
 from .conftest import Checkpoint
 
-SECONDS = 10.0
 NEVER = 3600.0
 
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 import wallaroo_spark
 from tests.cli.conftest import Run
+from tests.waiting import SECONDS
 from wallaroo_spark.cli import main as program
 from wallaroo_spark.cli.common import debug_option
 from wallaroo_spark.errors import RegistryError
@@ -119,7 +120,7 @@ from wallaroo_spark.cli.main import main
 atexit.register(lambda: print(*sys.modules, file=sys.stderr))
 main({list(arguments)!r})
 """
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=SECONDS)
     return set(finished.stderr.split())
 
 
@@ -150,7 +151,7 @@ main({arguments!r})
 
 def without(refused: tuple[str, ...], *arguments: Any) -> subprocess.CompletedProcess[str]:
     code = REFUSING.format(refused=refused, arguments=[str(argument) for argument in arguments])
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=SECONDS)
 
 
 def test_send_runs_where_there_is_no_spark(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from tests.cli.conftest import COOKIE, PROGRAM, Run
 from tests.conftest import ROOT
+from tests.waiting import SECONDS
 from wallaroo_spark.cli.receive import running
 from wallaroo_spark.cli.receive.config import ReceiveConfig, parse
 from wallaroo_spark.cli.receive.running import QuerySnapshot
@@ -70,10 +71,10 @@ def test_the_parquet_files_hold_what_was_sent(run: Run, tmp_path: Path) -> None:
 
     with receiving_process(tmp_path) as (process, said, url):
         where = ["--registry", url, "--receiver", "orders"]
-        sent = run("send", "one", "two", *where, "--cookie", COOKIE, timeout=120)
+        sent = run("send", "one", "two", *where, "--cookie", COOKIE, timeout=SECONDS)
         status = run("status", *where)
         process.send_signal(signal.SIGTERM)
-        rest, errors = process.communicate(timeout=60)
+        rest, errors = process.communicate(timeout=SECONDS)
 
     assert sent.returncode == 0, sent.stderr
     assert (status.returncode, "serving" in status.stdout) == (0, True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import COOKIE, PROGRAM, Desk, Run
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.cli.common import count, size
 from wallaroo_spark.cli.send.view import InputProgress, summary, waits
 
@@ -149,7 +149,7 @@ def test_a_followed_file_is_sent_until_a_signal_comes(
         eventually(lambda: any(orders.stat().st_size in streams.values() for streams in desk.references.values()))
         eventually(lambda: desk.client.status()["sessions"] == 1)
         os.kill(process.pid, number)
-        shown, errors = process.communicate(timeout=30)
+        shown, errors = process.communicate(timeout=SECONDS)
 
     assert process.returncode == status, errors
     assert "Traceback" not in errors

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.conftest import COOKIE, PROGRAM, Desk, Run
 from tests.pubsub.running import COOKIE as TOPIC_COOKIE
 from tests.pubsub.running import TOPIC, Stage
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.cli.send.view import InputProgress, summary
 from wallaroo_spark.pubsub.publishing.partition_tenancy import ENDED
 from wallaroo_spark.pubsub.topic_catalog import TopicRecord
@@ -54,7 +54,7 @@ def test_a_topic_goes_on_behind_what_was_acknowledged(desk: Desk, stage: Stage) 
                 last = (1 << 32) if batch else 2
                 eventually(lambda last=last: last in acknowledged(desk))
                 os.kill(process.pid, signal.SIGTERM)
-                shown, errors = process.communicate(timeout=30)
+                shown, errors = process.communicate(timeout=SECONDS)
             assert process.returncode == 143, errors
             (file,) = json.loads(shown.splitlines()[-1])["files"]
             assert file["file"] == "topic:totals:history"

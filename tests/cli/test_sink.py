@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from tests.cli.conftest import PROGRAM, Run
 from tests.sinks.server.serving import shown
 from tests.sinks.two_phase.memory import pieces
+from tests.waiting import SECONDS
 from wallaroo_spark.cli import main as program
 from wallaroo_spark.sinks import Prepared, Transaction
 from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
@@ -30,12 +31,12 @@ def serving(to: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], 
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert line.startswith("Listening on "), process.communicate(timeout=20)[1]
+        assert line.startswith("Listening on "), process.communicate(timeout=SECONDS)[1]
         assert line.endswith(f", writing to {to}\n")
         yield process, parse_address(line.removeprefix("Listening on ").split(",")[0])
     finally:
         process.kill()
-        process.communicate(timeout=20)
+        process.communicate(timeout=SECONDS)
 
 
 def prepare(sink: ConnectorSink, batch: int, *rows: str) -> Prepared:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.conftest import PROGRAM, Run
 from tests.pubsub.running import COOKIE, TOPIC, Stage
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.pubsub.publishing.partition_tenancy import ENDED
 from wallaroo_spark.pubsub.topic_catalog import TopicRecord
 
@@ -54,7 +54,7 @@ def test_rows_are_lines_of_json_as_they_come(stage: Stage) -> None:
         ]
         stage.publish(1, [3, 4])
         stage.commit(1)
-        shown, errors = process.communicate(timeout=30)
+        shown, errors = process.communicate(timeout=SECONDS)
 
     assert process.returncode == 0, errors
     assert [json.loads(line) for line in shown.splitlines()] == [{"epoch": 1, "partition": 0, "row": {"n": 3}}]
@@ -67,7 +67,7 @@ def test_without_json_each_epoch_is_a_table(stage: Stage) -> None:
         stage.commit(0)
         stage.publish(1, [18])
         stage.commit(1)
-        shown, errors = process.communicate(timeout=30)
+        shown, errors = process.communicate(timeout=SECONDS)
 
     assert process.returncode == 0, errors
     assert [line.split() for line in shown.splitlines() if line.strip()] == [
@@ -80,7 +80,7 @@ def test_a_signal_ends_it_in_good_order(stage: Stage, number: signal.Signals, st
     with stage.publisher(), follow(stage, "--json", "--frontier") as process:
         assert "frontier" in line_of(process.stdout)
         os.kill(process.pid, number)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=SECONDS)
         eventually(lambda: stage.services[-1].machine.subscribers == 0)
 
     assert process.returncode == status, errors

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from tests.waiting import SECONDS
 from wallaroo_spark.errors import RemoteProtocolError, TransportError
 from wallaroo_spark.protocol import (
     EosReceived,
@@ -24,9 +25,6 @@ from wallaroo_spark.protocol import (
     WorkerSession,
 )
 from wallaroo_spark.transport import ByteStream, Listener, serve
-
-SECONDS = 20.0
-"""Far more than anything here takes; a limit, never an expectation."""
 
 
 @dataclass

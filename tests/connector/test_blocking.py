@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.connector.scripted_worker import SECONDS, ScriptedWorker
+from tests.connector.scripted_worker import ScriptedWorker
+from tests.waiting import SECONDS
 from wallaroo_spark.connector import BlockingConnector, BlockingStream, Connector, Stream
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError, TransportError
-
-pytestmark = pytest.mark.timeout(60)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,7 +32,7 @@ with BlockingConnector("orders", instance="shop-1", workers=address) as connecto
     print(stream.send_boundary(1000))
     stream.end()
     stream.flushed()
-    connector.drain(timeout=20)
+    connector.drain(timeout=SECONDS)
     print(stream.acknowledged, stream.unacknowledged, connector.unacknowledged, connector.waiting_for)
     seen = []
     print(connector.feed(Lines(path), progress=seen.append).messages, seen[-1].acknowledged)

@@ -12,8 +12,6 @@ from tests.connector.support import connector, send_all, starved
 from wallaroo_spark.connector import Stream
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError, TransportError
 
-pytestmark = pytest.mark.timeout(30)
-
 
 class TestDrainingAndClosing:
     async def test_a_drain_that_takes_too_long_says_what_is_waiting_where(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.waiting import SECONDS
 from wallaroo_spark import connector
 
 HEAVY = ("pyspark", "pyarrow", "numpy", "pandas", "redis")
@@ -22,7 +23,7 @@ wallaroo_spark.connector.Connector("orders", instance="shop-1", workers="localho
 
 
 def test_it_imports_without_spark_arrow_numpy_pandas_and_redis() -> None:
-    done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=False, timeout=SECONDS)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -11,8 +11,6 @@ from tests.connector.support import connector
 from wallaroo_spark.connector import Connector
 from wallaroo_spark.errors import ConfigurationError, LocalProtocolError
 
-pytestmark = pytest.mark.timeout(30)
-
 
 class TestSettings:
     @pytest.mark.parametrize(

@@ -14,8 +14,6 @@ from wallaroo_spark.connector import stream_id_of
 from wallaroo_spark.errors import LocalProtocolError
 from wallaroo_spark.protocol import Flags
 
-pytestmark = pytest.mark.timeout(30)
-
 
 class TestSending:
     async def test_messages_arrive_in_order_and_drain_returns_when_they_are_committed(self, revision: str) -> None:

@@ -12,7 +12,7 @@ from proving.ports import lasting_port
 from tests.crash.deaths import DIRECTORY, OF_THE_DRIVER, Deaths
 from tests.receiver.drivers import Drivers
 from tests.receiver.support import Feeders
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.connector import BlockingStream
 from wallaroo_spark.steps import Step
 
@@ -82,7 +82,7 @@ def test_whoever_dies_wherever_nothing_is_lost_or_repeated(drivers: Drivers, fee
             planned, committed = (newest(tmp_path / "checkpoint" / log) for log in ("offsets", "commits"))
             assert step not in BEFORE_THE_COMMIT or planned == committed + 1, step
             driver = next_driver()
-        sent.result(120)
+        sent.result(SECONDS)
         eventually(lambda last=last: all(stream.acknowledged == last for stream in streams), seconds=120)
         assert drivers.written() == wanted, step
 

@@ -13,8 +13,8 @@ from tests.doors.acl import users
 from tests.doors.conftest import Ear
 from tests.pubsub.running import COOKIE as TOPICS_COOKIE
 from tests.pubsub.running import TOPIC, Stage
-from tests.waiting import eventually
-from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running, fleet
+from tests.waiting import SECONDS, eventually
+from tests.worker.running import COOKIE, TOKEN, Fleet, Running, fleet
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.errors import RegistryError, TransportError

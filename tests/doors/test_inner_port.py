@@ -23,9 +23,9 @@ from tests.doors.keys import GUESS, sealing, told, trusting
 from tests.pems import Pems
 from tests.source.fleet import TOKEN as SOURCE_TOKEN
 from tests.source.fleet import LiveFleet
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from tests.worker.peer import Peer
-from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running, fleet
+from tests.worker.running import COOKIE, TOKEN, Fleet, Running, fleet
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.errors import ConfigurationError, ReplayError, TransportError
 from wallaroo_spark.inner.client import Trust, WorkerClient

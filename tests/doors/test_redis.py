@@ -12,7 +12,8 @@ import pytest
 from tests.doors.keys import GUESS, sealing, secrets_of, told
 from tests.pems import Pems
 from tests.registry.tls import tls_in_front_of
-from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running
+from tests.waiting import SECONDS
+from tests.worker.running import COOKIE, TOKEN, Fleet, Running
 from wallaroo_spark.errors import RegistryError
 from wallaroo_spark.inner.client import Trust
 from wallaroo_spark.inner.plan_call import PlanQuestion

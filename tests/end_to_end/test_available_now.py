@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from tests.receiver.support import Batches, Feeders, addresses, numbered, payload, payloads, rows_of
+from tests.waiting import SECONDS
 from wallaroo_spark.receiver import Receiver
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def test_a_run_takes_all_that_is_sent_acknowledges_its_last_batch_and_the_next_r
         ]
         # The run is over, and yet its last batch is acknowledged.
         assert query.awaitTermination(60)
-        assert [feed.result(30).acknowledged for feed in feeds] == [last, last]
+        assert [feed.result(SECONDS).acknowledged for feed in feeds] == [last, last]
         assert query.exception() is None
         assert all(len(rows) <= 40 for rows in batches.rows.values())
         for connector in connectors:
@@ -69,7 +70,7 @@ def test_a_run_waits_for_the_instances_it_names_and_ends_once_they_have_ended_th
     query = run(spark, receiver, batches, checkpoint, **options)
     for name in ("late-1", "late-2"):
         assert not query.awaitTermination(2)
-        feeders.feed(feeders.connect(name, addresses(receiver)), numbered(name, 1, 10)).result(60)
+        feeders.feed(feeders.connect(name, addresses(receiver)), numbered(name, 1, 10)).result(SECONDS)
 
     # Nobody has been quiet for a hundred seconds, but all streams have ended.
     assert query.awaitTermination(60)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.receiver.support import Batches, Feeders, addresses, numbered, payload, payloads, rows_of
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.connector import stream_id_of
 from wallaroo_spark.receiver import Receiver
 
@@ -86,7 +86,7 @@ def test_few_messages_do_not_wait_for_ever(
     start(spark, receiver, batches, tmp_path, minOffsetsPerTrigger=20, maxTriggerDelay="1s")
     connector = feeders.connect("impatient", addresses(receiver))
 
-    feeders.feed(connector, numbered("drops", 1, 5)).result(60)
+    feeders.feed(connector, numbered("drops", 1, 5)).result(SECONDS)
 
     assert batches.values("drops") == payloads("drops", 1, 5)
 
@@ -102,6 +102,6 @@ def test_a_query_without_a_checkpoint_begins_where_it_is_told(
         )
         connector = feeders.connect("shop-1", addresses(receiver), cookie="")
         assert connector.open("untold").reference is None
-        feeders.feed(connector, numbered("told", 1, 60)).result(60)
+        feeders.feed(connector, numbered("told", 1, 60)).result(SECONDS)
 
     assert batches.values("told") == payloads("told", 41, 60)

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sf
 
 from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered, payloads, rows_of
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.receiver import Receiver
@@ -89,7 +89,7 @@ def test_a_stream_that_is_joined_with_itself_comes_to_the_end_of_what_is_there(
     feed = feeders.feed(feeders.connect("to-the-end", addresses(receiver)), numbered("to-the-end", 1, 100))
 
     assert query.awaitTermination(90)
-    assert feed.result(30).acknowledged == 100
+    assert feed.result(SECONDS).acknowledged == 100
     assert sorted(batches.values("to-the-end")) == sorted(payloads("to-the-end", 1, 100))
 
 

@@ -16,7 +16,7 @@ from chispa import assert_df_equality
 from pyspark.errors import StreamingQueryException
 
 from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered, payload, payloads
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.connector import Record, Records
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis
@@ -209,7 +209,7 @@ def test_a_receiver_can_be_started_again_after_it_was_stopped(
         with receiver:
             receiver.start(receiver.stream().writeStream.foreachBatch(batches), checkpoint=str(tmp_path / "checkpoint"))
             connector = feeders.connect("shop-1", addresses(receiver))
-            feeders.feed(connector, numbered("numbers", 1, begin + 49)).result(60)
+            feeders.feed(connector, numbered("numbers", 1, begin + 49)).result(SECONDS)
             connector.close()
         assert receiver.status()["workers"] == []
 
@@ -230,7 +230,7 @@ def test_stopping_frees_every_task_slot_and_may_come_while_starting(spark: Spark
     starting.start()
     eventually(lambda: receiver.status()["workers"])
     receiver.stop()
-    starting.join(60)
+    starting.join(SECONDS)
 
     assert [type(error).__name__ for error in caught] == ["ConfigurationError"]
     assert "stopped while it was starting" in str(caught[0])

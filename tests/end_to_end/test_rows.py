@@ -12,7 +12,7 @@ import pytest
 from chispa import assert_df_equality
 
 from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered, payloads, rows_of
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.columnar import ROW_DDL
 from wallaroo_spark.connector import BlockingConnector, Record, Records, stream_id_of
@@ -163,7 +163,7 @@ def test_nothing_is_acknowledged_that_no_commit_file_speaks_for(
 
     sending = feeders.run(lambda: [stream.send(b"x", id=number) for number in range(1, 101)])
     watch(100)
-    sending.result(60)
+    sending.result(SECONDS)
 
     batches.hold(lambda number: True)
     for number in range(101, 121):
@@ -233,7 +233,7 @@ def test_redis_may_be_emptied_while_messages_flow(
     later = feeders.connect("later", workers)
     waiting = feeders.feed(later, numbered("late", 1, 50))
     file_redis.start()
-    waiting.result(60)
+    waiting.result(SECONDS)
     for number in range(101, 151):
         stream.send(f"steady {number}".encode(), id=number)
     before.drain(60)

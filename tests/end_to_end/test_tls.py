@@ -13,7 +13,7 @@ import pytest
 from tests.doors.acl import users
 from tests.pems import Pems
 from tests.receiver.support import Batches, Feeders, addresses, numbered, payloads
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import ConfigurationError, RemoteProtocolError, TransportError
 from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.receiver import Receiver
@@ -53,7 +53,7 @@ def test_rows_arrive_over_tls_with_secrets_kept_elsewhere(
             )
             workers, inner, token = addresses(receiver), registry.leases()[0].flight, "the fleet's own"
             connector = feeders.connect("shop-1", workers, cookie="a secret", ca=pems.ca, **own)
-            feeders.feed(connector, numbered("sealed", 1, 50)).result(60)
+            feeders.feed(connector, numbered("sealed", 1, 50)).result(SECONDS)
             with pytest.raises(RemoteProtocolError, match="cookie") as refused:
                 feeders.connect("shop-2", workers, cookie="another", ca=pems.ca, **own).open("any")
             with pytest.raises(TransportError, match="both sides use TLS") as plain:

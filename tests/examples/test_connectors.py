@@ -15,10 +15,8 @@ from typing import IO
 import pytest
 
 from tests.conftest import ROOT
+from tests.waiting import SECONDS
 from wallaroo_spark.testing import FakeWorker
-
-SECONDS = 60.0
-"""Far more than anything here takes; a limit, never an expectation."""
 
 
 @pytest.fixture

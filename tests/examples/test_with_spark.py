@@ -12,15 +12,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tests.conftest import ROOT
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark import BlockingConnector, Receiver
 from wallaroo_spark.pubsub import Topic, publish
 from wallaroo_spark.registry import EmbeddedRedis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-SECONDS = 120.0
 
 
 def example(name: str) -> ModuleType:

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.waiting import SECONDS
 from wallaroo_spark.inner.read_ahead import ReadAhead
-
-SECONDS = 10.0
 
 
 def never() -> None:

@@ -24,10 +24,10 @@ def redis_proxy(redis_server: EmbeddedRedis) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def workers(redis_server: EmbeddedRedis, redis_proxy: Proxy) -> Iterator[Fleet]:
-    """Workers whose Redis is behind the proxy; the test itself asks Redis directly."""
+def workers(redis_server: EmbeddedRedis, redis_proxy: Proxy, request: pytest.FixtureRequest) -> Iterator[Fleet]:
+    """Workers whose Redis is behind the proxy; the test itself asks Redis directly. A parameter has their options."""
     with ExitStack() as stack:
-        made = stack.enter_context(fleet(redis_server.url))
+        made = stack.enter_context(fleet(redis_server.url, **getattr(request, "param", {})))
         made.url = redis_server.url.replace(redis_server.url.rpartition("@")[2], f"{redis_proxy.address}/0")
         yield made
 

@@ -8,23 +8,23 @@ from collections.abc import Callable
 import pytest
 
 from tests.network.query import Query
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from tests.worker.running import COOKIE, Running
 from wallaroo_spark.connector import Backoff, Connector, Stream
 from wallaroo_spark.testing import Proxy, Trouble
 
-pytestmark = pytest.mark.timeout(20)
-
 REVISIONS = ("draft-be", "draft-le", "v3")
 MESSAGES = 3000
-RETRY = Backoff(initial=0.02, maximum=0.2)
+RETRY = Backoff(initial=0.02, maximum=0.2, give_up_after=SECONDS)
 
 
 def lines(count: int = MESSAGES, size: int = 40) -> list[bytes]:
     return [f"line {number} ".encode().ljust(size, b".") for number in range(1, count + 1)]
 
 
-def connect(proxy: Proxy, revision: str = "draft-be", instance: str = "shop-1") -> Connector:
+def connect(
+    proxy: Proxy, revision: str = "draft-be", instance: str = "shop-1", handshake_timeout: float = SECONDS
+) -> Connector:
     return Connector(
         "orders",
         instance=instance,
@@ -32,8 +32,8 @@ def connect(proxy: Proxy, revision: str = "draft-be", instance: str = "shop-1") 
         cookie=COOKIE,
         revision=revision,
         retry=RETRY,
-        connect_timeout=0.5,
-        handshake_timeout=0.5,
+        connect_timeout=SECONDS,
+        handshake_timeout=handshake_timeout,
     )
 
 
@@ -100,7 +100,7 @@ async def test_what_a_half_open_connection_swallowed_is_sent_again(proxy: Proxy,
 async def test_a_worker_that_never_answers_hello_is_tried_again(proxy: Proxy, query: Query) -> None:
     proxy.become(Trouble.SWALLOW)
     sent = lines(100)
-    async with connect(proxy) as connector:
+    async with connect(proxy, handshake_timeout=0.5) as connector:
         opening = asyncio.create_task(connector.open("orders"))
         await asyncio.to_thread(eventually, lambda: proxy.connections > 1)
         proxy.become(Trouble.NONE)

@@ -15,8 +15,6 @@ from wallaroo_spark.connector import Connector
 from wallaroo_spark.registry import EmbeddedRedis
 from wallaroo_spark.testing import Proxy, Trouble
 
-pytestmark = pytest.mark.timeout(20)
-
 Break = Callable[[Proxy], None]
 TROUBLES: dict[str, Break] = {
     "refuses": lambda proxy: proxy.refuse(),
@@ -36,6 +34,7 @@ def mend(proxy: Proxy, trouble: str) -> None:
         proxy.accept()
 
 
+@pytest.mark.parametrize("workers", [{"lease_seconds": 1.5}], ids=["short lease"], indirect=True)
 @pytest.mark.parametrize("trouble", TROUBLES)
 async def test_what_is_connected_flows_on_without_redis_and_new_sessions_wait_for_it(
     worker: Running, workers: Fleet, redis_proxy: Proxy, query: Query, trouble: str, caplog: pytest.LogCaptureFixture
@@ -56,8 +55,8 @@ async def test_what_is_connected_flows_on_without_redis_and_new_sessions_wait_fo
             mend(redis_proxy, trouble)
             await send(await opening, sent[:100])
             await late.drain()
-    await asyncio.to_thread(eventually, lambda: workers.registry.leases().get(0))
-    assert workers.registry.leases()[0].connect == worker.lease.connect
+    lease = await asyncio.to_thread(eventually, lambda: workers.registry.leases().get(0))
+    assert lease.connect == worker.lease.connect
     assert sorted(query.payloads(), key=len) == [sent[:100], sent]
 
 

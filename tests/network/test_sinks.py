@@ -8,17 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.sinks.server.serving import SECONDS, ServingSink
+from tests.sinks.server.serving import ServingSink
 from tests.sinks.two_phase.memory import pieces
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import SinkError, TransportError
 from wallaroo_spark.sinks import Prepared, Transaction
 from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
 from wallaroo_spark.sinks.settings import ConnectionSettings
 from wallaroo_spark.testing import Proxy, Trouble
 from wallaroo_spark.transport import parse_address
-
-pytestmark = pytest.mark.timeout(60)
 
 ROWS = [f"row {number} ".ljust(200, ".") for number in range(5000)]
 WHOLE = "".join(f"{row}\n" for row in ROWS).encode()
@@ -38,13 +36,13 @@ def proxy(server: ServingSink) -> Iterator[Proxy]:
 
 
 def sink_to(proxy: Proxy, answer_timeout: float = 1.0, give_up_after: float = SECONDS) -> ConnectorSink:
-    connection = ConnectionSettings(connect_timeout=1.0, answer_timeout=answer_timeout)
+    connection = ConnectionSettings(connect_timeout=SECONDS, answer_timeout=answer_timeout)
     sink = ConnectorSink("orders", (parse_address(proxy.address),), give_up_after=give_up_after, connection=connection)
     sink.remember({"ends": {"0": {}}, "whole": False})
     return sink
 
 
-def prepare(sink: ConnectorSink, attempts: int = 4) -> Prepared:
+def prepare(sink: ConnectorSink, attempts: int = 40) -> Prepared:
     """As Spark runs a task: again, when its connection fails in the middle of the rows."""
     for attempt in range(1, attempts + 1):
         try:
@@ -72,7 +70,7 @@ def test_a_half_open_connection_is_given_up_and_the_rows_are_sent_anew(server: S
     found: list[Prepared] = []
     preparing = threading.Thread(target=lambda: found.append(prepare(sink)), daemon=True)
     preparing.start()
-    eventually(lambda: proxy.connections == 1)
+    eventually(lambda: proxy.connections >= 1)
     proxy.become(Trouble.SWALLOW)
     eventually(lambda: proxy.swallowed > 0)
     mend_at_the_next_connection(proxy)
@@ -106,7 +104,7 @@ def test_a_connection_that_is_ended_is_made_again(
     found: list[Prepared] = []
     preparing = threading.Thread(target=lambda: found.append(prepare(sink)), daemon=True)
     preparing.start()
-    eventually(lambda: proxy.connections == 1)
+    eventually(lambda: proxy.connections >= 1)
     proxy.become(Trouble.NONE)
     end(proxy)
     preparing.join(SECONDS)

@@ -17,6 +17,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.pages.reading import pages
+from tests.waiting import SECONDS
 from wallaroo_spark.cli.main import cli
 
 COMMAND = re.compile(r"(?:^|(?<=\s))(?:\./scripts/\w+|wallaroo-spark|spark-submit|pip install)(?= |$)")
@@ -62,7 +63,7 @@ def help_of(script: str) -> str:
         program = [sys.executable, str(ROOT / "scripts" / "cluster.py"), "start", "--help"]
     else:
         return (ROOT / "scripts" / script).read_text(encoding="utf-8")
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

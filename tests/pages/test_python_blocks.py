@@ -16,7 +16,7 @@ import pytest
 from proving.ports import lasting_port
 from tests.conftest import ROOT
 from tests.pages.reading import Reader, blocks_of, pages, python_blocks
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark import BlockingConnector, Receiver
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.registry import EmbeddedRedis
@@ -25,8 +25,6 @@ from wallaroo_spark.testing import FakeWorker, LocalReceiver
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS = 120.0
-"""Far more than anything here takes; a limit, never an expectation."""
 TRIED = {"README.md", "docs/pubsub.md", "docs/testing.md"}
 """The pages whose Python a test below runs."""
 

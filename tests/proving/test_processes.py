@@ -10,8 +10,7 @@ import threading
 from pathlib import Path
 
 from proving.chaos.processes import Supervised, Victim, victim
-
-SECONDS = 20.0
+from tests.waiting import SECONDS
 
 
 def test_a_program_that_is_killed_is_started_again_and_one_that_is_done_is_not(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from tests.checkpoint.conftest import Checkpoint
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.pubsub.messages import VERSION, Data, Decoder, Message, SubscriberHello, encode
 from wallaroo_spark.pubsub.publishing.partition_tenancy import PartitionTenancy
 from wallaroo_spark.pubsub.publishing.publisher import PublisherService, PublisherSetup
@@ -38,7 +38,7 @@ class Client:
         self._socket = socket.socket()
         if receive_bytes:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        self._socket.settimeout(30)
+        self._socket.settimeout(SECONDS)
         self._socket.connect((host, port))
         if tls is not None:
             self._socket = tls.wrap_socket(self._socket, server_hostname=host)

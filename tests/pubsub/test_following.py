@@ -13,7 +13,7 @@ import pytest
 
 from tests.pems import Pems
 from tests.pubsub.running import COOKIE, TOPIC, Stage
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import PubSubError
 from wallaroo_spark.pubsub import Epoch, Frontier, Subscription, subscribe
 from wallaroo_spark.pubsub.messages import Why
@@ -99,7 +99,7 @@ def test_everybody_sees_whole_epochs_while_publishers_and_subscribers_come_and_g
         if batch % 13 == 12:
             dice.choice(followers[1:]).subscription.close()
     for follower in followers:
-        follower.join(60)
+        follower.join(SECONDS)
     for life in lives:
         life.close()
 

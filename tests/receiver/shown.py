@@ -25,9 +25,9 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import LOCAL_SPARK
 from tests.receiver.support import Feeders, addresses, numbered
+from tests.waiting import SECONDS
 from wallaroo_spark import Receiver
 
-SECONDS = 120.0
 PAGES = ("jobs/", "stages/", "storage/", "environment/", "executors/", "SQL/", "StreamingQuery/")
 MOST_PAGES = 60
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.receiver.support import COOKIE, Feeders, addresses, numbered
+from tests.waiting import SECONDS
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.receiver.file_manager import MANAGER, SETTING, forget_stale_checksums, quick_on_local_disk
 from wallaroo_spark.registry import EmbeddedRedis
@@ -94,7 +95,7 @@ def test_queries_that_start_at_once_each_get_it_and_leave_nothing(spark: SparkSe
         # Time enough to come in, were it let in.
         thread.join(0.5)
     left.set()
-    thread.join(60)
+    thread.join(SECONDS)
     assert [(name or "").endswith(f".{MANAGER}") for name in seen] == [True]
     assert spark.conf.get(SETTING, None) is None
 

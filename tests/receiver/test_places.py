@@ -10,6 +10,7 @@ import pytest
 
 from tests.elsewhere import Elsewhere
 from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered, payloads
+from tests.waiting import SECONDS
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.receiver import Receiver, ownership
@@ -35,7 +36,7 @@ def test_a_plain_path_is_on_sparks_default_file_system_and_connectors_are_acknow
         feeder = feeders.connect("shop-1", addresses(receiver))
         for last in (20, 40):
             query = receiver.start(receiver.stream().writeStream.foreachBatch(batches), checkpoint="/data/checkpoint")
-            assert feeders.feed(feeder, numbered("s", 1, last), end=False).result(120).acknowledged
+            assert feeders.feed(feeder, numbered("s", 1, last), end=False).result(SECONDS).acknowledged
             metadata = json.loads((elsewhere.folder / "data/checkpoint/metadata").read_text())
             assert metadata["id"] == str(query.id)
             assert receiver.status()["query"]["checkpoint"] == f"{elsewhere.root}/data/checkpoint"
@@ -51,7 +52,7 @@ def test_a_session_that_another_one_made_has_a_receiver_of_its_own(spark: SparkS
         query = receiver.start(
             receiver.stream().writeStream.foreachBatch(batches), checkpoint=str(tmp_path / "checkpoint")
         )
-        assert feeders.feed(feeder, numbered("s", 1, 20), end=False).result(120).acknowledged
+        assert feeders.feed(feeder, numbered("s", 1, 20), end=False).result(SECONDS).acknowledged
         query.stop()
     assert batches.values("s") == payloads("s", 1, 20)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.waiting import SECONDS
 from wallaroo_spark.errors import RegistryError
 from wallaroo_spark.registry import FleetDiscovery, KnownWorkers, Lease
 
@@ -87,7 +88,7 @@ def test_of_two_looks_at_once_an_old_answer_does_not_count_after_a_newer_one() -
     quick.join(0.2)
     may_answer.set()
     for thread in (slow, quick):
-        thread.join(60)
+        thread.join(SECONDS)
 
     assert found[-1] == lease(0, 2)
     assert discovery.addresses() == {0: "10.0.0.2:7200"}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import StandaloneCluster, run_cluster
+from tests.waiting import SECONDS
 
 SLEEPER = "import sys; print('up', flush=True); sys.stdin.read()"
 
@@ -61,7 +62,7 @@ def test_stop_ends_the_process_that_was_written_down(tmp_path: Path, bystander: 
     stopped = run_cluster(tmp_path, "stop")
 
     assert stopped.returncode == 0, stopped.stderr
-    assert bystander.wait(timeout=30) == -15
+    assert bystander.wait(timeout=SECONDS) == -15
 
 
 def test_start_refuses_a_second_cluster_in_the_same_directory(tmp_path: Path, bystander: subprocess.Popen[str]) -> None:

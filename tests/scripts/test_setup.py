@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import SECONDS
+
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "setup"
 TOOLS = ("bash", "cat", "cksum", "cp", "dirname", "env", "head", "mkdir", "mv", "rm", "sed")
 
@@ -68,7 +70,7 @@ class Machine:
     def setup(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         command = [str(self.root / "scripts" / "setup"), *arguments]
         return subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=60, cwd="/", env=self.environment(**more)
+            command, capture_output=True, text=True, check=False, timeout=SECONDS, cwd="/", env=self.environment(**more)
         )
 
     def calls(self) -> list[str]:
@@ -263,7 +265,7 @@ def test_two_set_ups_at_once_build_one_environment(machine: Machine) -> None:
         subprocess.Popen(command, env=machine.environment(), stderr=subprocess.PIPE, text=True, cwd=os.sep)
         for _ in range(2)
     ]
-    said = [process.communicate(timeout=60)[1] for process in both]
+    said = [process.communicate(timeout=SECONDS)[1] for process in both]
 
     assert [process.returncode for process in both] == [0, 0], said
     assert machine.calls() == ["venv", "pip .[test]"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.receiver.support import COOKIE, Feeders, addresses, numbered, payload
 from tests.sinks.server.serving import ServingSink
+from tests.waiting import SECONDS
 from wallaroo_spark import sinks
 from wallaroo_spark.pubsub import Position, Topic, publish, subscribe
 from wallaroo_spark.receiver import Receiver
@@ -53,7 +54,7 @@ def test_a_query_its_sinks_and_its_topic_go_on_from_what_was_written_before(
             query = receiver.start(receiver.stream().writeStream.foreachBatch(each), checkpoint=checkpoint)
             connector = feeders.connect("shop", addresses(receiver))
             fed = feeders.feed(connector, numbered("a", 1, 40))
-            assert fed.result(120).acknowledged == 40
+            assert fed.result(SECONDS).acknowledged == 40
             query.stop()
             assert topic.status()["identity"] == HISTORY
             seen: list[str] = []

@@ -20,11 +20,10 @@ from typing import Any, Self
 import pytest
 
 from tests.sinks.life import PARTITIONS, rows_of
+from tests.waiting import SECONDS
 from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
 from wallaroo_spark.steps import SinkStep
 
-SECONDS = 90.0
-"""Far more than any answer takes; a limit, never an expectation."""
 IN_TASKS = (SinkStep.ROWS_HALF_HANDED_OVER, SinkStep.PREPARED)
 IN_THE_DRIVER = (
     SinkStep.VOTED,

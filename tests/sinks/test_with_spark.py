@@ -19,15 +19,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.sinks.server.serving import ServingSink
+from tests.waiting import SECONDS
 from wallaroo_spark import sinks
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.sinks import BatchWriter, Prepared, Transaction, transactional
 from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
 from wallaroo_spark.steps import SinkStep, at_each
 from wallaroo_spark.transport import parse_addresses
-
-SECONDS = 120
-"""Far more than a query takes; a limit, never an expectation."""
 
 
 class Stage:
@@ -55,7 +53,7 @@ class Stage:
         write = rows.writeStream.foreachBatch(writer).option("checkpointLocation", self.checkpoint)
         query = write.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(SECONDS), "the query does not end"
+            assert query.awaitTermination(int(SECONDS)), "the query does not end"
         finally:
             query.stop()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import ConfigurationError, RegistryError
 from wallaroo_spark.registry import Lease
 from wallaroo_spark.slots import long_jobs, spark_checks
@@ -117,7 +117,7 @@ def test_a_job_that_fails_is_submitted_again_under_a_new_number() -> None:
     jobs.start()
     eventually(lambda: session.saved == 3)
     taken = jobs.slots_taken()
-    jobs.join(10, session.gate.set)
+    jobs.join(SECONDS, session.gate.set)
 
     assert (record.submissions, record.submission) == (3, 9)
     assert record.last_error == "java.io.IOException: the executor is gone"
@@ -137,7 +137,7 @@ def test_a_registry_that_is_away_delays_a_submission() -> None:
     jobs = LongJobs(session, 1, "test", "job {number}", number, nothing)
     jobs.start()
     eventually(lambda: session.saved == 1)
-    jobs.join(10, session.gate.set)
+    jobs.join(SECONDS, session.gate.set)
 
     assert (jobs.records[0].submissions, jobs.records[0].last_error) == (1, "Redis is away")
 
@@ -162,7 +162,7 @@ def test_what_runs_already_counts(spark: SparkSession) -> None:
         with pytest.raises(ConfigurationError) as refused:
             spark_checks.task_slots(spark, 2, kind="publishers")
     finally:
-        jobs.join(10, session.gate.set)
+        jobs.join(SECONDS, session.gate.set)
 
     assert refused.value.message == (
         "2 publishers, 2 workers and publishers that run already and the query need 5 task slots, and local[4] has 4: "
@@ -247,7 +247,7 @@ def test_a_job_whose_task_holds_no_lease_any_more_is_cancelled_and_submitted_aga
     eventually(lambda: session.saved == 1)
     jobs.leases_seen({0: Lease(0, 7, 1, "holder", "here:1", "here:2")})
     eventually(lambda: jobs.leases_seen({}) or session.saved == 2)
-    jobs.join(10, session.gate.set)
+    jobs.join(SECONDS, session.gate.set)
 
     assert jobs.records[0].submission == 8
 
@@ -268,7 +268,7 @@ def test_a_package_that_executors_lack_ends_a_start_at_once_with_the_way_out(spa
         with pytest.raises(ConfigurationError) as refused:
             Patience("receiver 'a'").await_served("worker", jobs.records, set, 600.0)
     finally:
-        jobs.join(10, lambda: None)
+        jobs.join(SECONDS, lambda: None)
 
     assert re.fullmatch(
         r"receiver 'a': worker 0 cannot start: ModuleNotFoundError: No module named 'no_such_package_anywhere'"

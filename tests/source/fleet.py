@@ -28,7 +28,7 @@ class LiveFleet:
     """Workers of one receiver. What the driver would tell them, the test does, with :meth:`begin`."""
 
     def __init__(self, url: str, receiver: str, **options: Any) -> None:
-        settings = {"workers": 2, "lease_seconds": 5.0, "cookie": COOKIE, "host": "127.0.0.1", **options}
+        settings = {"workers": 2, "lease_seconds": 30.0, "cookie": COOKIE, "host": "127.0.0.1", **options}
         self.options = Options(receiver=receiver, registry=url, **settings)
         self.registry = Registry(url, receiver, lease_seconds=self.options.lease_seconds)
         self._workers: dict[int, WorkerThread] = {}

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+from tests.waiting import SECONDS
+
 TASK = """
 import gc, json, sys
 from pyspark import TaskContext
@@ -30,7 +32,7 @@ print(json.dumps(found))
 
 
 def test_the_objects_of_loaded_modules_are_set_aside_in_a_task_and_again_when_more_were_loaded() -> None:
-    ended = subprocess.run([sys.executable, "-c", TASK], capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run([sys.executable, "-c", TASK], capture_output=True, text=True, timeout=SECONDS, check=False)
     assert not ended.returncode, ended.stderr
     (outside, all_objects), (frozen, left), (again, _), (more, _) = json.loads(ended.stdout)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.source.fleet import TOKEN, LiveFleet
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.connector import Record, Records, stream_id_of
 from wallaroo_spark.errors import ReplayError
 from wallaroo_spark.references import PlannedRange, StreamKey
@@ -100,7 +100,7 @@ def test_a_range_that_is_not_there_is_waited_for_until_it_is_sent_again(fleet: L
     assert reading.is_alive()
 
     feed(fleet, numbers(6, 40))
-    reading.join(30)
+    reading.join(SECONDS)
 
     assert found == list(range(6, 21))
 
@@ -142,7 +142,7 @@ def test_workers_are_found_by_the_task_itself_when_none_was_known_at_planning(fl
     fleet.start(0)
     fleet.begin()
     feed(fleet, numbers(1, 3))
-    reading.join(30)
+    reading.join(SECONDS)
 
     assert found == [1, 2, 3]
 

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from tests.source.fleet import TOKEN, LiveFleet
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.columnar import ROW_SCHEMA
 from wallaroo_spark.connector import stream_id_of
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
@@ -174,7 +174,7 @@ def test_a_run_does_not_end_before_what_it_has_committed_is_acknowledged(
         with pytest.raises(TimeoutError):
             more.result(1.5)
         client.committed(1, 0, {"shop-a": {stream: 2}})
-        assert more.result(30) == end
+        assert more.result(SECONDS) == end
 
 
 def test_the_lag_is_what_lies_behind_the_last_plan(fleet: LiveFleet, make_reader: MakeReader) -> None:

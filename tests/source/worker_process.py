@@ -12,6 +12,6 @@ from wallaroo_spark.worker.service import WorkerSetup
 
 if __name__ == "__main__":
     url, receiver, slot, submission = sys.argv[1:]
-    options = Options(receiver=receiver, registry=url, workers=2, lease_seconds=5.0, cookie=COOKIE, host="127.0.0.1")
+    options = Options(receiver=receiver, registry=url, workers=2, lease_seconds=30.0, cookie=COOKIE, host="127.0.0.1")
     with WorkerThread(WorkerSetup(options, int(slot), int(submission), TOKEN), Registry(url, receiver)):
         sys.stdin.read()

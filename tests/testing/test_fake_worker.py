@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import SECONDS
 from wallaroo_spark.connector import Backoff, BlockingConnector, Lines
 from wallaroo_spark.errors import ConfigurationError, RemoteProtocolError, TransportError, WallarooError
 from wallaroo_spark.testing import FakeWorker, Trouble
 
-SECONDS = 60.0
-"""Far more than anything here takes; a limit, never an expectation."""
 QUICK = Backoff(initial=0.01, maximum=0.1, give_up_after=SECONDS)
 
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import SECONDS
+
 CONFTEST = """
 pytest_plugins = ["wallaroo_spark.testing.plugin"]
 """
@@ -36,7 +38,7 @@ with FakeWorker() as worker:
 
 def run(*arguments: str, folder: Path) -> None:
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import SECONDS
 from wallaroo_spark.testing import Proxy
 
 
@@ -26,7 +27,7 @@ def test_a_connection_that_is_being_made_does_not_outlive_a_refusal(monkeypatch:
     with (
         socket.create_server(("127.0.0.1", 0)) as target,
         Proxy(("127.0.0.1", target.getsockname()[1])) as proxy,
-        socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as near,
+        socket.create_connection(("127.0.0.1", proxy.port), timeout=SECONDS) as near,
     ):
         assert begun.wait(10)
         proxy.refuse()

@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.waiting import SECONDS
 from wallaroo_spark.transport import ByteStream, Listener, connect, serve
-
-SECONDS = 10.0
-"""Far more than anything here takes; a limit, never an expectation."""
 
 
 class Accepting:

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.waiting import SECONDS
+
 PROGRAM = """
 import asyncio, ctypes, json, random
 from wallaroo_spark import transport
@@ -48,7 +50,7 @@ async def send(peer):
 
 async def main():
     listener = await transport.serve(handler, "127.0.0.1", 0)
-    peers = [await transport.connect(*listener.address, timeout=10) for _ in range(CONNECTIONS)]
+    peers = [await transport.connect(*listener.address, timeout=60) for _ in range(CONNECTIONS)]
     await asyncio.gather(*(send(peer) for peer in peers))
     library = ctypes.CDLL(None)
     library.mallinfo2.restype = Heap
@@ -63,7 +65,7 @@ asyncio.run(main())
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallinfo2 is glibc's")
 def test_chunks_that_are_kept_for_a_while_leave_the_heap_without_holes() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], check=False, capture_output=True, text=True, timeout=SECONDS)
 
     assert done.returncode == 0, done.stderr
     heap = json.loads(done.stdout)

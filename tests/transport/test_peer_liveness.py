@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.waiting import SECONDS
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.transport import connect, peer_liveness, serve
 from wallaroo_spark.transport.base import ByteStream
 from wallaroo_spark.transport.peer_liveness import GONE_SECONDS, PeerLiveness, TcpState
 
-SECONDS = 30.0
 BURST = bytes(256 * 1024)
 SPACE = f"wallaroo-liveness-{os.getpid()}"
 NEAR, FAR = (f"198.18.{os.getpid() % 251}.{last}" for last in (1, 2))

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.waiting import SECONDS
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.transport import ByteStream, connect, port_handover, serve, serve_once_free
 
@@ -26,7 +27,7 @@ async def test_a_port_is_waited_for_until_its_holder_lets_it_go() -> None:
     listener = await waiting
     assert listener is not None
     assert listener.address == ("127.0.0.1", port)
-    stream = await connect("127.0.0.1", port, timeout=5.0)
+    stream = await connect("127.0.0.1", port, timeout=SECONDS)
     stream.write(b"hello")
     assert await stream.read() == b"hello"
     await stream.close()

@@ -11,10 +11,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from proving.ports import free_port
+from tests.waiting import SECONDS
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.transport import connect, open_access_warning, refuses
 
-from .conftest import SECONDS, Accepting, serving
+from .conftest import Accepting, serving
 
 
 @asynccontextmanager

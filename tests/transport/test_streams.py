@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.pems import Pems
+from tests.waiting import SECONDS
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.transport import ByteStream, client_context, pair, server_context, tcp
 from wallaroo_spark.transport.base import HIGH_WATER
 
-from .conftest import SECONDS, connected, read_all, read_exactly
+from .conftest import connected, read_all, read_exactly
 
 Ends = tuple[ByteStream, ByteStream]
 MEGABYTE = 1 << 20

@@ -15,12 +15,13 @@ import pytest
 
 from proving.ports import free_port
 from tests.pems import Pems
+from tests.waiting import SECONDS
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.transport import ByteStream, client_context, connect, serve, server_context
 from wallaroo_spark.transport import tcp as tcp_module
 from wallaroo_spark.transport.tcp import tune
 
-from .conftest import SECONDS, Accepting, connected, read_all, read_exactly, serving
+from .conftest import Accepting, connected, read_all, read_exactly, serving
 
 
 async def echo(stream: ByteStream) -> None:

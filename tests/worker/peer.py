@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import ssl
 
-from tests.worker.running import COOKIE, SECONDS, Running
+from tests.waiting import SECONDS
+from tests.worker.running import COOKIE, Running
 from wallaroo_spark.protocol import DRAFT_BE, V3, ConnectorSession, Error, Frame, Message, NotifyAck, Ok, Revision
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.inner.client import Trust, WorkerClient
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import PlannedRange, StreamKey
@@ -19,8 +19,6 @@ from wallaroo_spark.worker.service import WorkerSetup
 # Both are unlike anything that a message says, so that a search for them finds nothing else.
 TOKEN = "t0ken-of-the-fl33t"
 COOKIE = "c00kie-of-the-fl33t"
-SECONDS = 20.0
-"""Far more than anything here takes; a limit, never an expectation."""
 
 _numbers = itertools.count()
 
@@ -78,14 +76,14 @@ class Fleet:
     def __init__(self, url: str, **options: Any) -> None:
         self.url = url
         self.receiver = f"orders-{next(_numbers)}"
-        self.registry = Registry(url, self.receiver, lease_seconds=3.0, attempts=2)
+        self.registry = Registry(url, self.receiver, lease_seconds=60.0, attempts=2)
         self.options = {
             "receiver": self.receiver,
             "registry": url,
             "host": "127.0.0.1",
             "workers": 1,
             "cookie": COOKIE,
-            "lease_seconds": 1.5,
+            "lease_seconds": 30.0,
             **options,
         }
         self._open: list[Any] = []

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from tests.worker.peer import Peer
-from tests.worker.running import COOKIE, SECONDS, Fleet, Running
+from tests.worker.running import COOKIE, Fleet, Running
 from wallaroo_spark.inner.plan_call import PlanQuestion
 from wallaroo_spark.protocol import REVISIONS, V3, Hello, Ok, Revision
 

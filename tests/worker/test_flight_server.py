@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow.flight as flight
 import pytest
 
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from tests.worker.peer import good
-from tests.worker.running import SECONDS, TOKEN, Fleet, Running
+from tests.worker.running import TOKEN, Fleet, Running
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.inner.plan_call import PlanQuestion

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.waiting import SECONDS
+
 PROGRAM = """
 import pyarrow as pa
 from wallaroo_spark.worker.memory import keep_memory
@@ -17,7 +19,7 @@ print(kept, pa.default_memory_pool().backend_name)
 
 
 def test_arrow_keeps_what_it_lets_go_of() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=SECONDS, check=True)
     kept, backend = done.stdout.split()
     assert kept in {"True", "False"}
     assert (backend == "jemalloc") == (kept == "True")
@@ -48,5 +50,5 @@ with EmbeddedRedis() as server, Registry(server.url, "orders") as registry:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc alone keeps this account")
 def test_a_worker_does_not_keep_what_its_keys_took() -> None:
-    done = subprocess.run([sys.executable, "-c", SERVING], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", SERVING], capture_output=True, text=True, timeout=SECONDS, check=True)
     assert int(done.stdout) < 8 << 20

@@ -10,15 +10,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import pytest
-
 from proving.bench.stage import ROOT
+from tests.waiting import SECONDS
 from tests.worker.bench import Bench
 from wallaroo_spark.protocol import DRAFT_BE, ConnectorSession, Error, Frame, Ok
 from wallaroo_spark.transport import parse_address
 from wallaroo_spark.worker.open_files import HANDSHAKES, RESERVED, OpenFiles
-
-pytestmark = pytest.mark.timeout(120)
 
 SESSIONS = 20
 LIMIT = SESSIONS + HANDSHAKES + RESERVED
@@ -46,7 +43,7 @@ from wallaroo_spark.worker.open_files import raise_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 500))
 print(raise_limit(50).limit, raise_limit(100_000).limit, resource.getrlimit(resource.RLIMIT_NOFILE))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS, check=True)
     assert done.stdout.split() == [str(50 + HANDSHAKES + RESERVED), "500", "(500,", "500)"]
 
 

@@ -10,8 +10,6 @@ from wallaroo_spark.connector import Backoff, BlockingConnector
 from wallaroo_spark.errors import RemoteProtocolError, WallarooError
 from wallaroo_spark.transport import format_address
 
-pytestmark = pytest.mark.timeout(60)
-
 STREAM = 7
 
 

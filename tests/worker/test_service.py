@@ -13,9 +13,9 @@ import pytest
 import redis
 
 from proving.ports import lasting_port
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from tests.worker.peer import Peer, good
-from tests.worker.running import COOKIE, SECONDS, TOKEN, Fleet, Running
+from tests.worker.running import COOKIE, TOKEN, Fleet, Running
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, TransportError
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.inner.plan_call import PlanQuestion

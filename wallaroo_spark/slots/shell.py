@@ -24,6 +24,13 @@ log = one_line(logging.getLogger("wallaroo_spark.slots"))
 T = TypeVar("T")
 
 
+RENEWALS = 3
+"""A lease is renewed this many times in its life, and a standby asks for it as often.
+
+A choice: two renewals may fail before the lease expires.
+"""
+
+
 class Peer(Protocol):
     """A program that is connected to a service."""
 
@@ -79,6 +86,11 @@ class ServiceShell(Generic[P, H]):
         self._next_session = 0
         self._alone = asyncio.Event()
 
+    @property
+    def _renewal_seconds(self) -> float:
+        """Seconds between two renewals of the lease, and between two attempts to acquire it."""
+        return self._lease_seconds / RENEWALS
+
     async def run(self) -> None:
         """Serve until :meth:`stop` is called or the lease is lost; then release the lease.
 
@@ -121,7 +133,7 @@ class ServiceShell(Generic[P, H]):
     async def _take_lease(self, connect: str = "", flight: str = "") -> bool:
         """Acquire the lease with these addresses; False when a newer submission has it, or the service was stopped."""
         try:
-            return await self._tenancy.take(connect, flight, self._stopped, self._lease_seconds / 3)
+            return await self._tenancy.take(connect, flight, self._stopped, self._renewal_seconds)
         except LeaseLostError as error:
             await self._lease_lost(error)
             return False

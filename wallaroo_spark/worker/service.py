@@ -107,7 +107,7 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         # A predecessor may hold the port for longer than the lease lasts, so the lease is renewed meanwhile.
         self._spawn(
             self._renew(
-                options.lease_seconds / 3,
+                self._renewal_seconds,
                 lambda: self._tenancy.renew(state, lambda: state.claims),
                 self._renewed,
             )

@@ -10,8 +10,6 @@ import pytest
 from tests.connector.scripted_worker import ScriptedWorker, spin
 from tests.connector.support import connector, send_all, starved
 
-pytestmark = pytest.mark.timeout(30)
-
 
 class TestWaiting:
     async def test_sending_waits_for_credit_and_says_so(

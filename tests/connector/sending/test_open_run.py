@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from tests.connector.conftest import REVISIONS
 from tests.connector.scripted_worker import ScriptedWorker, spin
 from tests.connector.support import connector, lose, send_all
+from tests.waiting import SECONDS
 from wallaroo_spark.connector import Connector, Stream
 from wallaroo_spark.connector.sending.open_run import OpenRun
 from wallaroo_spark.errors import LocalProtocolError
 from wallaroo_spark.protocol import REVISIONS as BY_NAME
 from wallaroo_spark.protocol import U64_MAX, V3, Flags, Message, Revision, encode_message
-
-pytestmark = pytest.mark.timeout(30)
 
 STREAM = 7
 FRAMES = st.lists(
@@ -228,7 +227,7 @@ class TestStream:
         async def run() -> None:
             worker = ScriptedWorker(cut_after=cuts, credits=credits, keeps_buffer=keeps_buffer)
             settings = {"revision": name, "max_unacknowledged": memory}
-            async with asyncio.timeout(30), worker, connector(worker, **settings) as sender:
+            async with asyncio.timeout(SECONDS), worker, connector(worker, **settings) as sender:
                 streams = [await sender.open(name) for name in "abc"]
                 await asyncio.gather(*(send(stream) for stream in streams))
                 for stream in streams:

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from tests.connector.conftest import BRIEF, QUICK, REVISIONS
 from tests.connector.scripted_worker import ScriptedWorker, spin
 from tests.connector.support import connector, lose, send_all
+from tests.waiting import SECONDS
 from wallaroo_spark.connector import Backoff, Connector, Records
 from wallaroo_spark.errors import RemoteProtocolError, ReplayError
-
-pytestmark = pytest.mark.timeout(30)
 
 
 class TestCuts:
@@ -45,7 +44,7 @@ class TestCuts:
     def test_a_connection_may_be_cut_after_any_byte(self, cuts: list[int], credits: int, name: str) -> None:
         async def run() -> None:
             worker = ScriptedWorker(cut_after=cuts, credits=credits)
-            async with asyncio.timeout(30), worker, connector(worker, revision=name) as sender:
+            async with asyncio.timeout(SECONDS), worker, connector(worker, revision=name) as sender:
                 streams = [await sender.open("a"), await sender.open("b")]
                 await asyncio.gather(*(send_all(stream, 60, b"x" * 40) for stream in streams))
                 for stream in streams:

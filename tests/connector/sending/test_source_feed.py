@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 from tests.connector.conftest import REVISIONS
 from tests.connector.scripted_worker import ScriptedWorker
 from tests.connector.support import connector, lose
+from tests.waiting import SECONDS
 from wallaroo_spark.connector import FeedProgress, FeedResult, Lines, Record, Records, Stdin
 from wallaroo_spark.connector.message_columns import GROUP_SECONDS
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError, ReplayError
-
-pytestmark = pytest.mark.timeout(30)
 
 
 def numbers(count: int, name: str = "numbers") -> Records:
@@ -53,7 +52,7 @@ class TestFeeding:
     ) -> None:
         async def run() -> None:
             worker = ScriptedWorker(cut_after=cuts, credits=credits, auto_commit=committing)
-            async with asyncio.timeout(30), worker, connector(worker, revision=name) as sender:
+            async with asyncio.timeout(SECONDS), worker, connector(worker, revision=name) as sender:
                 feeding = asyncio.gather(sender.feed(numbers(150, "a")), sender.feed(numbers(100, "b")))
                 if not committing:
                     await worker.until(lambda: worker.named("a").last == 150 and worker.named("b").last == 100)

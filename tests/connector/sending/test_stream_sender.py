@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from tests.connector.conftest import BRIEF, REVISIONS
 from tests.connector.scripted_worker import ScriptedWorker, spin
 from tests.connector.support import connector, lose, send_all, starved
+from tests.waiting import SECONDS
 from wallaroo_spark.connector import Backoff, BlockingConnector, Stream
 from wallaroo_spark.connector.session import worker_connection as worker_connection_module
 from wallaroo_spark.errors import LocalProtocolError, ReplayError, TransportError
 from wallaroo_spark.protocol import U64_MAX, Flags, Message
 from wallaroo_spark.protocol.reasons import later
-
-pytestmark = pytest.mark.timeout(30)
 
 
 def numbered(count: int, first: int = 1) -> list[bytes]:
@@ -358,7 +357,7 @@ class TestCuts:
 
         async def run() -> None:
             worker = ScriptedWorker(cut_after=cuts, credits=credits, keeps_buffer=keeps_buffer)
-            async with asyncio.timeout(30), worker, connector(worker, revision=name) as sender:
+            async with asyncio.timeout(SECONDS), worker, connector(worker, revision=name) as sender:
                 streams = [await sender.open("a"), await sender.open("b")]
                 await asyncio.gather(*(send(stream) for stream in streams))
                 for stream in streams:

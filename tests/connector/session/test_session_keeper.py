@@ -21,8 +21,6 @@ from wallaroo_spark.errors import (
 )
 from wallaroo_spark.protocol.reasons import later, redirect
 
-pytestmark = pytest.mark.timeout(30)
-
 
 @contextlib.asynccontextmanager
 async def two_workers(**script: Any) -> AsyncIterator[tuple[ScriptedWorker, ScriptedWorker]]:

@@ -16,8 +16,6 @@ from wallaroo_spark.connector import Framed, Lines, Record
 from wallaroo_spark.connector.sources import files as files_module
 from wallaroo_spark.errors import ConfigurationError, ReplayError
 
-pytestmark = pytest.mark.timeout(30)
-
 POLL = 0.001
 HYPOTHESIS = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

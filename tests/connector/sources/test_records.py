@@ -13,8 +13,6 @@ from wallaroo_spark.connector import Record, Records
 from wallaroo_spark.connector.message_columns import GroupedRecords
 from wallaroo_spark.errors import ReplayError
 
-pytestmark = pytest.mark.timeout(30)
-
 
 def read(source: Records, after: int | None) -> list[int | None]:
     records = source.read(after)

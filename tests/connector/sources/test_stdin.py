@@ -12,8 +12,6 @@ from wallaroo_spark.connector import Record, Stdin
 from wallaroo_spark.connector.sources import stdin as stdin_module
 from wallaroo_spark.errors import ConfigurationError
 
-pytestmark = pytest.mark.timeout(30)
-
 
 class TestStdin:
     async def test_lines_come_without_their_newlines_and_without_references(self) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.pubsub.subscribing.scripted import COOKIE, Catalog, Publisher, Record, until
+from tests.waiting import SECONDS
 from wallaroo_spark.errors import ConfigurationError, PubSubError, ReplayError
 from wallaroo_spark.pubsub.subscribing import partition_link
 from wallaroo_spark.pubsub.subscribing.topic_source import INDEX_BITS, ReferenceCounter, TopicSource, row_as_json
@@ -50,7 +51,7 @@ def publish(publishers: list[Publisher], batch: int) -> None:
 async def take(source: TopicSource, after: int | None, count: int, doing: Any = None) -> list[tuple[int, Any]]:
     """So many records as (reference, number), batch and place in the reference set apart by a dot."""
     found = []
-    async with asyncio.timeout(20), aclosing(source.read(after)) as records:  # type: ignore[type-var]
+    async with asyncio.timeout(SECONDS), aclosing(source.read(after)) as records:  # type: ignore[type-var]
         reading = asyncio.ensure_future(anext(records))
         if doing is not None:
             await doing()
@@ -129,7 +130,7 @@ async def test_a_source_that_was_cut_off_as_slow_goes_on_where_it_was(catalog: C
     for batch in range(2):
         publish(publishers, batch)
     found = []
-    async with asyncio.timeout(20), aclosing(source(catalog).read(at(0, 0))) as records:  # type: ignore[type-var]
+    async with asyncio.timeout(SECONDS), aclosing(source(catalog).read(at(0, 0))) as records:  # type: ignore[type-var]
         async for record in records:
             found.append(json.loads(record.payload)["n"])
             if len(found) == 2:
@@ -144,7 +145,7 @@ async def test_a_source_that_was_cut_off_as_slow_goes_on_where_it_was(catalog: C
 
 async def test_rows_may_go_as_arrow(catalog: Catalog) -> None:
     publish(await both(catalog), 0)
-    async with asyncio.timeout(20), aclosing(source(catalog, value="arrow").read(at(0, 0))) as records:  # type: ignore[type-var]
+    async with asyncio.timeout(SECONDS), aclosing(source(catalog, value="arrow").read(at(0, 0))) as records:  # type: ignore[type-var]
         found = [await anext(records) for _ in range(2)]
 
     assert [record.id for record in found] == [at(0, 1), at(0, 2)]
@@ -155,7 +156,7 @@ async def test_rows_may_go_as_arrow(catalog: Catalog) -> None:
 async def test_a_topic_that_ends_may_end_the_source(catalog: Catalog) -> None:
     publishers = await both(catalog)
     publish(publishers, 0)
-    async with asyncio.timeout(20), aclosing(source(catalog, reopen=False).read(at(0, 3))) as records:  # type: ignore[type-var]
+    async with asyncio.timeout(SECONDS), aclosing(source(catalog, reopen=False).read(at(0, 3))) as records:  # type: ignore[type-var]
         assert (await anext(records)).id == at(0, 4)
         for publisher in publishers:
             publisher.end()
@@ -172,7 +173,7 @@ async def test_a_redis_that_is_gone_is_logged_once_with_how_long_is_tried(caplog
         reading = asyncio.ensure_future(anext(records))
         await until(lambda: "no publisher serves it" in caplog.text)
         redis.stop()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             with pytest.raises(PubSubError, match=r"Redis at .* cannot be reached .* in 5 attempts"):
                 await reading
 

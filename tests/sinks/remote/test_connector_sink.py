@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from tests.pems import Pems
-from tests.sinks.server.serving import SECONDS, ServingSink, shown
+from tests.sinks.server.serving import ServingSink, shown
 from tests.sinks.two_phase.memory import partition_rows, pieces
+from tests.waiting import SECONDS
 from wallaroo_spark.errors import ConfigurationError, SinkError, TransportError
 from wallaroo_spark.protocol import V3, Error, FrameBuffer, Hello, Message, Notify, NotifyAck, Ok, RawFrame
 from wallaroo_spark.protocol.sinks.messages import (

@@ -18,6 +18,7 @@ from tests.sinks.life import rows_of
 from tests.sinks.remote import terse
 from tests.sinks.sweep import CASES, IN_TASKS, IN_THE_DRIVER, Case, Lives, Subject, sweep
 from tests.sinks.two_phase.memory import partition_rows, pieces
+from tests.waiting import SECONDS
 from wallaroo_spark.errors import SinkError, TransportError
 from wallaroo_spark.sinks import Transaction
 from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
@@ -42,8 +43,6 @@ FIRST = [
     for step in STEPS
     for too in (False, True)
 ]
-SECONDS = 30.0
-"""A limit, never an expectation."""
 
 
 def sink_of(name: str, port: int, orders: str = "") -> ConnectorSink:

@@ -7,12 +7,10 @@ import threading
 from pathlib import Path
 from typing import Any, Self
 
+from tests.waiting import SECONDS
 from wallaroo_spark.sinks.server.output_directory import OutputDirectory
 from wallaroo_spark.sinks.server.sink_server import SinkServer, SinkServerSettings
 from wallaroo_spark.transport import Listener, serve
-
-SECONDS = 20.0
-"""Far more than anything here takes; a limit, never an expectation."""
 
 
 class ServingSink:

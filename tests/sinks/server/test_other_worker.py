@@ -15,7 +15,8 @@ from typing import Any, Self
 
 import pytest
 
-from tests.sinks.server.serving import SECONDS, ServingSink
+from tests.sinks.server.serving import ServingSink
+from tests.waiting import SECONDS
 from wallaroo_spark.protocol import V3, Error, FrameBuffer, Hello, Message, Notify, NotifyAck, Ok, RawFrame
 from wallaroo_spark.protocol.sinks.messages import (
     ListUncommitted,

@@ -24,6 +24,7 @@ from tests.sinks.stores.checks import (
     name_of,
     refuses,
 )
+from tests.waiting import SECONDS
 from wallaroo_spark.errors import ConfigurationError, SinkError
 from wallaroo_spark.registry.embedded import EmbeddedRedis
 from wallaroo_spark.sinks.interface import Transaction
@@ -182,7 +183,7 @@ def test_a_key_of_another_kind_is_a_vote_to_abort(store: Store, client: Any, key
 
 def test_a_redis_that_went_away_gets_the_batch_when_it_is_back(tmp_path: Path) -> None:
     with EmbeddedRedis() as server:
-        sink = RedisSink(server.url, checkpoint=str(tmp_path), name="orders", list="rows", timeout=5)
+        sink = RedisSink(server.url, checkpoint=str(tmp_path), name="orders", list="rows", timeout=SECONDS)
         prepared = [sink.prepare(Transaction.new("orders", 0, 0), iter([pa.record_batch({"value": ["a"]})]))]
         server.stop()
         with pytest.raises(SinkError, match=r"could not take batch 0: .*refused") as refused:

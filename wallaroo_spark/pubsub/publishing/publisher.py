@@ -136,7 +136,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
         if not await self._take_lease():
             return
         # Binding the port and reading the files may take longer than the lease lasts, so it is renewed meanwhile.
-        self._spawn(self._renew(min(RENEW_SECONDS, setup.lease_seconds / 3), self._renewal, lambda _: None))
+        self._spawn(self._renew(min(RENEW_SECONDS, self._renewal_seconds), self._renewal, lambda _: None))
         await asyncio.to_thread(self._begin)
         door = Door(setup.host, setup.port, setup.tls_certificate, setup.tls_key, setup.tls_ca)
         listener = await self._listen(door, self._serve_peer)
