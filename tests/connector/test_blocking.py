@@ -32,7 +32,7 @@ with BlockingConnector("orders", instance="shop-1", workers=address) as connecto
     print(stream.send_boundary(1000))
     stream.end()
     stream.flushed()
-    connector.drain(timeout=SECONDS)
+    connector.drain(timeout=60)
     print(stream.acknowledged, stream.unacknowledged, connector.unacknowledged, connector.waiting_for)
     seen = []
     print(connector.feed(Lines(path), progress=seen.append).messages, seen[-1].acknowledged)

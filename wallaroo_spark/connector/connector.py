@@ -66,8 +66,10 @@ class Connector:
         self._addresses = settings.addresses
         self._registry: Registry | None = None
         budget = MemoryBudget(settings.max_unacknowledged)
-        self._state = ConnectorState(settings.protocol_revision, budget, increasing=settings.increasing)
-        self._open_streams = OpenStreams(self._state, settings.backoff)
+        self._state = ConnectorState(
+            settings.protocol_revision, budget, settings.backoff, increasing=settings.increasing
+        )
+        self._open_streams = OpenStreams(self._state)
         self._keeper = SessionKeeper(self._open_streams, settings, self._look_up)
         self._keeping: asyncio.Task[None] | None = None
 

@@ -1,7 +1,8 @@
 """A connector: the program that owns the data permanently, and the process that sends it and may die.
 
-The decisions are the product's own: where a stream resumes and how often it is announced (``StreamReferences``), what
-is sent again and which ids follow (``ResendBuffer``, ``SourcePosition``, ``EphemeralMessages``), which address is next
+The decisions are the product's own: where a stream resumes and how often it is announced (``StreamReferences``), when
+a refused NOTIFY is sent again (``Refusals``), what is sent next, what is sent again and which ids follow
+(``ResendBuffer``, ``SourcePosition``, ``EphemeralMessages`` and their ``Due``), which address is next
 and after which delay (``AddressRotation``), what the end of a session means (``report_ending``), and what the session
 table allows (``ConnectorSession``).
 
@@ -21,9 +22,15 @@ from proving.simulator.engine.network import End
 from proving.simulator.parts.sources import Source
 from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.connector.backoff import Backoff
+from wallaroo_spark.connector.sending.refusals import Refusals
 from wallaroo_spark.connector.sending.resend_buffer import MemoryBudget, ResendBuffer, memory_cost
 from wallaroo_spark.connector.sending.stream_references import StreamReferences, acknowledge
-from wallaroo_spark.connector.sending.unacknowledged import EphemeralMessages, SourcePosition, UnacknowledgedMessages
+from wallaroo_spark.connector.sending.unacknowledged import (
+    Due,
+    EphemeralMessages,
+    SourcePosition,
+    UnacknowledgedMessages,
+)
 from wallaroo_spark.connector.session.address_rotation import AddressRotation
 from wallaroo_spark.connector.session.session_endings import EndedSession, report_ending
 from wallaroo_spark.errors import RegistryError, RemoteProtocolError, ReplayError, TransportError
@@ -34,9 +41,7 @@ from wallaroo_spark.protocol import (
     ConnectorSession,
     EncodedRun,
     Error,
-    Flags,
     Frame,
-    Message,
     Nack,
     NotifyAck,
     Ok,
@@ -65,8 +70,11 @@ class Sending:
     """The index in the source of the next message that this process has never sent."""
     opened: bool = False
     """Whether a worker has ever answered this process with the stream's reference."""
-    refusals: int = 0
-    """NOTIFYs that the worker has refused in a row; the back-off counts them."""
+    refusals: Refusals = field(init=False)
+    """NOTIFYs that the worker has refused in a row."""
+
+    def __post_init__(self) -> None:
+        self.refusals = Refusals(self.source.name, self.source.stream_id, RETRY)
 
 
 @dataclass
@@ -253,7 +261,7 @@ class Connector(Part):
             self.world.judge.acknowledged(self, stream.stream_id, stream.ref, "OK")
         self._references.began(self.revision, ok)
         for sending in self.streams.values():
-            sending.refusals = 0
+            sending.refusals.clear()
             if not sending.messages.settled:
                 self._announce(session, sending)
 
@@ -302,12 +310,10 @@ class Connector(Part):
         if sending is None:
             return
         if answer.success:
-            sending.refusals = 0
+            sending.refusals.clear()
             self._resume(sending)
             return
-        sending.refusals += 1
-        delay = RETRY.delay(sending.refusals, 0.0)
-        self.sim.after(delay, self, lambda: self._announce_again(session, sending))
+        self.sim.after(sending.refusals.refused(self.sim.now), self, lambda: self._announce_again(session, sending))
 
     def _announce_again(self, session: ConnectorSession, sending: Sending) -> None:
         known = self.streams.get(sending.source.stream_id) is sending
@@ -348,11 +354,11 @@ class Connector(Part):
         messages, source = sending.messages, sending.source
         if not sending.opened or not session.is_open(source.stream_id):
             return None
-        if isinstance(messages, SourcePosition) and messages.resend_pending:
+        if messages.due is Due.REWIND and isinstance(messages, SourcePosition):
             sending.cursor = source.after(messages.take_rewind())
         credits = session.credits.available
         most = self.sim.random.choice((1, min(most, max(1, credits))))
-        if isinstance(messages, ResendBuffer) and messages.resend_pending:
+        if messages.due is Due.RESEND and isinstance(messages, ResendBuffer):
             run = messages.next_resend(most)
             if credits < 1 or run is None:
                 return None
@@ -360,11 +366,11 @@ class Connector(Part):
             messages.resent()
             messages.validate()
             return data, run.count
-        if sending.cursor < source.produced and not messages.ended:
+        if sending.cursor < source.produced and messages.due is Due.NEW:
             return self._new_frames(session, sending, most) if credits >= 1 else None
         if source.ends and source.complete and sending.cursor == len(source.ids):
             messages.ended = True
-        if messages.ended and not messages.end_written and (credits >= 1 or not session.end_costs_credit):
+        if messages.due is Due.END and (credits >= 1 or not session.end_costs_credit):
             return self._end_frame(session, sending), 1
         return None
 
@@ -392,11 +398,7 @@ class Connector(Part):
 
     def _end_frame(self, session: ConnectorSession, sending: Sending) -> bytes:
         messages, stream_id = sending.messages, sending.source.stream_id
-        if sending.source.ephemeral:
-            flags = Flags.BOUNDARY | Flags.EOS | Flags.EPHEMERAL
-            data = session.message(Message(stream_id, messages.last or 0, None, flags))
-        else:
-            data = session.end_of_stream(stream_id, messages.last or 0)
+        data = session.end_of_stream(stream_id, messages.last or 0, ephemeral=messages.ephemeral)
         messages.end_written = True
         return data
 

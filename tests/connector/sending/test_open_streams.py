@@ -193,6 +193,26 @@ class TestNacks:
             assert worker.only.ids == [1, 2, 3]
             worker.commit()
 
+    async def test_a_nack_while_the_end_waits_to_be_sent_again_brings_the_tail_before_it(self) -> None:
+        worker = ScriptedWorker(auto_commit=False, credits=5, regrant=False)
+        async with worker, connector(worker, revision="draft-le") as sender:
+            stream = await sender.open("a")
+            await send_all(stream, 3)
+            await stream.end()
+            await worker.until(lambda: worker.only.ended == 1)
+            for ref in (1, 1):
+                worker.session.nack(stream.id, ref)
+                # One for NOTIFY and one for each message, so that none is left for the end.
+                worker.session.write(worker.session.session.ack(3, []))
+                await worker.until(lambda: worker.only.ids == [1, 2, 3])
+                assert worker.only.ended == 1
+                await spin(lambda: sender.waiting_for == "credit")
+            worker.session.write(worker.session.session.ack(1, []))
+            await worker.until(lambda: worker.only.ended == 2)
+            worker.commit()
+            await sender.drain()
+            assert worker.only.ids == [1, 2, 3]
+
     async def test_a_nack_of_a_stream_that_is_sent_no_longer_is_only_logged(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from enum import StrEnum
 
+from wallaroo_spark.connector.backoff import Backoff
 from wallaroo_spark.connector.sending.fair_queue import Broadcast, FairQueue
 from wallaroo_spark.connector.sending.resend_buffer import MemoryBudget
 from wallaroo_spark.connector.session.worker_connection import WorkerConnection
@@ -33,9 +34,11 @@ class WaitingFor(StrEnum):
 class ConnectorState:
     """The shared state of one connector. Everything runs on one event loop."""
 
-    def __init__(self, revision: Revision, budget: MemoryBudget, *, increasing: bool) -> None:
+    def __init__(self, revision: Revision, budget: MemoryBudget, retry: Backoff, *, increasing: bool) -> None:
         self.revision = revision
         self.budget = budget
+        self.retry = retry
+        """The back-off of NOTIFYs that the worker refuses."""
         self.increasing = increasing
         """Whether message ids increase within a stream."""
         self.connection: WorkerConnection | None = None

@@ -12,11 +12,10 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
-from wallaroo_spark.connector.backoff import Backoff
 from wallaroo_spark.connector.sending.connector_state import ConnectorState
 from wallaroo_spark.connector.sending.resend_buffer import ResendBuffer
 from wallaroo_spark.connector.sending.stream_references import StreamReferences, acknowledge
-from wallaroo_spark.connector.sending.stream_sender import StreamSender
+from wallaroo_spark.connector.sending.stream_sender import RESENT, StreamSender
 from wallaroo_spark.connector.session.worker_connection import WorkerConnection
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError, one_line
 from wallaroo_spark.protocol import Ack, Frame, Nack, NotifyAck, Ok
@@ -27,10 +26,9 @@ _log = one_line(logging.getLogger("wallaroo_spark.connector"))
 class OpenStreams:
     """The streams by id. It implements ``SessionUser``: the session keeper reports sessions and frames to it."""
 
-    def __init__(self, state: ConnectorState, retry: Backoff) -> None:
+    def __init__(self, state: ConnectorState) -> None:
         self.streams: dict[int, StreamSender] = {}
         self._state = state
-        self._retry = retry
         self._references = StreamReferences()
         self._abandoned: set[int] = set()
         self._resends: set[asyncio.Task[None]] = set()
@@ -79,7 +77,7 @@ class OpenStreams:
         self._references.began(state.revision, ok)
         self._abandoned.clear()
         for stream in list(self.streams.values()):
-            stream.refusals = 0
+            stream.refusals.clear()
             if not stream.messages.settled:
                 self._announce(stream, connection)
         state.wake()
@@ -131,9 +129,7 @@ class OpenStreams:
 
     def _resume(self, stream: StreamSender, connection: WorkerConnection) -> None:
         stream.resume(self._references.get(stream.id))
-        messages = stream.messages
-        buffered = isinstance(messages, ResendBuffer) and messages.resend_pending
-        if buffered or (messages.ended and not messages.end_written):
+        if stream.messages.due in RESENT:
             self._start(stream.resend(connection))
         self._state.wake()
 
@@ -165,7 +161,7 @@ class OpenStreams:
         if stream is None:
             return
         if answer.success:
-            stream.refusals = 0
+            stream.refusals.clear()
             self._resume(stream, connection)
         else:
             self._refused(stream, connection)
@@ -173,20 +169,12 @@ class OpenStreams:
     def _refused(self, stream: StreamSender, connection: WorkerConnection) -> None:
         """v3: the stream is active in another session, perhaps an older one of this connector; NOTIFY again later."""
         loop = asyncio.get_running_loop()
-        if not stream.refusals:
-            stream.refused_since = loop.time()
-        stream.refusals += 1
-        seconds = loop.time() - stream.refused_since
-        if self._retry.exhausted(stream.refusals, seconds):
-            stream.failure = RemoteProtocolError(
-                f"stream {stream.name!r} (id {stream.id}) was refused {stream.refusals} times in {seconds:.1f} "
-                "seconds: it is active in another session; end the other connector that sends it, or use another id",
-                stream=stream.name,
-                id=stream.id,
-            )
+        try:
+            delay = stream.refusals.refused(loop.time())
+        except RemoteProtocolError as error:
+            stream.failure = error
             self._state.wake()
             return
-        delay = min(self._retry.delay(stream.refusals, 0.0), self._retry.give_up_after - seconds)
         _log.info("stream %r is active in another session; asking again in %.1f s", stream.name, delay)
         self._timers.add(loop.call_later(delay, self._announce_again, stream, connection))
 

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 
 from wallaroo_spark.connector.record import event_time_of
 from wallaroo_spark.connector.sending.connector_state import ConnectorState, WaitingFor
 from wallaroo_spark.connector.sending.open_run import OpenRun
+from wallaroo_spark.connector.sending.refusals import Refusals
 from wallaroo_spark.connector.sending.resend_buffer import OVERHEAD_BYTES, ResendBuffer, memory_cost
 from wallaroo_spark.connector.sending.send_batches import SendBatch
-from wallaroo_spark.connector.sending.unacknowledged import EphemeralMessages, UnacknowledgedMessages
+from wallaroo_spark.connector.sending.unacknowledged import Due, UnacknowledgedMessages
 from wallaroo_spark.connector.session.worker_connection import WorkerConnection
 from wallaroo_spark.errors import LocalProtocolError, WallarooError
-from wallaroo_spark.protocol import HEAD_BYTES, U64_MAX, EncodedRun, Flags, Message, encode_run, encode_single
+from wallaroo_spark.protocol import HEAD_BYTES, U64_MAX, EncodedRun, Flags, encode_run, encode_single
 
 TURN_MESSAGES = 256
 """Messages that a stream may send in one turn while others wait. It keeps its turn while it waits for credit.
@@ -24,6 +26,9 @@ TURN_MESSAGES = 256
 A choice between fairness and the cost of a turn: in bulk, batches of 256 cost 0.79 µs a message, of 4,096 0.64 (see
 ``BATCH_MESSAGES``).
 """
+
+RESENT = (Due.RESEND, Due.END)
+"""What a stream sends again by itself when it resumes."""
 
 SentCallback = Callable[[Sequence[int], Sequence[bytes]], None]
 """Called with ids and payloads of messages that were sent."""
@@ -35,16 +40,15 @@ class StreamSender:
     def __init__(self, state: ConnectorState, name: str, stream_id: int, messages: UnacknowledgedMessages) -> None:
         self.name = name
         self.id = stream_id
-        self.ephemeral = isinstance(messages, EphemeralMessages)
+        self.ephemeral = messages.ephemeral
         self.opened = False
         """Whether a worker has ever opened the stream."""
         self.reference: int | None = None
         """The committed reference when the stream was first opened."""
         self.failure: Exception | None = None
         """The error that has ended this stream alone."""
-        self.refusals = 0
-        """Refusals in a row by the worker; counted by the open streams."""
-        self.refused_since = 0.0
+        self.refusals = Refusals(name, stream_id, state.retry)
+        """NOTIFYs that the worker has refused; counted by the open streams."""
         self._state = state
         self._messages = messages
         flags = Flags.EPHEMERAL if self.ephemeral else Flags.NONE
@@ -193,17 +197,17 @@ class StreamSender:
         self._resending_on = connection
         messages, buffer = self.messages, self._buffer
         try:
-            while buffer is not None and buffer.resend_pending:
-                await self._turn(lambda: self._resend_blocker(self._state.blocker))
-                # An ACK for these messages may have arrived meanwhile.
-                run = buffer.next_resend(self._most(connection))
-                if run is not None:
+            while (due := messages.due) in RESENT:
+                await self._turn(partial(self._resend_blocker, due))
+                # An ACK for these messages may have arrived meanwhile, or a NACK while the end waited.
+                if messages.due is not due:
+                    continue
+                if due is Due.END:
+                    self._send_end(connection)
+                elif buffer is not None and (run := buffer.next_resend(self._most(connection))) is not None:
                     connection.send_messages(run)
                     buffer.resent()
                     self._turn_left -= run.count - 1
-            if messages.ended and not messages.end_written:
-                await self._turn(lambda: self._resend_blocker(self._state.end_blocker))
-                self._send_end(connection)
         finally:
             if self._resending_on is connection:
                 self._resending_on = None
@@ -214,12 +218,7 @@ class StreamSender:
             raise LocalProtocolError(f"stream {self.name!r} has ended; open it again to send more", stream=self.name)
 
     def _send_end(self, connection: WorkerConnection) -> None:
-        last = self.messages.last or 0
-        if self.ephemeral:
-            # The usual closing boundary is not ephemeral, and a stream may not mix the two.
-            connection.send_message(Message(self.id, last, None, Flags.BOUNDARY | Flags.EOS | Flags.EPHEMERAL))
-        else:
-            connection.send_end(self.id, last)
+        connection.send_end(self.id, self.messages.last or 0, ephemeral=self.ephemeral)
         self.messages.end_written = True
         self._state.wake()
 
@@ -258,7 +257,7 @@ class StreamSender:
             return WaitingFor.CONNECTION
         if not state.connection.session.is_open(self.id):
             return WaitingFor.NOTIFY
-        if self.messages.resend_pending or self._resending_on is not None:
+        if self.messages.due is not Due.NEW or self._resending_on is not None:
             return WaitingFor.RESEND
         if self._buffer is not None and not state.budget.admits(size):
             return WaitingFor.MEMORY
@@ -270,8 +269,10 @@ class StreamSender:
         found = self._blocker(0)
         return self._state.end_blocker() if found in (WaitingFor.CREDIT, WaitingFor.MEMORY, None) else found
 
-    def _resend_blocker(self, blocker: Callable[[], WaitingFor | None]) -> WaitingFor | None:
+    def _resend_blocker(self, due: Due) -> WaitingFor | None:
         connection = self._state.connection
         if connection is not None and not connection.session.is_open(self.id):
             return WaitingFor.NOTIFY
-        return blocker()
+        if self.messages.due is not due:
+            return None
+        return self._state.end_blocker() if due is Due.END else self._state.blocker()

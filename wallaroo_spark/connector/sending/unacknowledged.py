@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from enum import StrEnum
 from itertools import islice, pairwise
 from operator import lt
 
@@ -17,8 +18,23 @@ from wallaroo_spark.errors import LocalProtocolError
 from wallaroo_spark.protocol import U64_MAX, EncodedRun
 
 
+class Due(StrEnum):
+    """The kind of message that a stream sends next. Each kind waits for the ones above it."""
+
+    REWIND = "none, until the reader of the source has gone back"
+    RESEND = "messages of an earlier session, or those before a NACK"
+    NEW = "messages that were never sent"
+    END = "the end"
+    NOTHING = "none, because the end was sent"
+
+
 class UnacknowledgedMessages(ABC):
     """The messages of one stream that were sent and are not acknowledged."""
+
+    ephemeral = False
+    """Whether they are ephemeral."""
+    _pending = Due.RESEND
+    """What comes before new messages while :attr:`resend_pending` is true."""
 
     def __init__(self, name: str, *, increasing: bool, start: int | None = None) -> None:
         self.name = name
@@ -51,6 +67,15 @@ class UnacknowledgedMessages(ABC):
     def resend_pending(self) -> bool:
         """Whether older messages must be resent before any new one."""
         return False
+
+    @property
+    def due(self) -> Due:
+        """The kind of message that may be sent now, if the session and the credits allow it."""
+        if self.resend_pending:
+            return self._pending
+        if not self.ended:
+            return Due.NEW
+        return Due.NOTHING if self.end_written else Due.END
 
     @property
     def done(self) -> bool:
@@ -163,6 +188,8 @@ class SourcePosition(UnacknowledgedMessages):
     cannot send from its old position.
     """
 
+    _pending = Due.REWIND
+
     def __init__(self, name: str, *, increasing: bool = True) -> None:
         super().__init__(name, increasing=increasing)
         self._rewound = False
@@ -205,6 +232,8 @@ class SourcePosition(UnacknowledgedMessages):
 
 class EphemeralMessages(UnacknowledgedMessages):
     """The messages of an ephemeral stream: none is kept, and those in a lost connection are lost."""
+
+    ephemeral = True
 
     @property
     def all_acknowledged(self) -> bool:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from wallaroo_spark.errors import RemoteProtocolError, TransportError, one_line
-from wallaroo_spark.protocol import ConnectorSession, EncodedRun, EosMessage, Fault, Frame, Message, Notify
+from wallaroo_spark.protocol import ConnectorSession, EncodedRun, EosMessage, Fault, Frame, Notify
 from wallaroo_spark.transport import ByteStream
 
 _log = one_line(logging.getLogger("wallaroo_spark.connector"))
@@ -84,12 +84,6 @@ class WorkerConnection:
         self._say("%r", Notify(stream_id, name, ref))
         self._send(data)
 
-    def send_message(self, message: Message) -> None:
-        """Send one MESSAGE. If it raises :class:`LocalProtocolError`, nothing was sent."""
-        data = self.session.message(message)
-        self._say("%r", message)
-        self._send(data)
-
     def send_messages(self, run: EncodedRun) -> None:
         """Send a run of MESSAGEs. If it raises :class:`LocalProtocolError`, none of them was sent."""
         data = self.session.messages(run)
@@ -115,9 +109,9 @@ class WorkerConnection:
             self.send_messages(run)
             recorded(run)
 
-    def send_end(self, stream_id: int, last_id: int) -> None:
+    def send_end(self, stream_id: int, last_id: int, *, ephemeral: bool) -> None:
         """Close a stream as the revision does: by a frame, or by a MESSAGE with the EOS flag."""
-        data = self.session.end_of_stream(stream_id, last_id)
+        data = self.session.end_of_stream(stream_id, last_id, ephemeral=ephemeral)
         self._say("%r", EosMessage(stream_id, last_id))
         self._send(data)
 

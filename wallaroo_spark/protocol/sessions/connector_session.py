@@ -94,9 +94,12 @@ class ConnectorSession(Session):
         self.credits.spend(run.count)
         return run.data
 
-    def end_of_stream(self, stream_id: int, last_id: int) -> bytes:
+    def end_of_stream(self, stream_id: int, last_id: int, *, ephemeral: bool = False) -> bytes:
         """Send the frame that closes a stream in this revision; ``last_id`` is the id of the stream's last message."""
         frame = self._revision.end_of_stream(stream_id, last_id)
+        if ephemeral:
+            # The usual closing boundary is not ephemeral, and a stream may not mix the two.
+            frame = Message(stream_id, last_id, None, Flags.BOUNDARY | Flags.EOS | Flags.EPHEMERAL)
         if isinstance(frame, Message):
             return self.message(frame)
         assert isinstance(frame, EosMessage)
