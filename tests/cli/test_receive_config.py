@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from wallaroo_spark.cli.receive.config import ReceiveConfig, SinkConfig, load, parse
+from wallaroo_spark.cli.main import cli
+from wallaroo_spark.cli.receive.config import ReceiveConfig, SinkConfig, load, parse, problems
 from wallaroo_spark.errors import ConfigurationError
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -88,9 +91,9 @@ def test_values_reach_spark_as_it_writes_them() -> None:
             "r.yaml: spark: master is no setting of Spark's; their names start with spark.",
         ),
         ({"select": [1]}, "r.yaml: select is a list of SQL expressions"),
-        ({"memoryBudget": "much"}, "option memoryBudget: 'much' cannot be read; expected bytes"),
-        ({"workers": 0}, "option workers: 0 is"),
-        ({"cookie": "env:NOWHERE_TO_BE_FOUND"}, "secret env:NOWHERE_TO_BE_FOUND: no such environment variable"),
+        ({"memoryBudget": "much"}, "r.yaml: option memoryBudget: 'much' cannot be read; expected bytes"),
+        ({"workers": 0}, "r.yaml: option workers: 0 is"),
+        ({"cookie": "env:NOWHERE_TO_BE_FOUND"}, "r.yaml: secret env:NOWHERE_TO_BE_FOUND: no such environment variable"),
     ],
 )
 def test_a_mistake_is_named_with_the_way_out(changes: dict[str, Any], message: str) -> None:
@@ -103,7 +106,7 @@ def test_everything_that_is_missing_is_said_at_once() -> None:
 
     assert caught.value.message == (
         "r.yaml lacks receiver (a name), checkpoint (a directory that belongs to this query alone), "
-        "sink.format (such as parquet); conf/receive.yaml is a sample to copy"
+        "sink.format (such as parquet); wallaroo-spark receive --sample prints a sample"
     )
 
 
@@ -129,7 +132,10 @@ def test_what_is_no_yaml_is_said_with_its_place(tmp_path: Path, text: str, messa
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"none.yaml cannot be read: No such file or directory; conf/"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"none.yaml cannot be read: No such file or directory; wallaroo-spark receive --sample",
+    ):
         load(str(tmp_path / "none.yaml"))
 
 
@@ -159,3 +165,101 @@ def test_overrides_reach_options_and_sections(tmp_path: Path) -> None:
 def test_an_override_without_name_or_value_is_refused(tmp_path: Path, override: str) -> None:
     with pytest.raises(ConfigurationError, match="is not of the form name=value"):
         load(written(tmp_path, "receiver: a"), [override])
+
+
+MANY = """\
+receiver: orders
+wokers: 2
+memoryBudget: much
+checkpoint: ck
+cookie: env:NOWHERE_TO_BE_FOUND
+sink:
+  format: parquet
+  path: rows
+  mode: apend
+trigger:
+  availableNow: maybe
+spark:
+  master: local
+"""
+
+
+def test_all_problems_of_a_file_are_found_each_with_its_line(tmp_path: Path) -> None:
+    file = written(tmp_path, MANY)
+
+    config, found = problems(file)
+
+    assert config is None
+    assert [(error.fields["line"], error.fields["option"]) for error in found] == [
+        (2, "wokers"),
+        (3, "memoryBudget"),
+        (5, "cookie"),
+        (9, "sink.mode"),
+        (11, "trigger.availableNow"),
+        (13, "spark.master"),
+    ]
+    assert found[0].message == f"{file}, line 2: wokers is not known; did you mean workers?"
+    with pytest.raises(ConfigurationError, match="line 2: wokers is not known"):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("workers: 2\nreceiver: a\nworkers: 4\n", "line 3: workers is given twice, first in line 1; leave one"),
+        (
+            "receiver: a\nsink:\n  path: p\n  format: noop\n  path: q\n",
+            "line 5: sink.path is given twice, first in line 3; leave one",
+        ),
+    ],
+)
+def test_a_name_that_yaml_would_silently_take_from_its_last_line_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        load(written(tmp_path, text))
+
+
+def test_a_problem_of_an_override_names_the_override(tmp_path: Path) -> None:
+    file = written(tmp_path, "receiver: a\ncheckpoint: c\nworkers: 2\nsink: {format: noop}\n")
+
+    _, found = problems(file, ["workers=none", "trigger.availableNow=perhaps"])
+
+    assert [error.message.partition(": ")[0] for error in found] == ["--set workers", "--set trigger.availableNow"]
+
+
+def test_options_that_cannot_work_together_are_a_problem_of_the_file(tmp_path: Path) -> None:
+    text = "receiver: a\ncheckpoint: c\nport: 7000\ninnerPort: 7001\nworkers: 4\nsink: {format: noop}\n"
+
+    config, found = problems(written(tmp_path, text))
+
+    assert config is None
+    assert [error.fields["line"] for error in found] == [4]
+    assert "share ports" in found[0].message
+
+
+def test_validate_prints_each_problem_and_its_count(tmp_path: Path) -> None:
+    outcome = CliRunner().invoke(cli, ["validate", written(tmp_path, MANY)])
+
+    assert outcome.exit_code == 1
+    assert outcome.stdout.count("r.yaml, line ") == 6
+    assert outcome.stderr.endswith("r.yaml: 6 problems.\n")
+
+
+def test_validate_as_json_has_lines_and_names(tmp_path: Path) -> None:
+    outcome = CliRunner().invoke(cli, ["validate", "--json", written(tmp_path, MANY)])
+
+    answer = json.loads(outcome.stdout)
+    assert (answer["valid"], len(answer["problems"])) == (False, 6)
+    assert answer["problems"][0]["line"] == 2
+
+
+def test_the_printed_sample_is_valid_and_the_one_in_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WALLAROO_COOKIE", "c")
+    sample = CliRunner().invoke(cli, ["receive", "--sample"]).stdout
+
+    outcome = CliRunner().invoke(cli, ["validate", written(tmp_path, sample)])
+
+    assert sample == (CONF / "receive.yaml").read_text(encoding="utf-8")
+    assert outcome.exit_code == 0, outcome.stdout
+    assert outcome.stdout.endswith("r.yaml is valid: receiver 'orders', 2 workers, parquet into ./receive/rows.\n")

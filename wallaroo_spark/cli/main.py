@@ -49,6 +49,11 @@ VERBS = {
         "Show the workers of a running receiver, topics and sinks.",
     ),
     "subscribe": ("wallaroo_spark.cli.subscribe", "subscribe", "Print the rows of a topic as they are published."),
+    "validate": (
+        "wallaroo_spark.cli.receive.validate",
+        "validate",
+        "Check a YAML file of receive, and name each problem with its line.",
+    ),
 }
 """Verb → (module, name of the click command, line in the help), so that the help loads no verb."""
 

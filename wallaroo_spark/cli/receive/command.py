@@ -4,20 +4,40 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 
 import click
 
 from wallaroo_spark.cli.common import INTERRUPTED, debug_option
 
+SAMPLE = Path(__file__).with_name("sample.yaml")
+"""The sample that ``--sample`` prints; conf/receive.yaml in the repository is the same text."""
 
-@click.command(short_help="Run a receiver and its query as a YAML file says.")
-@click.argument("config", type=click.Path(dir_okay=False))
-@click.option(
+overrides_option = click.option(
     "--set",
     "overrides",
     metavar="NAME=VALUE",
     multiple=True,
     help="Override a value of the file: an option, checkpoint, sink.path, trigger.availableNow, spark.… Repeatable.",
+)
+
+
+def _print_sample(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        click.echo(SAMPLE.read_text(encoding="utf-8"), nl=False)
+        context.exit()
+
+
+@click.command(short_help="Run a receiver and its query as a YAML file says.")
+@click.argument("config", type=click.Path(dir_okay=False))
+@overrides_option
+@click.option(
+    "--sample",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_sample,
+    help="Print a sample of CONFIG, with comments, and end.",
 )
 @click.option("--show-registry", is_flag=True, help="Print the registry's URL, which holds its password if it has one.")
 @click.option("--every", default=10.0, show_default=True, help="Seconds between lines where there is no terminal.")
@@ -33,9 +53,9 @@ def receive(
 ) -> None:
     """Run a receiver and its query as the YAML file CONFIG says, until it is interrupted.
 
-    conf/receive.yaml is a sample. Relative paths are relative to the working directory. Without spark-submit Spark runs
-    on this machine, with a task slot for each worker and two more. SIGTERM and Ctrl-C stop it in good order, with
-    status 0 and 130; started again it goes on from its checkpoint.
+    --sample prints a sample of it, and wallaroo-spark validate checks it. Relative paths are relative to the working
+    directory. Without spark-submit Spark runs on this machine, with a task slot for each worker and two more. SIGTERM
+    and Ctrl-C stop it in good order, with status 0 and 130; started again it goes on from its checkpoint.
     """
     from rich.console import Console
 

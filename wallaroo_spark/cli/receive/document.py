@@ -1,0 +1,122 @@
+"""A YAML document of names and values, with the line of each name, for errors that say where to look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wallaroo_spark.errors import ConfigurationError
+
+SAMPLE_HINT = "wallaroo-spark receive --sample prints a sample"
+
+
+@dataclass(frozen=True)
+class Document:
+    """The names and values of a YAML file, after the overrides of the command line."""
+
+    path: str
+    """The path of the file, for errors."""
+    values: Mapping[str, Any]
+    """The values by name; a section is a mapping of its own."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Where each name stands, such as ``r.yaml, line 12``; the names of a section are joined by dots."""
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """The line of each name in the file, from 1."""
+
+    def place(self, name: str) -> str:
+        """Where a name stands; for a name that is not there, the name above it, and in the end the file."""
+        while name:
+            if name in self.places:
+                return self.places[name]
+            name = name.rpartition(".")[0]
+        return self.path
+
+    def problem(self, name: str, text: str) -> ConfigurationError:
+        """The error for the value of a name, with the place in front of the text."""
+        return ConfigurationError(f"{self.place(name)}: {text}", option=name, line=self.lines.get(name))
+
+
+def read(path: str, overrides: Sequence[str] = ()) -> Document:
+    """Read the file at ``path``, then apply ``overrides`` of the form ``name=value``.
+
+    Raises :class:`ConfigurationError` for a file that cannot be read, is not YAML, holds no names and values or gives
+    a name twice, and for an override of another form.
+    """
+    import yaml
+
+    try:
+        # The safe loader makes plain values only. The same loader class reads the nodes, which have the lines.
+        loader = yaml.SafeLoader(Path(path).read_text(encoding="utf-8"))
+        try:
+            root = loader.get_single_node()
+            values = loader.construct_document(root) if root is not None else None
+        finally:
+            loader.dispose()
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}; {SAMPLE_HINT}", path=path) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "it is not UTF-8 text"
+        raise ConfigurationError(
+            f"{path} is not YAML{where}: {problem}; correct that line", path=path, line=mark.line + 1 if mark else None
+        ) from error
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"{path} holds no names and values; {SAMPLE_HINT}", path=path)
+    lines: dict[str, int] = {}
+    for found, line in _names(root, ""):
+        if found in lines:
+            raise ConfigurationError(
+                f"{path}, line {line}: {found} is given twice, first in line {lines[found]}; leave one",
+                option=found,
+                line=line,
+            )
+        lines[found] = line
+    places = {name: f"{path}, line {line}" for name, line in lines.items()}
+    document = {str(name): value for name, value in values.items()}
+    for override in overrides:
+        for name in _override(document, override):
+            places[name] = f"--set {override.partition('=')[0]}"
+            lines.pop(name, None)
+    return Document(path, document, places, lines)
+
+
+def _names(node: Any, above: str) -> Iterator[tuple[str, int]]:
+    """Each name of a YAML mapping and of the mappings in it, with its line."""
+    import yaml
+
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        name = f"{above}{key.value}"
+        yield name, key.start_mark.line + 1
+        yield from _names(value, f"{name}.")
+
+
+def _override(document: dict[str, Any], override: str) -> list[str]:
+    """Apply one override; returns the names that it has set."""
+    name, equals, value = override.partition("=")
+    if not equals or not name:
+        raise ConfigurationError(f"--set {override!r} is not of the form name=value, for example --set workers=4")
+    section, _, rest = name.partition(".")
+    if section == "spark" and rest:
+        document["spark"] = {**_section(document, "spark"), name: value}
+        return [f"spark.{name}"]
+    if section in ("sink", "trigger") and rest:
+        # A query has one trigger, so this one replaces the file's.
+        inner = {} if section == "trigger" else _section(document, section)
+        key, _, option = rest.partition(".")
+        inner[key] = {**(inner.get(key) or {}), option: value} if option else value
+        document[section] = inner
+        return [section, name] if section == "trigger" else [name]
+    for same in [known for known in document if known.lower() == name.lower()]:
+        del document[same]
+    document[name] = value
+    return [name]
+
+
+def _section(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = document.get(name)
+    return dict(found) if isinstance(found, dict) else {}
