@@ -84,7 +84,7 @@ def problems(path: str, overrides: Sequence[str] = ()) -> tuple[ReceiveConfig | 
         document = read(path, overrides)
     except ConfigurationError as error:
         return None, [error]
-    reading = _Reading(document)
+    reading = _DocumentReading(document)
     config = reading.config()
     if config is not None:
         for check in (checks.combinations, checks.addresses, checks.status_page):
@@ -98,14 +98,14 @@ def problems(path: str, overrides: Sequence[str] = ()) -> tuple[ReceiveConfig | 
 
 
 def _config(document: Document) -> ReceiveConfig:
-    reading = _Reading(document)
+    reading = _DocumentReading(document)
     config = reading.config()
     if config is None:
         raise reading.problems[0]
     return config
 
 
-class _Reading:
+class _DocumentReading:
     """Reads one document, and goes on after a problem to find the others."""
 
     def __init__(self, document: Document) -> None:
