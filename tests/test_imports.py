@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "slots": ("transport",),
     "worker": ("protocol", "columnar", "transport", "inner", "slots"),
     "source": ("columnar", "registry", "inner", "sidecar"),
-    "web": ("transport",),
+    "web": ("transport", "status"),
     "receiver": ("transport", "registry", "checkpoint", "inner", "slots", "worker", "source", "web"),
     "connector": ("protocol", "transport", "registry"),
     "sinks": ("protocol", "transport", "storage", "sidecar", "checkpoint", "slots.spark_checks"),

@@ -92,6 +92,7 @@ def machine(tmp_path: Path) -> Machine:
         place = shutil.which(tool)
         assert place, f"{tool} is not installed"
         (programs / tool).symlink_to(place)
+    write_program(programs / "chromium", "#!/usr/bin/env bash\n")
     root = tmp_path / "a folder with spaces"
     copy_script(root)
     return Machine(root, programs, tmp_path / "notes")
@@ -269,3 +270,35 @@ def test_two_set_ups_at_once_build_one_environment(machine: Machine) -> None:
 
     assert [process.returncode for process in both] == [0, 0], said
     assert machine.calls() == ["venv", "pip .[test]"]
+
+
+APT_GET = """#!/usr/bin/env bash
+echo "apt-get $1" >>"$NOTES"
+exit "${APT_STATUS:-0}"
+"""
+
+
+def test_tests_get_a_browser_as_root_and_else_its_name(ready: Machine) -> None:
+    write_program(ready.programs / "apt-get", APT_GET)
+    assert ready.setup("test").stderr == ""
+
+    (ready.programs / "chromium").unlink()
+    assert ready.setup("all").stderr == ""
+    done = ready.setup("test")
+
+    assert done.returncode == 0
+    if os.geteuid() == 0:
+        assert ready.calls() == ["apt-get update", "apt-get install"]
+        assert "installing Chromium with apt-get" in done.stderr
+    else:
+        assert "install it (Debian: apt-get install chromium)" in done.stderr
+
+
+def test_a_browser_that_cannot_be_installed_is_named_and_the_rest_is_set_up(ready: Machine) -> None:
+    write_program(ready.programs / "apt-get", APT_GET)
+    (ready.programs / "chromium").unlink()
+
+    done = ready.setup("test", APT_STATUS="100")
+
+    assert done.returncode == 0
+    assert "the tests of the status page will fail, because no Chromium is here" in done.stderr

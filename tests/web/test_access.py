@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.web.access import Access
-from wallaroo_spark.web.place import Place, is_loopback
-from wallaroo_spark.web.requests import Request
-from wallaroo_spark.web.responses import SAFE_HEADERS, Response, encode
-from wallaroo_spark.web.routes import Route
+from wallaroo_spark.web.server.access import Access
+from wallaroo_spark.web.server.place import Place, is_loopback
+from wallaroo_spark.web.server.requests import Request
+from wallaroo_spark.web.server.responses import SAFE_HEADERS, Response, encode
+from wallaroo_spark.web.server.routes import Route
 
 TOKEN = "correct horse battery"
 OPEN, SHUT = Route(Response.text("open"), open=True), Route(Response.text("shut"))

@@ -12,8 +12,9 @@ import pytest
 
 from tests.waiting import eventually
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.web import PageServer, Place, Request, Response, Route, page_server
-from wallaroo_spark.web.requests import LONGEST_HEAD
+from wallaroo_spark.web import PageServer, Place, Request, Response, Route
+from wallaroo_spark.web.server import page_server
+from wallaroo_spark.web.server.requests import LONGEST_HEAD
 
 PLACE = Place("127.0.0.1", 0, "")
 GENEROUS = 60.0

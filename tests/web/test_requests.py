@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wallaroo_spark.web.requests import BadRequestError, host_name, parse
+from wallaroo_spark.web.server.requests import BadRequestError, host_name, parse
 
 
 def head(*lines: str) -> bytes:

@@ -111,6 +111,8 @@ class QueryStatus:
     """When the query ended with that error."""
     watcher_error: str = ""
     """Why the driver cannot read the checkpoint now, so that no commit is acknowledged; empty when it can."""
+    reported_batch: int | None = None
+    """The last batch that Spark has reported, of which the following fields tell; None before the first report."""
     input_rows: int = 0
     """Rows of the last batch that Spark has reported."""
     input_rate: float = 0.0

@@ -1,9 +1,9 @@
 """The driver's HTTP server: the status page and everything else that a receiver shows over HTTP."""
 
-from wallaroo_spark.web.page_server import PageServer
-from wallaroo_spark.web.place import Place
-from wallaroo_spark.web.requests import Request
-from wallaroo_spark.web.responses import Response
-from wallaroo_spark.web.routes import Route, Routes
+from wallaroo_spark.web.server.page_server import PageServer
+from wallaroo_spark.web.server.place import Place
+from wallaroo_spark.web.server.requests import Request
+from wallaroo_spark.web.server.responses import Response
+from wallaroo_spark.web.server.routes import Route, Routes
 
 __all__ = ["PageServer", "Place", "Request", "Response", "Route", "Routes"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from wallaroo_spark.web.requests import Request
-from wallaroo_spark.web.responses import Response
+from wallaroo_spark.web.server.requests import Request
+from wallaroo_spark.web.server.responses import Response
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from wallaroo_spark.errors import ConfigurationError, TransportError, one_line
 from wallaroo_spark.loop_thread import LoopThread
 from wallaroo_spark.transport.address import format_address
 from wallaroo_spark.transport.binding import bind
-from wallaroo_spark.web.access import Access
-from wallaroo_spark.web.place import Place
-from wallaroo_spark.web.requests import HEAD_END, LONGEST_HEAD, BadRequestError, parse
-from wallaroo_spark.web.responses import Response, encode
-from wallaroo_spark.web.routes import Routes
+from wallaroo_spark.web.server.access import Access
+from wallaroo_spark.web.server.place import Place
+from wallaroo_spark.web.server.requests import HEAD_END, LONGEST_HEAD, BadRequestError, parse
+from wallaroo_spark.web.server.responses import Response, encode
+from wallaroo_spark.web.server.routes import Routes
 
 log = one_line(logging.getLogger("wallaroo_spark.web"))
 

@@ -12,10 +12,10 @@ import hashlib
 import hmac
 from http import HTTPStatus
 
-from wallaroo_spark.web.place import is_loopback
-from wallaroo_spark.web.requests import Request, host_name
-from wallaroo_spark.web.responses import TEXT, Response
-from wallaroo_spark.web.routes import Route, Routes
+from wallaroo_spark.web.server.place import is_loopback
+from wallaroo_spark.web.server.requests import Request, host_name
+from wallaroo_spark.web.server.responses import TEXT, Response
+from wallaroo_spark.web.server.routes import Route, Routes
 
 LOGIN = "/login"
 METHODS = ("GET", "HEAD")

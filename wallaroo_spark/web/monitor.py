@@ -1,0 +1,113 @@
+"""Takes snapshots of a running receiver in a thread of its own, often while somebody watches and seldom otherwise.
+
+Browsers read the newest snapshot, so the cost for the workers does not grow with the number of browsers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+
+from wallaroo_spark.errors import one_line
+from wallaroo_spark.status import ReceiverStatus
+from wallaroo_spark.web.report.run_record import RunRecord
+from wallaroo_spark.web.server.requests import Request
+from wallaroo_spark.web.server.responses import Response
+from wallaroo_spark.web.view import PageQuery, document
+
+log = one_line(logging.getLogger("wallaroo_spark.web"))
+
+WATCHED_SECONDS = 1.0
+"""Interval of the snapshots while somebody watches."""
+UNWATCHED_SECONDS = 5.0
+"""Interval while nobody watches; these are kept for the run report and for whoever opens the page later."""
+WATCHING_SECONDS = 15.0
+"""A browser counts as watching for so long after its last request. A choice: it asks once a second."""
+SHARE = 10
+"""An interval is at least this multiple of the time that the last snapshot took, so that a large fleet is not busy
+with being watched."""
+PATIENCE_SECONDS = 10.0
+"""The least age from which a snapshot counts as old. A choice: workers get 5 seconds to answer."""
+FIRST_SECONDS = 5.0
+"""How long a request waits for the first snapshot. A choice: less than a browser's patience."""
+STOP_SECONDS = 5.0
+"""How long a stop waits for a snapshot that is being taken. A choice that bounds a stop."""
+
+
+class Monitor:
+    """Keeps the record of one run, from :meth:`start` to :meth:`stop`. Several threads may call its methods."""
+
+    def __init__(self, sample: Callable[[], ReceiverStatus], name: str) -> None:
+        """``sample`` takes one snapshot; ``name`` is the receiver's name."""
+        self._sample = sample
+        self._name = name
+        self._record = RunRecord()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._first = threading.Event()
+        self._stopping = False
+        self._asked_at = float("-inf")
+        self._taken_at = float("-inf")
+        self._interval = WATCHED_SECONDS
+        self._failing = False
+        self._thread = threading.Thread(target=self._run, name=f"wallaroo-{name}-monitor", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take snapshots."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take no more snapshots. The record stays. May be called again."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(STOP_SECONDS)
+
+    def read(self, reader: Callable[[RunRecord], str]) -> str:
+        """Call ``reader`` with the record while no snapshot is added, and return its text."""
+        with self._lock:
+            return reader(self._record)
+
+    def look(self) -> None:
+        """Take a snapshot now, in the caller's thread. Raises nothing."""
+        begun = time.monotonic()
+        try:
+            status = self._sample()
+        except Exception as error:
+            # The page then shows that its figures are old.
+            if not self._failing:
+                log.warning("receiver %s: the status page has no new figures: %s", self._name, error)
+            self._failing = True
+            return
+        finally:
+            watched = begun - self._asked_at < WATCHING_SECONDS
+            least = WATCHED_SECONDS if watched else UNWATCHED_SECONDS
+            self._interval = max(least, SHARE * (time.monotonic() - begun))
+        self._failing = False
+        with self._lock:
+            self._record.add(status)
+            self._taken_at = time.monotonic()
+        self._first.set()
+
+    def answer(self, request: Request) -> Response:
+        """The response of the JSON that the page shows."""
+        now = time.monotonic()
+        unwatched, self._asked_at = now - self._asked_at > WATCHING_SECONDS, now
+        if unwatched:
+            self._wake.set()
+        if not self._first.wait(FIRST_SECONDS):
+            return Response.text("the receiver has not been looked at yet; ask again", HTTPStatus.SERVICE_UNAVAILABLE)
+        with self._lock:
+            age = time.monotonic() - self._taken_at
+            patience = max(PATIENCE_SECONDS, 2 * self._interval)
+            shown = document(self._record, age=age, patience=patience, wanted=PageQuery.of(request.query))
+        return Response.json(shown)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self.look()
+            self._wake.wait(self._interval)
+            self._wake.clear()

@@ -1,0 +1,264 @@
+"""The record of a receiver's run: figures over time, batches and events, all bounded. Pure.
+
+The status page shows its end, the run report all of it. Source: ``docs/status-page.md#run-report``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from wallaroo_spark.status import History, Rates, ReceiverStatus, SlotStatus
+from wallaroo_spark.web.report.thinning import ThinningSeries
+
+RECENT = 300
+"""Points that the status page shows: five minutes at one a second."""
+WHOLE = 1200
+"""Points that a whole run keeps. A choice: a report's picture is some 1,000 pixels wide."""
+BATCHES = 60
+"""Batches that the status page shows."""
+EVENTS = 200
+"""Events that are kept, the newest. The report says how many there were."""
+FIRST_EVENTS = 100
+"""Events from the beginning that are kept beside the newest, because the first failure often explains the others."""
+SNAPSHOTS = 12
+"""Whole snapshots that are kept, for rates over some seconds."""
+ACK_AGE = "ack-age:"
+"""How the names of a worker's counts of acknowledged rows begin; the upper bound in seconds follows, or ``+Inf``."""
+LONGEST_TEXT = 2000
+"""The most characters of an event's text."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The figures of a receiver at one time, or merged over several."""
+
+    time: float
+    """Time of the first snapshot."""
+    rows_in: float | None
+    """Received rows a second; None when there was no earlier snapshot. Merged: the mean."""
+    rows_out: float | None
+    """Committed rows a second; None as above. Merged: the mean."""
+    ack_age: float | None
+    """Age of the oldest row without ACK; None when no row was held. Merged: the greatest."""
+    rows: int
+    """Held rows. Merged: the greatest."""
+    bytes: int
+    """Bytes in use. Merged: the greatest."""
+    sessions: int
+    """Connected sessions. Merged: the least, so that a loss stays visible."""
+    serving: int
+    """Slots whose worker served. Merged: the least."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch that Spark has reported. Merged: the longest one."""
+
+    time: float
+    """Time of the snapshot that had it first."""
+    batch: int
+    """Its number."""
+    rows: int
+    """Its rows."""
+    durations: Mapping[str, int]
+    """Milliseconds by Spark's names of its steps."""
+
+    @property
+    def milliseconds(self) -> int:
+        """The time of the whole batch."""
+        return self.durations.get("triggerExecution", 0)
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that has happened: a death, an error, a refused connection, or a change of the cause."""
+
+    number: int
+    """Its number in the run, from 0."""
+    time: float
+    """When it has happened."""
+    kind: str
+    """``death``, ``error``, ``refused`` or ``change``."""
+    where: str
+    """Where: ``slot 3``, ``query``, ``driver``, or the receiver's name."""
+    text: str
+    """What has happened, in one sentence or with the error's text."""
+    bad: bool
+    """Whether somebody should look at it."""
+
+
+class RunRecord:
+    """Everything that is kept of one run of a receiver."""
+
+    def __init__(self) -> None:
+        self.snapshots = History(SNAPSHOTS)
+        self.recent: deque[Point] = deque(maxlen=RECENT)
+        self.whole: ThinningSeries[Point] = ThinningSeries(WHOLE, merge_points)
+        self.batches: deque[Batch] = deque(maxlen=BATCHES)
+        self.all_batches: ThinningSeries[Batch] = ThinningSeries(WHOLE, merge_batches)
+        self.batch_count = 0
+        """Batches of the run, also those that ended between two snapshots and have no durations here."""
+        self.event_count = 0
+        self.death_count = 0
+        self.most_sessions = 0
+        self.rows_in = 0
+        """Rows that the workers of the run have received, as far as the snapshots tell."""
+        self.rows_out = 0
+        """Rows of them that were committed."""
+        self.started: float | None = None
+        self._first_events: list[Event] = []
+        self._last_events: deque[Event] = deque(maxlen=EVENTS)
+        self._known: dict[str, str] = {}
+        self._deaths: dict[int, tuple[int, float]] = {}
+        self._refused: dict[int, float] = {}
+        self._last_batch: tuple[str, int] | None = None
+        self._counted: dict[int, tuple[int, Mapping[str, int], int, int]] = {}
+        self._ack_ages: Counter[str] = Counter()
+
+    def add(self, status: ReceiverStatus) -> None:
+        """Add one snapshot. One that is not newer than the last one is ignored."""
+        last = self.snapshots.last
+        if last is not None and status.time <= last.time:
+            return
+        if self.started is None:
+            self.started = status.time
+        self.snapshots.add(status)
+        point = _point(status, self.snapshots.rates(0) if last is not None else None)
+        self.recent.append(point)
+        self.whole.append(point)
+        self.most_sessions = max(self.most_sessions, status.totals.sessions)
+        for slot in status.slots:
+            self._count(slot)
+        self._add_batch(status)
+        for event in self._events(status):
+            self._add_event(*event)
+
+    def events(self) -> list[Event]:
+        """The kept events, the newest first."""
+        last = list(self._last_events)
+        first = [event for event in self._first_events if not last or event.number < last[0].number]
+        return [*reversed(last), *reversed(first)]
+
+    def ack_ages(self) -> list[tuple[float | None, int]]:
+        """Acknowledged rows by the time since their arrival: (upper bound in seconds, rows); None: any longer time."""
+        bounds = sorted(self._ack_ages, key=float)
+        return [(None if bound == "+Inf" else float(bound), self._ack_ages[bound]) for bound in bounds]
+
+    def _count(self, slot: SlotStatus) -> None:
+        """Add the rows that a worker has counted since the last snapshot. A new worker counts from zero."""
+        if not slot.answers:
+            return
+        known = self._counted.get(slot.slot)
+        self._counted[slot.slot] = (slot.generation, slot.counts, slot.rows_in, slot.rows_in - slot.rows)
+        _, counts, rows_in, rows_out = known if known and known[0] == slot.generation else (0, {}, 0, 0)
+        self.rows_in += max(0, slot.rows_in - rows_in)
+        self.rows_out += max(0, slot.rows_in - slot.rows - rows_out)
+        for name, value in slot.counts.items():
+            if name.startswith(ACK_AGE) and value > counts.get(name, 0):
+                self._ack_ages[name.removeprefix(ACK_AGE)] += value - counts.get(name, 0)
+
+    def _add_batch(self, status: ReceiverStatus) -> None:
+        query = status.query
+        batch = query.reported_batch if query.durations else None
+        # Spark also reports that it has planned nothing; such a report has no step that reads.
+        if batch is None or "addBatch" not in query.durations or self._last_batch == (query.run_id, batch):
+            return
+        self.batch_count += (
+            batch - self._last_batch[1] if self._last_batch and self._last_batch[0] == query.run_id else 1
+        )
+        self._last_batch = (query.run_id, batch)
+        one = Batch(status.time, batch, query.input_rows, dict(query.durations))
+        self.batches.append(one)
+        self.all_batches.append(one)
+
+    def _add_event(self, time: float, kind: str, where: str, text: str, bad: bool) -> None:
+        if len(text) > LONGEST_TEXT:
+            text = f"{text[:LONGEST_TEXT]}… ({len(text)} characters)"
+        self.death_count += kind == "death"
+        event = Event(self.event_count, time, kind, where, text, bad)
+        self.event_count += 1
+        self._last_events.append(event)
+        if len(self._first_events) < FIRST_EVENTS:
+            self._first_events.append(event)
+
+    def _events(self, status: ReceiverStatus) -> Iterator[tuple[float, str, str, str, bool]]:
+        for slot in status.slots:
+            yield from self._deaths_of(slot)
+            yield from self._refusals_of(slot)
+        query = status.query
+        if self._is_new("query", query.error):
+            yield query.error_at or status.time, "error", "query", query.error, True
+        if self._is_new("watcher", query.watcher_error):
+            yield status.time, "error", "checkpoint", query.watcher_error, True
+        if self._is_new("registry", status.registry_error):
+            yield status.time, "error", "registry", status.registry_error, True
+        if self._is_new("driver", status.driver_error):
+            yield status.time, "error", "driver", status.driver_error, True
+        # Waiting for data and running a batch alternate all the time, so only changes from and to trouble are events.
+        trouble = "" if status.cause.healthy else status.cause.code
+        before = self._known.get("cause")
+        self._known["cause"] = trouble
+        if before is not None and before != trouble:
+            yield status.time, "change", status.name, status.cause.sentence, bool(trouble)
+
+    def _is_new(self, name: str, text: str) -> bool:
+        before = self._known.get(name, "")
+        self._known[name] = text
+        return bool(text) and text != before
+
+    def _deaths_of(self, slot: SlotStatus) -> Iterator[tuple[float, str, str, str, bool]]:
+        known = self._deaths.get(slot.slot, (0, 0.0))
+        new = [death for death in slot.deaths if (death.submission, death.at) > known]
+        for death in new:
+            yield death.at, "death", f"slot {slot.slot}", death.error, True
+        if new:
+            self._deaths[slot.slot] = (new[-1].submission, new[-1].at)
+
+    def _refusals_of(self, slot: SlotStatus) -> Iterator[tuple[float, str, str, str, bool]]:
+        known = self._refused.get(slot.slot, 0.0)
+        for refusal in slot.refusals:
+            if refusal.at > known:
+                who = f"{refusal.instance} ({refusal.peer})" if refusal.instance else refusal.peer
+                yield refusal.at, "refused", f"slot {slot.slot}", f"{who}: {refusal.reason}", True
+        if slot.refusals:
+            self._refused[slot.slot] = max(known, slot.refusals[-1].at)
+
+
+def _point(status: ReceiverStatus, rates: Rates | None) -> Point:
+    totals = status.totals
+    return Point(
+        status.time,
+        rates.total.rows_in if rates else None,
+        rates.total.rows_out if rates else None,
+        totals.ack_age,
+        totals.rows,
+        totals.bytes,
+        totals.sessions,
+        totals.serving,
+    )
+
+
+def merge_points(points: list[Point]) -> Point:
+    """One point in place of several neighbours."""
+    return Point(
+        points[0].time,
+        _mean([point.rows_in for point in points]),
+        _mean([point.rows_out for point in points]),
+        max((point.ack_age for point in points if point.ack_age is not None), default=None),
+        max(point.rows for point in points),
+        max(point.bytes for point in points),
+        min(point.sessions for point in points),
+        min(point.serving for point in points),
+    )
+
+
+def merge_batches(batches: list[Batch]) -> Batch:
+    """The longest of several neighbours."""
+    return max(batches, key=lambda batch: batch.milliseconds)
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

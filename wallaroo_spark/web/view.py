@@ -1,0 +1,147 @@
+"""The JSON of the status page: one snapshot, cut to the rows that a person reads, with rates and history. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
+
+from wallaroo_spark.status import InstanceStatus, Rate, Rates, ReceiverStatus, SlotStatus, StreamStatus
+from wallaroo_spark.status.schema import SCHEMA, record_to_json, to_json
+from wallaroo_spark.web.report.run_record import RunRecord
+
+MOST_ROWS = 100
+"""The most rows of each table. A choice: nobody reads more, and 100 of each make some 200 KB of JSON."""
+USUAL_ROWS = 25
+MOST_EVENTS = 50
+NAMED_INSTANCES = 5
+"""Instances that are named at their slot; the others are counted."""
+
+T = TypeVar("T", bound=SlotStatus | InstanceStatus | StreamStatus)
+
+
+@dataclass(frozen=True)
+class PageQuery:
+    """The rows that a browser asks for."""
+
+    top: int = USUAL_ROWS
+    """The most rows of each table, up to MOST_ROWS."""
+    search: str = ""
+    """A part of the name of an instance or a stream, in any case; empty: all."""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> PageQuery:
+        """Read the fields ``top`` and ``search`` of a query string; a field that cannot be read has its default."""
+        text = query.get("top", "")
+        top = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else USUAL_ROWS
+        return cls(min(max(top, 1), MOST_ROWS), query.get("search", "")[:200].strip().casefold())
+
+
+def document(record: RunRecord, *, age: float, patience: float, wanted: PageQuery) -> dict[str, Any]:
+    """The JSON-ready values of the page.
+
+    ``age`` is the time since the newest snapshot was complete, and ``patience`` the age from which it counts as old,
+    both in seconds. The record has at least one snapshot.
+    """
+    status = record.snapshots.last
+    assert status is not None
+    rates = record.snapshots.rates()
+    slots = worst(status.slots, wanted.top, _slot_rank)
+    instances = [one for one in status.instances if _is_found(wanted.search, one.name, one.program, one.peer)]
+    streams = [one for one in status.streams if _is_found(wanted.search, one.name, one.instance, str(one.stream_id))]
+    connected = _connected(status.instances)
+    shown = {
+        **to_json(_emptied(status)),
+        "slots": [
+            {
+                **record_to_json(slot),
+                **_rates(rates.slots.get(slot.slot)),
+                "answers": slot.answers,
+                "connected": connected[slot.slot][:NAMED_INSTANCES],
+            }
+            for slot in slots
+        ],
+        "instances": [
+            {**record_to_json(one), **_rates(rates.instances.get((one.slot, one.name)))}
+            for one in worst(instances, wanted.top, _wait_rank)
+        ],
+        "streams": [
+            {**record_to_json(one), **_rates(rates.streams.get((one.slot, one.scope, one.stream_id)))}
+            for one in worst(streams, wanted.top, _wait_rank)
+        ],
+        "topics": [record_to_json(topic) for topic in status.topics[:MOST_ROWS]],
+        "sinks": [record_to_json(sink) for sink in status.sinks[:MOST_ROWS]],
+    }
+    recent = list(record.recent)
+    return {
+        "schema": SCHEMA,
+        "age": round(age, 3),
+        "patience": patience,
+        "status": shown,
+        "states": dict(Counter(slot.state for slot in status.slots)),
+        "shown": {
+            "slots": len(status.slots),
+            "instances": len(instances) if wanted.search else max(len(instances), status.totals.instances),
+            "streams": len(streams) if wanted.search else max(len(streams), status.totals.streams),
+        },
+        "searched": {"instance": len(status.instances), "stream": len(status.streams)},
+        "rates": {"seconds": round(rates.seconds, 3), **_rates_total(rates)},
+        "history": {
+            name: [_rounded(getattr(point, name)) for point in recent]
+            for name in ("time", "rows_in", "rows_out", "ack_age", "rows", "bytes", "sessions", "serving")
+        },
+        "batches": [asdict(batch) for batch in record.batches],
+        "events": [asdict(event) for event in record.events()[:MOST_EVENTS]],
+    }
+
+
+def worst(rows: Iterable[T], most: int, rank: Callable[[T], tuple[Any, ...]]) -> list[T]:
+    """The ``most`` rows of the greatest rank, the worst first; equal ones in their former order."""
+    return heapq.nsmallest(most, rows, key=lambda row: tuple(-part for part in rank(row)))
+
+
+def _slot_rank(slot: SlotStatus) -> tuple[Any, ...]:
+    # Slots that work stay in the order of their numbers, so that a row does not move while somebody reads it.
+    return (not slot.cause.healthy, -slot.slot)
+
+
+def _wait_rank(one: InstanceStatus | StreamStatus) -> tuple[Any, ...]:
+    return (not one.cause.healthy, -1.0 if one.ack_age is None else one.ack_age, one.rows)
+
+
+def _is_found(search: str, *texts: str) -> bool:
+    return not search or any(search in text.casefold() for text in texts)
+
+
+def _connected(instances: Iterable[InstanceStatus]) -> Mapping[int, list[str]]:
+    by_slot: dict[int, list[str]] = defaultdict(list)
+    for one in instances:
+        if one.state != "gone":
+            by_slot[one.slot].append(one.name)
+    for names in by_slot.values():
+        names.sort()
+    return by_slot
+
+
+def _emptied(status: ReceiverStatus) -> ReceiverStatus:
+    """The snapshot without its rows, which are converted only as far as they are shown."""
+    return replace(status, slots=(), instances=(), streams=(), topics=(), sinks=())
+
+
+def _rates(rate: Rate | None) -> dict[str, float | None]:
+    return {
+        "rate_in": _rounded(rate.rows_in) if rate else None,
+        "rate_out": _rounded(rate.rows_out) if rate else None,
+    }
+
+
+def _rates_total(rates: Rates) -> dict[str, float | None]:
+    if not rates.seconds:
+        return {"rows_in": None, "rows_out": None}
+    return {"rows_in": _rounded(rates.total.rows_in), "rows_out": _rounded(rates.total.rows_out)}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
