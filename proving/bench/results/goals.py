@@ -19,7 +19,7 @@ class Goal:
 
     key: str
     """Its key in ``bench.json``."""
-    what: str
+    description: str
     """The measured figure in words."""
     unit: str
     """The unit of the figure."""
@@ -151,7 +151,7 @@ def goals_table(found: Mapping[str, float | None]) -> str:
     return table(
         ("goal", "wanted", "measured", "result", "section"),
         [
-            (goal.what, goal.bounds, amount(found.get(goal.key)), goal.says(found.get(goal.key)), goal.section)
+            (goal.description, goal.bounds, amount(found.get(goal.key)), goal.says(found.get(goal.key)), goal.section)
             for goal in GOALS
         ],
     )

@@ -393,7 +393,7 @@ def _goals(results: Results, figure: Figure) -> None:
     axes.set_xticks(ticks, [f"{tick:g}x" for tick in ticks])
     axes.minorticks_off()
     axes.set_xlim(0.09, 25)
-    axes.set_yticks(range(len(kept)), [goal.what.replace("`", "") for goal, _ in kept], fontsize=8)
+    axes.set_yticks(range(len(kept)), [goal.description.replace("`", "") for goal, _ in kept], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("the figure in multiples of its goal; red: missed, blue: met, green: aim met; mark: the aim")
     axes.grid(axis="x", alpha=0.3)

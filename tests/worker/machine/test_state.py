@@ -335,7 +335,7 @@ class TestComingAndGoing:
     def test_a_cut_is_logged_with_its_reason(self, bench: Bench) -> None:
         bench.join(DRAFT_BE).leave("the cable was pulled")
 
-        assert "is gone: the cable was pulled" in bench.logged[-1].text
+        assert "has disconnected: the cable was pulled" in bench.logged[-1].text
         assert bench.warnings() == []
 
     def test_a_peer_that_does_not_read_is_cut_off_without_a_word(self, bench: Bench) -> None:

@@ -22,35 +22,41 @@ from wallaroo_spark.worker.buffer.held_stream import Extent, HeldStream
 from wallaroo_spark.worker.buffer.segments import HeldLot, Lots
 
 STREAM_OVERHEAD = 2048
-"""Bytes counted for a stream beside its name and its rows: its held stream, and the entries of sessions.
+"""Bytes counted for a stream in addition to its name and its rows: its objects here and its entries in sessions.
 
 An estimate, rounded up.
 """
 
 
 class Buffer:
-    """The streams of one worker, the references that Spark has committed, and the bytes in use.
-
-    ``unfinished`` are the bytes of frames that have not come to their end, which take memory as rows do. ``version``
-    grows with every change that a plan or a waiting read may care about. The streams themselves are counted
-    apart from rows, in ``overhead``, and may cost as much again. ``rows`` is how many ever came in.
-    """
+    """The streams of one worker with their held rows, the references that Spark has committed, and the bytes in use."""
 
     def __init__(self, budget: int, origin: Origin, message_ids: str) -> None:
         self.budget = budget
+        """Limit in bytes of the held rows and incomplete frames; ``overhead`` has a limit of the same size."""
         self.overhead = 0
+        """Bytes counted for the streams themselves, without their rows."""
         self.unfinished = 0
+        """Bytes of incomplete frames, which take memory as rows do."""
         self.version = 0
+        """A number that increases with each change that may matter to a plan or a waiting read."""
         self.streams: dict[StreamKey, HeldStream] = {}
+        """The streams that are open here or have held rows."""
         self.committed: dict[StreamKey, Reference] = {}
+        """The committed references of all streams of the query, as far as the driver has told them."""
         self._filled: dict[StreamKey, HeldStream] = {}
+        """The streams with held rows; a stream that has become empty may still be among them."""
         self._names: dict[StreamKey, str] = {}
+        """Names of streams that have a committed reference and are no longer in ``streams``."""
         self._lots = Lots()
         self._scopes: dict[str, set[StreamKey]] = {}
+        """The keys of ``committed``, by scope."""
         self._by_scope: dict[str, dict[int, HeldStream]] = {}
+        """The streams of ``streams``, by scope and stream id."""
         self._origin = origin
         self._message_ids = message_ids
         self.rows = 0
+        """The number of rows that were ever accepted."""
 
     @property
     def commit_ages(self) -> CommitAges:
@@ -68,9 +74,9 @@ class Buffer:
         return self._lots.used + self.unfinished
 
     def open(self, key: StreamKey, name: str, notified: int) -> HeldStream:
-        """The rows of a stream that is notified, made where there is none.
+        """Open a stream because of its NOTIFY, and return it; it is created if it is not in ``streams``.
 
-        Raises :class:`RemoteProtocolError` when there are more streams than the budget has room for.
+        Raises :class:`RemoteProtocolError` when the budget has no room for one more stream.
         """
         stream = self.streams.get(key)
         more = _overhead(name) - (_overhead(stream.name) if stream else 0)
@@ -78,7 +84,7 @@ class Buffer:
             reason = f"this worker has {len(self.streams)} streams, as many as its memoryBudget of {self.budget} allows"
             raise broken(Fault.TOO_MANY_STREAMS, f"{reason}; end some, or raise it")
         if stream is None:
-            # As many rows as ever came in is a position that no stream has passed.
+            # No stream has passed this position, because it counts the rows of all streams.
             committed = self.committed.get(key)
             stream = HeldStream(key, self._lots, self._origin, self._message_ids, committed, self.rows)
             self.streams[key] = stream
@@ -90,7 +96,7 @@ class Buffer:
         return stream
 
     def hold(self, lot: Lot) -> HeldLot:
-        """Rows that have arrived, to :meth:`append` them stream by stream."""
+        """Register rows that have arrived, so that :meth:`append` can accept them stream by stream."""
         return self._lots.hold(lot)
 
     def append(
@@ -119,10 +125,10 @@ class Buffer:
         streams: list[HeldStream],
         receipts: NDArray[np.int64],
     ) -> int:
-        """Accept parts of a lot that their streams take: no message has flags, is a replay or breaks a rule.
+        """Accept parts of a lot in which no message has flags, is a replay or breaks a rule.
 
-        ``parts`` are their indexes in ``grouped``, ``streams`` the stream of each, all of them different, and
-        ``receipts`` the indexes of who sent them, in the lot's ``receipts``. Returns the number of rows.
+        ``parts`` are their indexes in ``grouped``, ``streams`` has a different stream for each, and ``receipts`` the
+        index of each part's receipt in the lot's ``receipts``. Returns the number of rows.
         """
         lows, highs, sizes = grouped.lows[parts], grouped.highs[parts], grouped.sizes[parts]
         counts = highs - lows
@@ -139,17 +145,17 @@ class Buffer:
         return total
 
     def settle(self, held: HeldLot) -> None:
-        """All new rows of a lot were accepted."""
+        """Release the memory of the lot's other rows, because all its new rows were accepted."""
         self._lots.touch(held)
         self._lots.settle()
         self._lots.merge()
 
     def merge(self) -> None:
-        """Make room where that costs nothing: join lots that arrived in small pieces."""
+        """Save memory without dropping rows: join small lots."""
         self._lots.merge(tight=True)
 
     def end(self, stream: HeldStream) -> None:
-        """The stream has ended; an unstable end may be delivered now."""
+        """Record that the stream has ended; its unstable last rows may be delivered now."""
         stream.close()
         self.version += 1
 
@@ -178,14 +184,14 @@ class Buffer:
             self._names[stream.key] = stream.name
 
     def name(self, key: StreamKey) -> str:
-        """The name of a stream, empty when no NOTIFY has told it here; Spark's offset log has only ids."""
+        """The name of a stream; empty when no NOTIFY here has told it, because Spark's offset log has only ids."""
         stream = self.streams.get(key)
         return stream.name if stream else self._names.get(key, "")
 
     def recover(self, streams: Iterable[HeldStream]) -> None:
-        """An error has stopped short what was done to these streams: go by the rows that they hold, whatever it was.
+        """Make these streams consistent after an error interrupted a change: only the rows that they hold count.
 
-        What they had accepted and do not hold has to be sent again.
+        Their senders must resend messages that were accepted and are not held.
         """
         for stream in streams:
             stream.recover()
@@ -195,7 +201,7 @@ class Buffer:
         self.version += 1
 
     def reference(self, key: StreamKey) -> int | None:
-        """The last committed message id of a stream, None when there is none that can be resumed from."""
+        """The last committed message id of a stream; None when the stream cannot be resumed from an id."""
         reference = self.committed.get(key)
         return reference if isinstance(reference, int) else None
 
@@ -213,7 +219,7 @@ class Buffer:
                 yield key, reference
 
     def commit(self, references: Mapping[StreamKey, Reference]) -> list[HeldStream]:
-        """Spark has committed up to these references; returns the streams that moved."""
+        """Drop the rows up to these committed references; return the streams whose reference advanced."""
         moved, rising = [], []
         for key, reference in references.items():
             stream = self.streams.get(key)
@@ -229,7 +235,7 @@ class Buffer:
         return moved
 
     def _commit_rising(self, streams: list[tuple[HeldStream, Reference]]) -> Iterator[HeldStream]:
-        """:meth:`commit` for streams whose ids increase up to a reference: their segments in one pass."""
+        """:meth:`commit` for streams for which :meth:`HeldStream.rises_to` is true: all their segments in one pass."""
         table = self._lots.table
         counts = np.fromiter((len(stream.rows) for stream, _ in streams), np.int64, len(streams))
         ends = np.cumsum(counts)
@@ -237,7 +243,7 @@ class Buffer:
         references = np.repeat(np.array([reference for _, reference in streams], np.uint64), counts)
         whole = table.last_id[rows] <= references
         cut = np.flatnonzero(~whole & (table.first_id[rows] <= references))
-        # A commit within a segment is rare: a plan ends there only under a limit.
+        # A commit within a segment is rare, because a plan ends there only under a limit.
         alone = set(np.searchsorted(ends, cut, side="right").tolist())
         for number in alone:
             whole[ends[number] - counts[number] : ends[number]] = False
@@ -262,7 +268,7 @@ class Buffer:
         self._lots.remove(committed)
 
     def rewind(self, references: Mapping[StreamKey, Reference]) -> list[StreamKey]:
-        """The query goes on from exactly these references; returns the streams that must be sent again."""
+        """Set exactly these references, from which the query continues; return the streams that must be sent again."""
         back = [
             key
             for key, reference in self.committed.items()
@@ -281,7 +287,7 @@ class Buffer:
         return back
 
     def _went_back(self, key: StreamKey, before: Reference, after: Reference | None) -> bool:
-        """Whether a stream without held rows is needed again; with opaque ids any change means that."""
+        """Whether a stream without held rows must be sent again; with opaque ids any other reference means that."""
         if not isinstance(before, int) or before == after:
             return False
         opaque = self._message_ids == "opaque" and key.scope
@@ -294,10 +300,10 @@ class Buffer:
     def extents(
         self, start: Mapping[StreamKey, Reference | None], max_rows: int | None = None, max_bytes: int | None = None
     ) -> dict[StreamKey, Extent]:
-        """How much of each stream a batch that starts at ``start`` may take.
+        """The part of each stream that a batch with this start may take.
 
-        Limits hold for all streams together, and are divided in proportion to the held rows of each. As each stream may
-        take at least one message, many streams may exceed a small limit.
+        The limits hold for all streams together, and are divided in proportion to the rows of each. Each stream may
+        have at least one message in the batch, so many streams together may exceed a small limit.
         """
         return self.shared_extents(self.with_rows(), start, max_rows, max_bytes)[0]
 
@@ -308,7 +314,7 @@ class Buffer:
         max_rows: int | None,
         max_bytes: int | None,
     ) -> tuple[dict[StreamKey, Extent], int, int]:
-        """As :meth:`extents`, of these streams; and the rows and bytes that there would be without limits."""
+        """:meth:`extents` of these streams, and the rows and bytes that the batch would have without limits."""
         whole = {
             stream.key: (stream, extent)
             for stream in streams
@@ -329,7 +335,7 @@ class Buffer:
         return shared, rows, size
 
     def with_rows(self) -> list[HeldStream]:
-        """The streams of which rows are held; the time does not depend on how many others there are."""
+        """The streams with held rows. The time does not depend on the number of other streams."""
         for key in [key for key, stream in self._filled.items() if stream.empty]:
             del self._filled[key]
         return list(self._filled.values())
@@ -339,7 +345,7 @@ class Buffer:
         return any(stream.start < stream.stable_end for stream in self.with_rows())
 
     def owes(self, start: Mapping[StreamKey, Reference]) -> bool:
-        """Whether the sender of a stream waits for an ACK of what Spark has committed: all up to ``start``."""
+        """Whether some sender waits for an ACK of messages up to ``start``, all of which Spark has committed."""
         return any(stream.key in start and stream.owes(start[stream.key]) for stream in self.with_rows())
 
     def find(self, planned: PlannedRange) -> FoundRange | None:
@@ -354,7 +360,7 @@ class Buffer:
         return FoundRange(planned.key, stream.name, tuple(stream.delivery(begin, end)))
 
     def find_all(self, ranges: Mapping[int, PlannedRange]) -> FoundRanges:
-        """Those of many planned ranges that are held, all of each; by their indexes."""
+        """The planned ranges that are held completely, by their indexes in ``ranges``."""
         found = FoundRanges()
         alone: dict[int, FoundRange] = {}
         indexes: list[int] = []
@@ -379,7 +385,7 @@ class Buffer:
     def _find_whole(
         self, found: FoundRanges, indexes: list[int], streams: list[HeldStream], ends: list[Reference]
     ) -> list[int]:
-        """Find ranges from the first held row on, in one pass; returns those that end within a segment."""
+        """Find ranges from the first held row on, in one pass; return the indexes of those that end in a segment."""
         table = self._lots.table
         counts = np.fromiter((len(stream.rows) for stream in streams), np.int64, len(streams))
         rows = np.fromiter(chain.from_iterable(stream.rows for stream in streams), np.int64)
@@ -402,7 +408,10 @@ class Buffer:
         return sorted(cut)
 
     def _lost(self, planned: PlannedRange) -> FoundRange | None:
-        """An ephemeral range of this slot whose buffer is gone. It is delivered at most once, and cannot be resent."""
+        """An empty range for an ephemeral range of this slot whose buffer is gone; None for others.
+
+        Ephemeral messages are delivered at most once and cannot be resent.
+        """
         if isinstance(planned.end, str) and self._origin.same_slot(planned.end):
             return FoundRange(planned.key, "", ())
         return None

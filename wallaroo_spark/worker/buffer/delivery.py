@@ -1,4 +1,4 @@
-"""Planned ranges as batches of rows, lot by lot: rows that arrived together leave together.
+"""Planned ranges as batches of rows, lot by lot: rows that arrived together are delivered together.
 
 Source: ``docs/architecture.md#rules``, rule 3 (order within a stream); ``docs/decisions/runs.md``.
 """
@@ -26,12 +26,12 @@ BYTES_A_BATCH = 1 << 20
 
 
 def gather(found: FoundRanges) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-    """Stored columns in batches of a sensible size, each with the text that :class:`.rows.Unpacker` needs for it.
+    """Stored columns in batches of a sensible size, each with the metadata that :class:`.rows.Unpacker` needs.
 
-    Rows leave in the order in which they came in, whatever stream they are of.
+    The rows of all streams are in the order in which they arrived.
     """
     slices = found.slices
-    # A later lot has a higher serial, and within a lot a stream's rows are in order: so they stay in order.
+    # A later lot has a higher serial, and within a lot a stream's rows are in order, so this keeps their order.
     slices = slices[np.lexsort((slices.low, slices.lot, slices.serial))]
     last = _last_of_each(slices.range)
     done = np.zeros(len(slices), np.bool_)
@@ -58,13 +58,13 @@ def gather(found: FoundRanges) -> Iterator[tuple[pa.RecordBatch, bytes]]:
 
 
 def _last_of_each(ranges: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Where each range occurs for the last time, by the numbers of the ranges."""
+    """The index at which each range occurs for the last time, in the order of the ranges' numbers."""
     _, places = np.unique(ranges[::-1], return_index=True)
     return len(ranges) - 1 - places
 
 
 def _batches(slices: Slices) -> Iterator[tuple[int, int]]:
-    """The slices of each batch: the first, and the one behind the last."""
+    """The slices of each batch, as the index of the first and the index behind the last."""
     rows, sizes = np.cumsum(slices.high - slices.low), np.cumsum(slices.size)
     begin = rows_before = size_before = 0
     while begin < len(slices):

@@ -1,4 +1,4 @@
-"""References of ephemeral streams: the buffer in which one is valid, and the position of a stream that changes buffers.
+"""References of ephemeral streams: the buffer for which a reference is valid, and streams that move between buffers.
 
 Source: ``docs/protocol.md#points-of-reference``.
 """
@@ -13,7 +13,9 @@ class Origin:
     """The buffer for which ephemeral references are valid."""
 
     slot: int
+    """The slot of its worker."""
     generation: int
+    """The generation of the slot's lease."""
 
     def reference(self, position: int) -> str:
         """The reference of an ephemeral stream at a position of this buffer."""
@@ -30,10 +32,10 @@ class Origin:
 
 
 class Passage:
-    """How far an ephemeral stream has been read here; needed when it continues in another buffer and comes back.
+    """The position up to which an ephemeral stream was read here; needed when it moves to another buffer and back.
 
-    A batch is planned when the one before it is committed. So where a batch starts behind a reference of another
-    buffer, everything that was read here before is committed, even if this worker was never told so.
+    Spark plans a batch when the batch before it is committed. So when a batch starts at a reference of another buffer,
+    all rows that were read here before are committed, even if no commit notice has told this worker.
     """
 
     def __init__(self, position: int) -> None:
@@ -41,11 +43,11 @@ class Passage:
         self._elsewhere: tuple[str, int] | None = None
 
     def was_read(self, position: int) -> None:
-        """A planned range up to this position was delivered."""
+        """Record that a planned range up to this position was delivered."""
         self._read = max(self._read, position)
 
     def behind(self, reference: str) -> int:
-        """The position behind a reference of another buffer; the same on each call."""
+        """The position here that follows a reference of another buffer; each call returns the same position."""
         if self._elsewhere is None or self._elsewhere[0] != reference:
             self._elsewhere = (reference, self._read)
         return self._elsewhere[1]

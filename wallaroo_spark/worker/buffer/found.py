@@ -61,7 +61,7 @@ class Slices:
         return list(vars(self).values())
 
     def together(self, other: Slices) -> Slices:
-        """These slices, and others behind them."""
+        """These slices, followed by the others."""
         if not len(other):
             return self
         pairs = zip(self.columns(), other.columns(), strict=True)
@@ -90,12 +90,12 @@ class FoundRanges:
     slices: Slices = field(default_factory=no_slices)
     """The slices of all ranges."""
     texts: dict[tuple[int, int, int], str] = field(default_factory=dict)
-    """The references that are not message ids, by range, serial number and first row of the part."""
+    """The references that are not message ids, by range, serial number and first row of the slice."""
     _numbers: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, found: Mapping[int, FoundRange]) -> FoundRanges:
-        """Ranges that were found one by one."""
+        """Make the columns of ranges that were found one by one."""
         made = cls()
         made.add(found)
         return made
@@ -118,7 +118,7 @@ class FoundRanges:
         return number
 
     def add(self, found: Mapping[int, FoundRange]) -> None:
-        """Ranges that were found one by one."""
+        """Add ranges that were found one by one."""
         rows: list[tuple[int, ...]] = []
         for index, one in found.items():
             self.streams[index] = one.name, one.key.stream_id
@@ -134,7 +134,7 @@ class FoundRanges:
             self.slices = self.slices.together(Slices(*columns))
 
     def add_rows(self, ranges: NDArray[np.int64], lots: list[HeldLot], columns: Mapping[str, NDArray[Any]]) -> None:
-        """Whole segments, as columns of the table, each for one of ``ranges``; ``lots`` are all that they lie in."""
+        """Add whole segments, given as columns of the table: one range for each, and all lots that contain them."""
         serials = columns["serial"]
         known = np.array([held.serial for held in lots], np.int64)
         numbers = np.array([self.number(held.lot, held.receipts) for held in lots], np.int64)

@@ -1,8 +1,8 @@
 """The uncommitted rows of one stream, by position and by reference.
 
-A *position* counts rows in the order in which they were accepted, and stands for the same row for as long as the buffer
-lives. A *reference* is the entry in Spark's offset log: the message id, or ``e:<slot>:<generation>:<position>`` for an
-ephemeral stream, which cannot be sent again.
+A *position* counts rows in the order in which they were accepted. It means the same row for as long as the buffer
+exists. A *reference* is the entry in Spark's offset log: the message id, or ``e:<slot>:<generation>:<position>`` for an
+ephemeral stream, whose messages cannot be sent again.
 
 Source: ``docs/protocol.md#points-of-reference``.
 """
@@ -25,7 +25,7 @@ from wallaroo_spark.worker.buffer.segments import SEGMENT_OVERHEAD, HeldLot, Lot
 
 
 class Extent(NamedTuple):
-    """A part of a stream that a batch may take: its end (a reference), and how many rows and bytes it has."""
+    """A part of a stream that a batch may take."""
 
     end: Reference
     """Reference of its end."""
@@ -38,13 +38,8 @@ class Extent(NamedTuple):
 class HeldStream:
     """The held rows of one stream at the positions ``[start, end)``, the rule that recognises replays, and its sender.
 
-    While ``broken_off`` is set, new rows are refused: its held rows were dropped, and its sender will be asked to
-    resend them.
-
-    ``rows`` are its segments, oldest first: rows of the table of ``lots``. ``size`` is what its rows cost, in bytes.
-
-    ``position`` is where it starts to count. Ids are opaque only where a stream belongs to its instance: those of v3
-    always increase.
+    ``position`` is the first position. Ids can be opaque only in the drafts, where a stream belongs to an instance;
+    the ids of v3 always increase.
     """
 
     def __init__(
@@ -59,20 +54,31 @@ class HeldStream:
         self.key = key
         self.name = ""
         self.owner: int | None = None
+        """The number of the connection that sends the stream; None while there is none."""
         self.ended = False
+        """Whether the sender has ended the stream."""
         self.broken_off = False
+        """Whether new rows are refused: held rows were dropped, and the sender was not asked to resend them yet."""
         self.ephemeral: bool | None = None
+        """Whether its messages are EPHEMERAL; None before the first message."""
         self.increasing = message_ids != "opaque" or not key.scope
+        """Whether message ids increase within the stream."""
         self.committed = committed
+        """The committed reference; None if no batch with the stream is committed."""
         self.start = position
+        """The position of the first held row."""
         self.end = position
+        """The position behind the last held row."""
         self.size = 0
+        """Bytes of memory of the held rows."""
         self.rows: deque[int] = deque()
+        """The segments, oldest first, as row numbers of the table in ``lots``."""
         self.lots = lots
         self._origin = origin
         self._rule: ReferenceRule = rule_for(self.increasing, self._committed_id, may_go_back=not self.key.scope)
         self._stable_end = position
         self._unstable_rows = 0
+        """The number of accepted rows with UNSTABLE_REFERENCE; 0 means that no row needs a look."""
         self._passage = Passage(position)
 
     def __repr__(self) -> str:
@@ -91,7 +97,7 @@ class HeldStream:
 
     @property
     def repeating(self) -> bool:
-        """Whether its sender still has to repeat messages, which show what is new; only with opaque ids."""
+        """Whether its sender must repeat messages first, so that new messages are recognised; only with opaque ids."""
         return not self.ended and not self.ephemeral and self._rule.repeating
 
     @property
@@ -101,7 +107,7 @@ class HeldStream:
 
     @property
     def cost(self) -> int:
-        """The memory that its rows hold, in bytes."""
+        """Bytes of memory of its rows and segments."""
         return self.size + len(self.rows) * SEGMENT_OVERHEAD
 
     @property
@@ -113,22 +119,22 @@ class HeldStream:
     def continues_elsewhere(self) -> bool:
         """Whether it is an ephemeral stream whose committed reference is of another buffer.
 
-        Then its rows follow the reference from which a planner has read it here, which this buffer may not know.
+        Then its rows here follow a reference that a planner knows and this buffer may not know.
         """
         return (
             bool(self.ephemeral) and isinstance(self.committed, str) and self._origin.position(self.committed) is None
         )
 
     def open(self, name: str, notified: int) -> None:
-        """A NOTIFY. Rows behind the last stable reference are dropped, because they may be sent differently now."""
+        """Handle a NOTIFY. Rows behind the last stable reference are dropped, because the sender may change them."""
         self.name, self.ended, self.broken_off = name, False, False
         self.drop_unstable()
         if not self.ephemeral:
             self._rule.resume(notified, self._committed_id)
 
     def close(self) -> None:
-        """The stream's end: a batch may end there whatever the last reference is, because nothing has to resume from
-        it.
+        """Record the end of the stream. A batch may end there even at an unstable reference, because nobody resumes the
+        stream from it.
         """
         self.ended = True
         self._stable_end = self.end
@@ -142,7 +148,7 @@ class HeldStream:
     def drop(self) -> None:
         """Drop all rows; uncommitted ones must be resent."""
         if self.ephemeral:
-            # The position may be part of a plan, so it must never denote another row.
+            # A plan may contain the position, so it must never mean another row.
             self._drop_head(self.end)
         else:
             self._drop_tail(self.start)
@@ -150,10 +156,11 @@ class HeldStream:
         self._rule = rule_for(self.increasing, self._committed_id, may_go_back=not self.key.scope)
 
     def append(self, rows: StreamRows, held: HeldLot, received_at: int, instance: str) -> Segment | None:
-        """Accept the new ones of these rows, which lie in ``held``; None when there are none.
+        """Accept the new messages among these rows of ``held``; return their segment, or None when none is new.
 
-        Raises :class:`RemoteProtocolError` when lasting and ephemeral messages meet in the stream, or when opaque ids
-        are not repeated in the order of sending; and when ids do not increase, where the rows before that count.
+        Raises :class:`RemoteProtocolError` when the stream has both ephemeral and other messages, or when opaque ids
+        are not repeated in the order of sending; then no row is accepted. Also raises it when ids do not increase; then
+        the rows before the wrong id are accepted.
         """
         self._settle_kind(not rows.lot.plain and bool(int(rows.flags[0]) & Flags.EPHEMERAL))
         low, high, size = rows.low, rows.high, rows.size
@@ -190,7 +197,7 @@ class HeldStream:
         return {segment.held.receipts[segment.receipt_index].instance for segment in self.segments}
 
     def takes(self, first_id: int) -> bool:
-        """Whether messages with rising ids from this one on, without flags, are new, whatever else is to be known."""
+        """Whether messages without flags, with ids that increase from ``first_id``, are certainly all new."""
         rule = self._rule
         return (
             type(rule) is IncreasingIds
@@ -200,7 +207,7 @@ class HeldStream:
         )
 
     def taken(self, row: int, count: int, size: int, last_id: int) -> None:
-        """A row of the table has become its last segment: ``count`` messages that it :meth:`takes`."""
+        """Record that a row of the table has become the last segment, with ``count`` messages that it :meth:`takes`."""
         self.rows.append(row)
         self.ephemeral = False
         self.size += size
@@ -214,7 +221,7 @@ class HeldStream:
         )
 
     def recover(self) -> None:
-        """After an error half-way: the rows of its segments are held, and nothing behind them counts as accepted."""
+        """Become consistent after an error: the rows of the segments are held, and no later message is accepted."""
         segments = self.segments
         if segments:
             self.start, self.end = segments[0].first, segments[-1].end
@@ -250,7 +257,7 @@ class HeldStream:
         self.ephemeral = ephemeral
 
     def position_after(self, reference: Reference | None) -> int | None:
-        """The position of the first row behind a reference; None when the held rows do not follow it."""
+        """The position of the first row behind a reference; None when the held rows do not follow the reference."""
         if reference is None and not self.ephemeral:
             return self.start if self._committed_id is None else None
         if reference is None or isinstance(reference, str) != bool(self.ephemeral):
@@ -277,7 +284,7 @@ class HeldStream:
         return None
 
     def reference_at(self, position: int) -> Reference | None:
-        """The reference that everything before a held position has been delivered to."""
+        """The reference of the last row before a position."""
         if self.ephemeral:
             return self._origin.reference(position)
         return self._id_before(position)
@@ -291,9 +298,9 @@ class HeldStream:
         return self._committed_id
 
     def extent(self, start: Reference | None, max_rows: int | None, max_bytes: int | None) -> Extent | None:
-        """How much a batch that starts at ``start`` may take within the limits; None when it may take nothing.
+        """The part that a batch with this start may take within the limits; None when it may take no row.
 
-        The first row always fits, and a batch ends only at a stable id, so it may exceed a limit to reach one.
+        The first row always fits. A batch ends only at a stable id, so it may exceed a limit to reach one.
         """
         if start == self.committed and not self.ephemeral:
             begin: int | None = self.start
@@ -310,7 +317,7 @@ class HeldStream:
         return Extent(reference, end - begin, self._size(begin, end))
 
     def owes(self, start: Reference) -> bool:
-        """Whether rows up to ``start``, which Spark has committed, are held; then no ACK was sent for them."""
+        """Whether rows up to ``start``, which Spark has committed, are still held. No ACK was sent for them then."""
         begin = self.position_after(start)
         return begin is not None and begin > self.start
 
@@ -345,7 +352,7 @@ class HeldStream:
         return best if best is not None else above
 
     def _within(self, begin: int, end: int) -> Iterator[Segment]:
-        """The segments that have some of the positions ``begin`` to ``end``."""
+        """The segments that contain some of the positions ``begin`` to ``end``."""
         for row in self.rows:
             segment = Segment(self.lots, row)
             if segment.first >= end:
@@ -363,16 +370,16 @@ class HeldStream:
         return size
 
     def delivery(self, begin: int, end: int) -> Iterator[tuple[LotSlice, Reference]]:
-        """The held rows at positions ``begin`` to ``end``: slices of lots, each with the reference that it ends at."""
+        """The held rows at positions ``begin`` to ``end``: slices of lots, each with the reference of its last row."""
         for segment in self._within(begin, end):
             part = segment.slice(begin, end)
             behind = segment.first + part.high - segment.low
             yield part, self._origin.reference(behind) if self.ephemeral else part.last_id
 
     def range(self, start: Reference | None, end: Reference) -> tuple[int, int] | None:
-        """The positions of a planned range (start, end] once all of it is here, None until then.
+        """The positions of a planned range (start, end] if all its rows are held; otherwise None.
 
-        It is complete when ``end`` has arrived, or anything beyond it where ids increase, or the stream's end.
+        The range is complete when ``end`` has arrived, or the stream's end, or, with increasing ids, a greater id.
         """
         begin = self.position_after(start)
         if begin is None or self._is_past(start):
@@ -383,7 +390,7 @@ class HeldStream:
             return None
         if self.increasing:
             last = self._id_before(self.end)
-            # Behind an unstable message another one of its id may follow, which is of the range.
+            # After an unstable message another message with the same id may follow, which belongs to the range.
             whole = last is not None and (last > end or (last == end and self._stable_end == self.end))
             if self.ended or whole:
                 return begin, self.position_after(end) or begin
@@ -394,7 +401,7 @@ class HeldStream:
         return begin, stop
 
     def _is_past(self, start: Reference | None) -> bool:
-        """Whether a part of the rows behind ``start`` is committed, and therefore no longer held."""
+        """Whether some of the rows behind ``start`` are committed, and therefore no longer held."""
         if not self.increasing or self._committed_id is None:
             return False
         return not isinstance(start, int) or start < self._committed_id
@@ -409,7 +416,7 @@ class HeldStream:
         return begin, max(begin, position)
 
     def has_whole(self, start: Reference | None, end: Reference) -> bool:
-        """Whether :meth:`range` finds the range, from the first held row on, by its ids alone."""
+        """Whether :meth:`range` would return a range that begins at the first held row; decided by the ids alone."""
         if not self.rows or start != self.committed or self.ephemeral or not self.increasing or isinstance(end, str):
             return False
         if self.ended:
@@ -418,7 +425,7 @@ class HeldStream:
         return bool(last > end or (last == end and self._stable_end == self.end))
 
     def rises_to(self, reference: Reference) -> bool:
-        """Whether :meth:`commit` drops the segments up to this message id, by their ids alone."""
+        """Whether :meth:`commit` of this reference drops segments by comparing their ids alone."""
         return (
             isinstance(reference, int)
             and self.increasing
@@ -427,10 +434,10 @@ class HeldStream:
         )
 
     def drop_first(self, reference: Reference, count: int, size: int, start: int) -> None:
-        """Commit a reference that it :meth:`rises_to`: ``count`` segments are dropped, which cost ``size`` bytes.
+        """Commit a reference that it :meth:`rises_to`: drop the first ``count`` segments, which have ``size`` bytes.
 
-        ``start`` is the position of the first one that is left, without meaning where none is. The table's rows are
-        the caller's to remove.
+        ``start`` is the position of the first remaining segment; without one it has no meaning. The caller removes the
+        rows from the table.
         """
         assert isinstance(reference, int)
         self._rule.commit(reference)
@@ -455,12 +462,12 @@ class HeldStream:
                 return False
             self._rule.commit(reference)
         self.committed = reference
-        # An opaque reference that is not held was delivered before what is held was sent again: it is all older.
+        # An opaque reference that is not held is newer than all held rows: they were sent again after its delivery.
         self._commit_head(self.end if behind is None else behind)
         return True
 
     def rewind(self, reference: Reference | None) -> bool:
-        """The query continues from ``reference``. Returns whether the sender must resend."""
+        """Set the reference from which the query continues; return whether the sender must resend."""
         before = self.committed
         if reference == before:
             return False
@@ -479,7 +486,7 @@ class HeldStream:
         return not ahead and not self.ephemeral
 
     def _joins(self, reference: Reference | None) -> int | None:
-        """The position at which the held rows follow ``reference`` without a gap; None when they do not."""
+        """The position at which the held rows follow ``reference`` without a gap; None when there is a gap."""
         if self.ephemeral:
             return self.position_after(reference)
         if reference is None or isinstance(reference, str):

@@ -1,6 +1,6 @@
-"""Which messages of a stream are new: the point-of-reference rules, with increasing and with opaque ids.
+"""The rules that tell new messages of a stream from replayed ones, for increasing and for opaque ids.
 
-Ids come in columns (numpy, uint64), a run at a time.
+Ids are columns (numpy, uint64), one for each run.
 Source: ``docs/protocol.md#points-of-reference``.
 """
 
@@ -20,7 +20,7 @@ Mask = NDArray[np.bool_]
 
 
 class NotIncreasing(Exception):
-    """Message ``message_id``, at index ``at`` of a column, was sent behind ``highest`` and is no replay."""
+    """Message ``message_id``, at index ``at`` of a column, was sent after ``highest`` and is not a replay."""
 
     def __init__(self, at: int, message_id: int, highest: int) -> None:
         super().__init__(at, message_id, highest)
@@ -30,44 +30,44 @@ class NotIncreasing(Exception):
 
 
 class ReferenceRule(Protocol):
-    """Tells new messages of one stream from replayed ones."""
+    """The rule that tells new messages of one stream from replayed ones."""
 
     @property
     def repeating(self) -> bool:
-        """Whether a sender still has to repeat messages; the repetition shows which later messages are new."""
+        """Whether the sender still has to repeat messages, so that later new messages can be recognised."""
 
     def select(self, ids: Ids, flags: FlagsOf | None = None, *, rising: bool = False) -> Mask | None:
-        """Which of these messages are new; None when all are. They count as accepted from here on.
+        """Return a mask of the messages that are new, or None when all are new. They are accepted from now on.
 
-        ``rising`` is whether each id is known to be above the one before it. Raises :class:`NotIncreasing`, which
-        changes nothing, and :class:`RemoteProtocolError`, which has to be followed by :meth:`rewind`.
+        ``rising`` says that each id is known to be above the id before it. Raises :class:`NotIncreasing`, after which
+        the rule is unchanged, and :class:`RemoteProtocolError`, after which the caller must call :meth:`rewind`.
         """
 
     def accepted(self, highest: int) -> None:
-        """Messages above all others, up to ``highest``, are accepted: without :meth:`select`, as none is a replay.
+        """Record that new messages up to ``highest`` are accepted, without :meth:`select`, because none is a replay.
 
-        Only where ids increase.
+        Only for increasing ids.
         """
 
     def resume(self, notified: int, committed: int | None) -> None:
-        """A NOTIFY: sending starts again, behind ``committed``; ``notified`` is what the NOTIFY says."""
+        """Handle a NOTIFY: the sender starts again behind ``committed``; ``notified`` is the NOTIFY's reference."""
 
     def commit(self, ref: int) -> None:
-        """Everything up to and including ``ref`` is committed."""
+        """Record that all messages up to and including ``ref`` are committed."""
 
     def rewind(self, ref: int | None) -> None:
-        """Nothing behind ``ref``, which is committed or still held, counts as accepted any more."""
+        """Forget all accepted messages behind ``ref``, which is committed or still held."""
 
 
 class IncreasingIds:
-    """A message whose id is not above the last accepted id is a replay, until its sender has repeated all accepted
-    messages.
+    """The rule for increasing ids: a message whose id is not above the last accepted id is a replay, until the sender
+    has repeated all accepted messages.
 
-    From there on ids have to increase, because a message with a lower id would be lost in silence. Messages may share
-    an id if those before the last of them are UNSTABLE_REFERENCE, and a BOUNDARY may repeat the id in front of it.
+    From then on ids must increase, because a message with a lower id would be lost without notice. Messages may share
+    an id if all of them but the last are UNSTABLE_REFERENCE, and a BOUNDARY may repeat the id before it.
 
-    A sender that ``may_go_back`` may repeat at any time: Wallaroo's SDK does so without a NOTIFY, when an ACK has a
-    reference below the one that it knew. Every message whose id is not above the last one is a replay then.
+    A sender that ``may_go_back`` may repeat messages at any time. Wallaroo's SDK does so without a NOTIFY, when an ACK
+    has a lower reference than an earlier ACK. Every message whose id is not above the last one is then a replay.
     """
 
     repeating = False
@@ -89,7 +89,7 @@ class IncreasingIds:
             return None
         if flags is None:
             flags = np.zeros(len(ids), dtype=np.uint16)
-        # The highest id before each message; before the very first there is none, and any is above that.
+        # The highest id before each message. Before the first message of a stream there is none: every id is above.
         none = self.last is None
         highest = np.maximum.accumulate(np.append(np.uint64(self.last or 0), ids))[:-1]
         above, same = ids > highest, ids == highest
@@ -101,7 +101,7 @@ class IncreasingIds:
         if self._replay_to is not None:
             # Every message that was accepted in earlier sessions has been repeated now.
             same &= highest > np.uint64(self._replay_to)
-        # A stream that ends with a boundary of the last message's id has ended with that message.
+        # A final boundary with the id of the last message is not a message of its own.
         end = np.uint16(Flags.BOUNDARY | Flags.EOS)
         new: Mask = above | (same & follows_unstable & (flags & end != end))
         self._sent(ids, flags)
@@ -128,11 +128,11 @@ class IncreasingIds:
         self.last, self._repeated, self._sent_unstable = highest, True, False
 
     def resume(self, notified: int, committed: int | None) -> None:
-        """Accepted messages stay accepted, whichever session resends them, and will be repeated first."""
+        """See :class:`ReferenceRule`. The sender repeats the accepted messages first; they stay accepted."""
         self._replay_to, self._repeated, self._sent_unstable = self.last, self.last is None, False
 
     def commit(self, ref: int) -> None:
-        """See :class:`ReferenceRule`. Committed messages that were never accepted here may still be sent."""
+        """See :class:`ReferenceRule`. The sender may still send committed messages that were never accepted here."""
         if self.last is None or ref > self.last:
             self.rewind(ref)
 
@@ -143,12 +143,13 @@ class IncreasingIds:
 
 
 class OpaqueIds:
-    """Ids are compared for equality alone, so the order of sending shows which messages a replay repeats.
+    """The rule for opaque ids, which are only compared for equality: the order of sending tells which messages are
+    replayed.
 
-    After a resume the sender repeats, in the same order, the messages that it sent behind the committed reference;
-    these are recognised and skipped. An id equal to the one before it is the same message once more, such as the
-    boundary that closes a stream. Raises :class:`RemoteProtocolError` when the repetition differs, and when an id comes
-    again that is still needed to tell where the query is.
+    After a resume the sender repeats, in the same order, the messages that it sent behind the committed reference.
+    They are recognised and skipped. An id equal to the id before it is the same message again, such as the boundary
+    that closes a stream. Raises :class:`RemoteProtocolError` when the repetition differs, and when an id is used again
+    that is still needed to locate the query's position.
     """
 
     def __init__(self, last: int | None = None) -> None:
@@ -217,7 +218,7 @@ class OpaqueIds:
         raise AssertionError("opaque ids have no order")
 
     def resume(self, notified: int, committed: int | None) -> None:
-        """See :class:`ReferenceRule`. A sender behind ``committed`` is skipped up to and including it."""
+        """See :class:`ReferenceRule`. Messages up to and including ``committed`` are skipped if they are sent again."""
         self._replay = deque(self._accepted)
         self._skip_to = self._echo = None
         if notified in self._held:
@@ -230,7 +231,7 @@ class OpaqueIds:
             self._skip_to = committed
 
     def commit(self, ref: int) -> None:
-        """See :class:`ReferenceRule`. Where ``ref`` is not held, the held messages are being sent again, up to it."""
+        """See :class:`ReferenceRule`. If ``ref`` is not held, the repeated messages up to it are skipped."""
         if ref == self._committed:
             return
         self._committed = ref
@@ -243,7 +244,7 @@ class OpaqueIds:
         self._held.discard(ref)
 
     def rewind(self, ref: int | None) -> None:
-        """See :class:`ReferenceRule`. Where ``ref`` is not held, everything held is forgotten."""
+        """See :class:`ReferenceRule`. If ``ref`` is not held, all held ids are forgotten."""
         if ref not in self._held:
             self._forget(ref)
             return
@@ -262,5 +263,5 @@ class OpaqueIds:
 
 
 def rule_for(increasing: bool, last: int | None, *, may_go_back: bool = False) -> ReferenceRule:
-    """The rule of a stream whose ids increase, or are opaque; ``may_go_back`` is for :class:`IncreasingIds`."""
+    """The rule for a stream with increasing or with opaque ids; ``may_go_back`` is for :class:`IncreasingIds`."""
     return IncreasingIds(last, may_go_back=may_go_back) if increasing else OpaqueIds(last)

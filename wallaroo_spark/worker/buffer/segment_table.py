@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
 _FIRST = 1024
-"""Rows of a table without segments, and the least that a table has."""
+"""The least number of rows of a table. A choice."""
 _SPARE = 8
-"""A table with this many times the rows that are in use is made smaller where its last rows are not in use.
+"""A table is shrunk when it has this many times the rows that are in use, if its last rows are unused.
 
-A choice: the columns of an unused row cost 68 bytes, and nothing counts them against the buffer.
+A choice: an unused row has 68 bytes in the columns, which are not counted in the buffer's budget.
 """
 
 
 class SegmentTable:
-    """Columns of the segments in use. The row of a removed segment is used again, and spare rows are given back."""
+    """Columns of the segments in use. Rows of removed segments are used again; a table with many such rows shrinks."""
 
     def __init__(self) -> None:
         self._reset()
@@ -39,7 +39,7 @@ class SegmentTable:
         self.high: NDArray[np.int64] = np.zeros(_FIRST, np.int64)
         """The row in the lot behind the last one."""
         self.size: NDArray[np.int64] = np.zeros(_FIRST, np.int64)
-        """The memory that the rows cost, in bytes."""
+        """Bytes of memory of the rows."""
         self.first_id: NDArray[np.uint64] = np.zeros(_FIRST, np.uint64)
         """The message id of the first row."""
         self.last_id: NDArray[np.uint64] = np.zeros(_FIRST, np.uint64)
@@ -47,8 +47,9 @@ class SegmentTable:
         self.receipt: NDArray[np.int32] = np.zeros(_FIRST, np.int32)
         """The index in the lot's ``receipts``."""
         self._free: Rows = np.arange(_FIRST - 1, -1, -1, dtype=np.int64)
-        """The numbers of the rows that are not in use, the next one to use last; ``_left`` says how many there are."""
+        """The numbers of the unused rows, in its first ``_left`` places; the last of these is used next."""
         self._left = _FIRST
+        """The number of unused rows."""
         self._shrink_at = 0
         """The number of rows in use at which the next attempt to make the table smaller is due."""
 
@@ -57,11 +58,11 @@ class SegmentTable:
 
     @property
     def capacity(self) -> int:
-        """How many segments there is room for."""
+        """The number of rows of the table."""
         return len(self._free)
 
     def take(self, count: int) -> Rows:
-        """So many rows to fill; they count as in use."""
+        """Return ``count`` unused rows to fill, which are in use from now on."""
         while self._left < count:
             self._double()
         self._left -= count
@@ -82,7 +83,7 @@ class SegmentTable:
         self._free, self._left = free, self._left + size
 
     def give_back(self, rows: Rows) -> None:
-        """Mark rows as unused; a table with many spare rows gives their memory back."""
+        """Mark rows as unused. A table with many spare rows shrinks."""
         self.serial[rows] = -1
         self._free[self._left : self._left + len(rows)] = rows
         self._left += len(rows)
@@ -94,7 +95,7 @@ class SegmentTable:
             self._shrink()
 
     def _shrink(self) -> None:
-        """Drop the last rows, as far as none of them is in use, and fill the others from the first one on."""
+        """Cut unused rows from the end of the table, and let the first of the other unused rows be filled first."""
         used = np.flatnonzero(self.serial >= 0)
         size = _FIRST
         while size < max(int(used[-1]) + 1, 2 * len(used)):
@@ -106,11 +107,11 @@ class SegmentTable:
         free = np.flatnonzero(self.serial < 0)[::-1]
         self._free[: len(free)] = free
         self._left = len(free)
-        # While a row at the end is in use, each attempt costs the whole table and gains nothing.
+        # While a row at the end is in use, each attempt would read the whole table and free nothing.
         self._shrink_at = min(self.capacity // _SPARE, len(used) // 2)
 
     def keep_only(self, rows: Rows) -> None:
-        """These rows are in use, and no other."""
+        """Mark all rows but these as unused."""
         unused = np.ones(self.capacity, np.bool_)
         unused[rows] = False
         free = np.flatnonzero(unused)
@@ -119,7 +120,7 @@ class SegmentTable:
         self._left = len(free)
 
     def of_lots(self, serials: list[int]) -> dict[int, Rows]:
-        """The rows of the segments of each of these lots, which are in use, by where they begin in their lot."""
+        """The rows of the segments of each of these lots, in the order of the segments within their lot."""
         if len(serials) == 1:
             rows = np.flatnonzero(self.serial == serials[0])
             return {serials[0]: rows[np.argsort(self.low[rows], kind="stable")]}

@@ -1,9 +1,10 @@
-"""Rows of one stream as they arrived, and the memory that they hold.
+"""Rows of one stream as they arrived, and their memory.
 
-Rows that arrived together lie in one lot, whose memory is free once all of them are dropped. When less than half of a
-lot is still held, these rows move to a lot of their own, so that a stream which waits long for its commit keeps little
-memory of others. Small lots that arrived one after another are joined, so that messages sent one by one cost little
-more than those sent at once. The segments themselves are rows of a table (:mod:`.segment_table`).
+Rows that arrived together lie in one lot. The memory of a lot is released when all its rows are dropped. When less than
+half of a lot is still held, the held rows are copied and the lot's memory is released, so that a stream that waits long
+for its commit keeps little memory of other streams. Small lots that arrived one after another are joined, so that
+messages sent one by one cost little more than messages sent together. The segments themselves are rows of a table
+(:mod:`.segment_table`).
 
 Source: ``docs/architecture.md#rules``, rule 6.
 """
@@ -24,37 +25,39 @@ from wallaroo_spark.worker.buffer.commit_ages import CommitAges
 from wallaroo_spark.worker.buffer.segment_table import Rows, SegmentTable
 
 SEGMENT_OVERHEAD = 192
-"""Bytes that a segment costs beside its rows: a row of the table, and its number in its stream.
+"""Bytes of a segment in addition to its rows: a row of the table, and its number in its stream.
 
 Computed: 68 bytes of columns, at most twice that after the table has grown, and 40 for the number in the stream.
 """
 LOT_OVERHEAD = 4096
-"""Bytes that a lot costs beside its rows: numpy headers and Arrow's own bookkeeping (measured)."""
+"""Bytes of a lot in addition to its rows: numpy headers and Arrow's own bookkeeping (measured)."""
 SMALL_LOT = 4 * LOT_OVERHEAD
 """A lot with fewer bytes of rows is joined with its neighbours, because its own cost matters."""
 LARGEST_MERGED = 1 << 20
 """Limit in bytes of the rows of a joined lot.
 
-A choice: a lot's memory stays until half of it is dropped, so a large one would keep more.
+A choice: a lot's memory is kept until half of it is dropped, so a larger lot would keep more.
 """
 _COMPACT_BELOW = 0.5
 """A lot is compacted when less than this part of it is held.
 
-A choice: each row is copied at most once for each halving, and a lot takes at most twice the memory of its held rows.
+A choice: a row is copied only once each time a lot halves, and a lot has at most twice the memory of its held rows.
 """
 _MERGE_FROM = 256
-"""Number of held lots from which small ones are joined. A choice; each join looks at all of them."""
+"""Number of held lots at which small ones are joined. A choice: each join looks at all lots."""
 
 
 class Receipt(NamedTuple):
-    """The session that sent the rows of a segment, and when they arrived, in µs since 1970 UTC."""
+    """The sender of a segment's rows, and the time of their arrival."""
 
     instance: str
+    """The connector instance."""
     received_at: int
+    """The time of arrival, in µs since 1970 UTC."""
 
 
 class Lots:
-    """The lots that have held rows; ``used`` is the memory that they take, in bytes."""
+    """The lots with held rows. ``used`` is their memory in bytes, with that of their segments."""
 
     def __init__(self) -> None:
         self.used = 0
@@ -67,12 +70,12 @@ class Lots:
         self._unmerged = 0
 
     def hold(self, lot: Lot) -> HeldLot:
-        """Register a lot that has arrived. It is counted once a segment holds some of its rows."""
+        """Register a lot that has arrived. Its memory is counted from its first segment on."""
         self._serial += 1
         return HeldLot(self, lot, self._serial)
 
     def of(self, serial: int) -> HeldLot:
-        """The lot with this serial number, of which a segment holds rows."""
+        """The lot with this serial number. It must have a segment."""
         return self._held[serial]
 
     def add(
@@ -84,9 +87,9 @@ class Lots:
         highs: NDArray[np.int64],
         sizes: NDArray[np.int64],
     ) -> Rows:
-        """Segments begin to hold rows of a lot; returns their rows in the table.
+        """Add segments of a lot; return their rows in the table.
 
-        ``receipts`` are indexes in the lot's receipts, one for each segment or one for all.
+        ``receipts`` are indexes in the lot's receipts: one for each segment, or one for all.
         """
         table, ids = self.table, held.lot.message_ids
         rows = table.take(len(lows))
@@ -96,7 +99,7 @@ class Lots:
         table.first_id[rows], table.last_id[rows] = ids[lows], ids[highs - 1]
         table.receipt[rows] = receipts
         count, size = len(rows), int(sizes.sum())
-        # Nothing from here on can fail: the lot counts with all of them, or with none.
+        # From here on nothing can fail, so the lot has either all of the segments or none.
         if not held.count:
             self._held[held.serial] = held
             self._unmerged += held.size < SMALL_LOT
@@ -118,7 +121,7 @@ class Lots:
         self.commit_ages.add(times[begins[which] + table.receipt[rows]], table.high[rows] - table.low[rows])
 
     def remove(self, rows: Rows) -> None:
-        """The segments in these rows of the table hold nothing more."""
+        """Remove the segments in these rows of the table."""
         if not len(rows):
             return
         serials, sizes = self.table.serial[rows], self.table.size[rows]
@@ -134,21 +137,21 @@ class Lots:
         self.table.give_back(rows)
 
     def change(self, held: HeldLot, more: int) -> None:
-        """A lot takes ``more`` bytes more than before, or fewer where it is negative."""
+        """Count ``more`` bytes for a lot; a negative number if it has fewer now."""
         self.used += more
         if more < 0:
             self.touch(held)
 
     def touch(self, held: HeldLot) -> None:
-        """A smaller part of a lot is held than before."""
+        """Record that a smaller part of a lot is held than before."""
         self._touched.add(held)
 
     def leave(self, held: HeldLot) -> None:
-        """No rows of a lot are held any more."""
+        """Forget a lot without held rows."""
         del self._held[held.serial]
 
     def merge(self, *, tight: bool = False) -> None:
-        """Join small lots: where they have become many, or all of them (``tight``)."""
+        """Join small lots if there are many, or in any case (``tight``)."""
         if not self._unmerged or (not tight and len(self._held) < self._merge_at):
             return
         runs: list[list[HeldLot]] = [[]]
@@ -166,7 +169,7 @@ class Lots:
         self._merge_at = max(_MERGE_FROM, 2 * len(self._held))
 
     def _put_together(self, run: list[HeldLot]) -> None:
-        """One lot out of several that follow each other, so that its place among all others is theirs."""
+        """Replace several consecutive lots by one lot, which has their place in the order of all lots."""
         if len(run) < 2:
             return
         self._compact([held for held in run if held.live < held.size])
@@ -179,7 +182,7 @@ class Lots:
         receipts = np.repeat(np.cumsum([0, *(len(held.receipts) for held in run[:-1])]), counts)
         merged.receipts = [receipt for held in run for receipt in held.receipts]
         before = sum(held.cost for held in run)
-        # Nothing from here on can fail: all segments move, or none.
+        # From here on nothing can fail, so either all segments move or none.
         table = self.table
         table.serial[rows] = merged.serial
         table.low[rows] += behind
@@ -192,21 +195,21 @@ class Lots:
         self.used += merged.cost - before
 
     def settle(self, *, tight: bool = False) -> None:
-        """Drop rows that no segment holds from lots that segments have left: where it pays, or from all (``tight``)."""
+        """Release the memory of dropped rows, from lots of which less than half is held, or from all (``tight``)."""
         if self._touched:
             touched, self._touched = self._touched, set()
             part = 1 if tight else _COMPACT_BELOW
             self._compact([held for held in touched if held.count and held.live < held.size * part])
 
     def _compact(self, lots: list[HeldLot]) -> None:
-        """Drop all rows of these lots that no segment holds."""
+        """Release the memory of all dropped rows of these lots."""
         if lots:
             of_lots = self.table.of_lots([held.serial for held in lots])
             for held in lots:
                 held.compact(of_lots[held.serial])
 
     def recover(self, rows: Iterable[int]) -> None:
-        """After an error half-way: the segments in these rows are all there are, and say what is used."""
+        """Become consistent after an error: keep only the segments in these rows, and count the memory again."""
         table = self.table
         kept = np.fromiter(rows, np.int64)
         table.keep_only(kept)
@@ -235,35 +238,36 @@ class Lots:
 
 
 class HeldLot:
-    """A lot that segments hold rows of. ``serial`` grows with the time at which its rows arrived.
-
-    ``size`` is the cost of all its rows, ``live`` that of the held rows, both in bytes; ``count`` is the number of its
-    segments. Two of them are never equal.
-    """
+    """A lot, with the count of the segments and bytes in it that are held."""
 
     def __init__(self, lots: Lots, lot: Lot, serial: int) -> None:
         self.lot = lot
         self.serial = serial
+        """A number that increases from lot to lot, in the order of arrival."""
         self.size = int(lot.sizes.sum())
+        """Bytes of memory of all its rows."""
         self.live = 0
+        """Bytes of memory of the held rows."""
         self.count = 0
+        """The number of its segments."""
         self.receipts: list[Receipt] = []
+        """The receipts of its rows; segments refer to them by index."""
         self._lots = lots
 
     @property
     def cost(self) -> int:
-        """The memory that it takes, in bytes, with its segments."""
+        """Its bytes of memory, with its segments; 0 without segments."""
         return self.size + LOT_OVERHEAD + self.count * SEGMENT_OVERHEAD if self.count else 0
 
     def receipt(self, instance: str, received_at: int) -> int:
-        """The index in ``receipts`` of a session's rows; those of one session come one after another."""
+        """The index of a receipt in ``receipts``, to which it is added if it is not the last one already."""
         receipt = Receipt(instance, received_at)
         if not self.receipts or self.receipts[-1] != receipt:
             self.receipts.append(receipt)
         return len(self.receipts) - 1
 
     def lose(self, count: int, size: int) -> None:
-        """So many segments hold rows of it no longer, which cost ``size`` bytes."""
+        """Record that ``count`` segments with ``size`` bytes were removed."""
         self.count -= count
         self.live -= size
         if not self.count:
@@ -271,23 +275,23 @@ class HeldLot:
         self._lots.change(self, -count * SEGMENT_OVERHEAD - (0 if self.count else self.size + LOT_OVERHEAD))
 
     def shrink(self, size: int) -> None:
-        """A segment holds ``size`` bytes less of it."""
+        """Record that a segment has ``size`` bytes less than before."""
         self.live -= size
         self._lots.touch(self)
 
     def part(self, rows: NDArray[np.intp]) -> HeldLot:
-        """Copy some of its rows to a lot of their own."""
+        """Copy some of its rows to a new lot."""
         return self._lots.hold(_take(self.lot, rows))
 
     def compact(self, rows: Rows) -> None:
-        """Drop all rows that no segment holds; ``rows`` are those of its segments in the table, in order."""
+        """Release the memory of all dropped rows; ``rows`` are the rows of its segments in the table, in order."""
         table = self._lots.table
         lows, highs = table.low[rows], table.high[rows]
         counts = highs - lows
         ends = np.cumsum(counts)
         lot = _take(self.lot, numbered(lows, counts))
         more = self.live - self.size
-        # Nothing from here on can fail: the lot and its segments change together, or not at all.
+        # From here on nothing can fail, so the lot and its segments change together.
         self.lot, self.size = lot, self.live
         table.low[rows], table.high[rows] = ends - counts, ends
         self._lots.change(self, more)
@@ -307,7 +311,7 @@ class HeldLot:
 
 
 def numbered(lows: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers from each low on, as many as its count says, one after another."""
+    """The numbers ``low``, ``low + 1``, … of each range, ``count`` of them, for all ranges in one column."""
     ends = np.cumsum(counts)
     return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(lows - ends + counts, counts)
 
@@ -340,7 +344,7 @@ class Segment:
 
     @property
     def held(self) -> HeldLot:
-        """The lot that its rows lie in."""
+        """The lot that contains its rows."""
         return self._lots.of(int(self._lots.table.serial[self.row]))
 
     @property
@@ -360,7 +364,7 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """The memory that its rows cost, in bytes."""
+        """Bytes of memory of its rows."""
         return int(self._lots.table.size[self.row])
 
     @property
@@ -400,7 +404,7 @@ class Segment:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """The memory that each of its rows costs, in bytes."""
+        """Bytes of memory of each of its rows."""
         return self.held.lot.sizes[self.low : self.high]
 
     def place(self, position: int) -> int:
@@ -408,7 +412,7 @@ class Segment:
         return self.low + position - self.first
 
     def keep(self, begin: int, end: int) -> int:
-        """Hold only the rows at positions ``begin`` to ``end``, which lie within; the bytes that are held less."""
+        """Drop all rows but those at positions ``begin`` to ``end``, which it contains; return the released bytes."""
         held, low, high, table, row = self.held, self.place(begin), self.place(end), self._lots.table, self.row
         lot = held.lot
         size = int(lot.sizes[low:high].sum())
@@ -419,7 +423,7 @@ class Segment:
         return less
 
     def slice(self, begin: int, end: int) -> LotSlice:
-        """Its rows at positions ``begin`` to ``end``, of which it has some."""
+        """Its rows at positions ``begin`` to ``end``; it must contain some of these positions."""
         held, low, high, size, last_id = self.held, self.low, self.high, self.size, self.last_id
         lot = held.lot
         if self.first < begin or self.end > end:
@@ -428,7 +432,7 @@ class Segment:
         return LotSlice(lot, held.serial, low, high, size, last_id, held.receipts[self.receipt_index])
 
     def stable_ends(self) -> NDArray[np.int64]:
-        """The positions behind rows whose id can be resumed from."""
+        """The positions behind rows with a stable id, from which the stream can be resumed."""
         if self.held.lot.plain:
             return np.arange(self.first + 1, self.end + 1)
         stable = np.flatnonzero((self.flags & np.uint16(Flags.UNSTABLE_REFERENCE)) == 0)

@@ -13,13 +13,19 @@ class ConnectionPhase(StrEnum):
     """The phase of a connection on the worker's side. The protocol's own state is in its session."""
 
     GREETING = "greeting"
+    """The worker waits for HELLO."""
     PARKED = "parked"
+    """The HELLO is accepted. The query's references, which OK contains, are not known yet."""
     ASKING = "asking"
+    """The worker waits for the registry's answer about the instance."""
     STREAMING = "streaming"
+    """OK was sent."""
     LEAVING = "leaving"
+    """The session has ended, and the connection is being closed."""
 
 
 BEFORE_OK = (ConnectionPhase.GREETING, ConnectionPhase.PARKED, ConnectionPhase.ASKING)
+"""The phases before OK."""
 
 
 @dataclass(slots=True)
@@ -35,7 +41,7 @@ class Connection:
     deadline: float | None
     """End of the current phase in monotonic seconds; None without a limit."""
     names: tuple[str, ...] = ()
-    """Names in its verified certificate."""
+    """Names in the peer's verified certificate."""
     phase: ConnectionPhase = ConnectionPhase.GREETING
     """The phase."""
     paused: bool = False
@@ -45,21 +51,22 @@ class Connection:
     heard_at: float = 0.0
     """Time of the last received bytes, in monotonic seconds."""
     streams: set[StreamKey] = field(default_factory=set)
-    """The streams that it sends. Ended streams stay for as long as rows of them are held."""
+    """The streams that it sends. An ended stream stays among them while rows of it are held."""
     open: set[StreamKey] = field(default_factory=set)
-    """The streams that it has not ended."""
+    """The streams that it sends and has not ended."""
     asked: dict[int, Notify] = field(default_factory=dict)
-    """NOTIFYs that wait for the registry's answer, by stream id."""
+    """The NOTIFYs that wait for the registry's answer, by stream id."""
     to_ask: list[int] = field(default_factory=list)
-    """Stream ids of those NOTIFYs for which the registry was not asked yet."""
+    """The stream ids of those of these NOTIFYs about which the registry was not asked yet."""
     untold: set[StreamKey] = field(default_factory=set)
-    """Streams that are acknowledged only after the session has repeated the messages that it sent before."""
+    """The streams that get no ACK until the session has repeated the messages that it sent before."""
     unfinished: int = 0
     """Received bytes of an incomplete frame."""
     early: int = 0
     """Received bytes before OK."""
     turn: float | None = None
-    """Limit in monotonic seconds for completing its frame, while it is read although the worker is full; else None."""
+    """The time by which it must complete its frame, in monotonic seconds, while it is read although the worker is full;
+    otherwise None."""
 
     @property
     def instance(self) -> str:

@@ -37,12 +37,7 @@ A choice: longer than the pauses of a sender that waits for credits, short enoug
 
 
 class Connections:
-    """The connections, and the data that all parts of the state share: buffer, claims, counts and instructions.
-
-    ``clients`` are all connections. ``serving`` are those with an accepted HELLO that have not ended, and ``streaming``
-    those of them that were sent OK. ``senders`` maps an instance to its only streaming session, in the drafts.
-    ``assigned`` are the instances that the registry assigns to this slot because of this worker.
-    """
+    """The connections, and the data that all parts of the state share: buffer, claims, counts and instructions."""
 
     def __init__(self, options: Options, origin: Origin, cookie: str) -> None:
         self.options = options
@@ -50,35 +45,48 @@ class Connections:
         self.buffer = Buffer(options.memory_budget, origin, options.message_ids)
         self.flow = FlowControl.of(options)
         self.by_number: dict[int, Connection] = {}
+        """All connections."""
         self.serving: set[int] = set()
+        """Numbers of the connections with an accepted HELLO whose session has not ended."""
         self.streaming: dict[int, Connection] = {}
+        """The connections in ``serving`` that were sent OK."""
         self.senders: dict[str, Connection] = {}
+        """The only streaming session of each instance, in the drafts."""
         self.assigned: set[str] = set()
+        """The instances that the registry assigns to this slot because of this worker."""
         self.claims: set[int] = set()
+        """The stream ids that the registry has claimed for this slot, in v3."""
         self.counts: Counter[str] = Counter()
         self.room: int | None = None
-        """The connections that the worker's process has open files for; None is no limit."""
+        """The number of connections for which the worker's process has open files; None: no limit."""
         self.recent: dict[int, Connection] = {}
-        """The connections that were heard in the last ``ACTIVE_SECONDS``, the longest ago first."""
+        """The connections that sent bytes in the last ``ACTIVE_SECONDS``, the earliest first."""
         self.unheard: set[int] = set()
-        """Those that were not heard since, and had no credits left."""
+        """Numbers of the connections that sent bytes earlier than that, and had no credits left."""
         self.paused: dict[int, Connection] = {}
         """The connections that are not read."""
         self.denied: dict[int, Connection] = {}
-        """The sessions that were given no credits because the buffer was full; they are given some when it is not."""
+        """The sessions that got no credits because the buffer was full; they get some when it has room."""
         self.expiring: dict[int, Connection] = {}
         """The connections that have a deadline."""
         self.early = 0
+        """Buffered bytes of all peers without OK."""
         self.turnover = 0
+        """A number that increases when a stream gets or loses its sender, or is forgotten."""
         self.stopping = ""
+        """The reason why the worker shuts down; empty while it does not."""
         self.out: list[e.Instruction] = []
+        """The instructions of the event that is being handled."""
         self._departures = 0
-        self._nothing_to_give_back: tuple[int, int] | None = None
+        """A count of connections that left ``serving``."""
+        self._all_served_at: tuple[int, int] | None = None
+        """``_departures`` and the number of assigned instances when all of these were last found to be served."""
         self._cookie = cookie.encode("utf-8")
         self.now = 0.0
+        """The clock of the last event, in monotonic seconds."""
 
     def connected(self, event: e.Connected) -> None:
-        """A peer has connected. It must send HELLO within the handshake timeout."""
+        """Register a new connection. Its peer must send HELLO within the handshake timeout."""
         self.now = event.now
         protocol = WorkerSession(
             version=self.options.version,
@@ -99,7 +107,7 @@ class Connections:
             self.fault(connection, broken(Fault.WORKER_FULL, reason), at_once=True)
 
     def disconnected(self, event: e.Disconnected) -> None:
-        """The connection has ended; either side may have ended it."""
+        """Release a connection that has ended; either side may have ended it."""
         connection = self.by_number.get(event.connection)
         if connection is None:
             return
@@ -111,12 +119,12 @@ class Connections:
             truncated = True
             reasons_given.append(error.message)
             self.counts[f"fault:{error.fields['fault']}"] += 1
-        self.log(connection, ": ".join(["is gone", *reasons_given]), warning=truncated)
-        self._let_go(connection)
+        self.log(connection, ": ".join(["has disconnected", *reasons_given]), warning=truncated)
+        self._release_session(connection)
         self.forget(event.connection)
 
     def forget(self, number: int) -> None:
-        """A connection is gone for good."""
+        """Remove a connection from all tables of connections."""
         self.by_number.pop(number, None)
         self.expiring.pop(number, None)
         self.recent.pop(number, None)
@@ -124,7 +132,7 @@ class Connections:
         self.unheard.discard(number)
 
     def expire(self, connection: Connection, deadline: float | None) -> None:
-        """Set when the current phase of a connection has lasted too long; None is never."""
+        """Set the time at which the current phase of a connection has lasted too long; None: there is no limit."""
         connection.deadline = deadline
         if deadline is None:
             self.expiring.pop(connection.number, None)
@@ -132,7 +140,7 @@ class Connections:
             self.expiring[connection.number] = connection
 
     def stuck(self, event: e.Stuck) -> None:
-        """A peer does not read its bytes."""
+        """End the session of a peer that does not read its bytes."""
         connection = self.by_number.get(event.connection)
         if connection is not None:
             reason = f"does not read: {event.queued} bytes wait for it"
@@ -141,11 +149,12 @@ class Connections:
     def give_up(self, connections: Iterable[int], error: Exception) -> None:
         """End these sessions after an error of this program, and no other session.
 
-        Their messages may be lost, so they must resend them. Parts of the state that were half changed are made
-        consistent. When this method raises, the state may be wrong, and the caller must end the worker.
+        Messages of these sessions may be lost, so their connectors must resend them. Parts of the state that were
+        changed only in part are made consistent. If this method raises, the state may be wrong, and the caller must end
+        the worker.
         """
         self.counts["internal-errors"] += 1
-        # The error may also have been raised while another session than those of the event was released.
+        # The error may also have been raised during the release of a session that the event does not name.
         leaving = (one for one in self.by_number.values() if one.phase is ConnectionPhase.LEAVING)
         half_gone = [one.number for one in leaving if one.deadline is None]
         cut_off = list(dict.fromkeys([*connections, *half_gone]))
@@ -163,13 +172,13 @@ class Connections:
             elif connection.deadline is None:
                 self.leave(connection, at_once=True)
             else:
-                # The error may have been raised while it was released.
-                self._let_go(connection)
+                # The error may have been raised during its release.
+                self._release_session(connection)
         for stream in [stream for stream in self.buffer.streams.values() if stream.owner is None]:
             self.tidy(stream)
 
     def _put_in_order(self, numbers: Iterable[int]) -> None:
-        """Make the parts of the state consistent again after an error between them."""
+        """Make the parts of the state consistent again after an error between two changes."""
         connections = self.by_number
         self.buffer.unfinished = sum(connection.unfinished for connection in connections.values())
         self.early = sum(connection.early for connection in connections.values())
@@ -178,15 +187,15 @@ class Connections:
                 connections[stream.owner].streams.add(stream.key)
         mine = [connections[number] for number in numbers if number in connections]
         owned = {key: None for connection in mine for key in connection.streams}
-        # A stream that a session was about to take over has no owner yet.
-        nobodys = {key: None for key, stream in self.buffer.streams.items() if stream.owner is None}
-        self.buffer.recover([self.buffer.streams[key] for key in owned | nobodys if key in self.buffer.streams])
+        # A stream without an owner may be one that a session of the event was about to take over.
+        unowned = {key: None for key, stream in self.buffer.streams.items() if stream.owner is None}
+        self.buffer.recover([self.buffer.streams[key] for key in owned | unowned if key in self.buffer.streams])
         for instruction in self.out:
             if isinstance(instruction, e.ReleaseClaims):
                 self.claims.difference_update(instruction.streams)
 
     def dismiss(self, connection: Connection, reason: str, count: str) -> None:
-        """End a session that kept the protocol but needs more resources than there are."""
+        """End a session that kept the protocol and needs more resources than this worker has."""
         self.counts[count] += 1
         self.log(connection, f"is sent away: {reason}", warning=True)
         data = connection.protocol.fail(reason)
@@ -195,7 +204,7 @@ class Connections:
         self.leave(connection)
 
     def tick(self, now: float) -> None:
-        """Time has passed: end the phases that have exceeded their limits."""
+        """Set the clock, and end the phases that have exceeded their limits."""
         self.now = now
         self.flow.active = self._active()
         self.flow.tick(now, self.buffer.used, self.buffer.plannable)
@@ -221,12 +230,12 @@ class Connections:
 
     def _release_instances(self) -> None:
         """Release instances that are not connected and have no held rows, so that another worker can get them."""
-        if self._nothing_to_give_back == (self._departures, len(self.assigned)):
-            # Nobody has left since every instance was found to be served, and none has come from elsewhere.
+        if self._all_served_at == (self._departures, len(self.assigned)):
+            # No session has left since all instances were found to be served, and no instance was assigned since.
             return
-        self._nothing_to_give_back = None
+        self._all_served_at = None
         if self.assigned.issubset(self.by_number[number].instance for number in self.serving):
-            self._nothing_to_give_back = (self._departures, len(self.assigned))
+            self._all_served_at = (self._departures, len(self.assigned))
             return
         gone = self.assigned - self.instances()
         if gone:
@@ -234,7 +243,7 @@ class Connections:
             self.out.append(e.ReleaseInstances(tuple(sorted(gone))))
 
     def _active(self) -> int:
-        """How many sessions have sent something recently, or would have if they had credits."""
+        """The number of sessions that sent bytes recently, or would have sent some if they had had credits."""
         while self.recent:
             number = next(iter(self.recent))
             connection = self.recent[number]
@@ -253,8 +262,8 @@ class Connections:
     def weigh(self, connection: Connection) -> None:
         """Count the received bytes of a session's incomplete frame.
 
-        A peer without OK must not be able to fill the buffer, so the bytes of all such peers are counted separately.
-        Raises :class:`RemoteProtocolError` when they exceed their limit.
+        The bytes of all peers without OK are counted separately, so that such peers cannot fill the buffer. Raises
+        :class:`RemoteProtocolError` when these bytes exceed their limit.
         """
         pending = connection.protocol.pending
         unfinished = pending if connection.phase is ConnectionPhase.STREAMING else 0
@@ -264,30 +273,30 @@ class Connections:
         connection.unfinished, connection.early = unfinished, early
         most = max(LEAST_EARLY, self.buffer.budget // EARLY_PART)
         if early and self.early > most:
-            why = f"peers that have not been told OK have sent {self.early} bytes, and {most} are held at once"
+            why = f"peers without OK have sent {self.early} bytes, and the limit for all of them is {most}"
             raise broken(Fault.WORKER_FULL, reasons.later(why))
 
     def heard(self, connection: Connection) -> None:
-        """A peer has sent bytes."""
+        """Record that a peer has sent bytes."""
         connection.heard_at = self.now
         self.recent.pop(connection.number, None)
         self.recent[connection.number] = connection
         self.unheard.discard(connection.number)
 
     def _awaits(self, connection: Connection) -> bool:
-        """Whether a silent peer has a reason: its socket is not read, or it waits for an ACK."""
+        """Whether a silent peer waits for this worker: its socket is not read, or an ACK is due."""
         streams = (self.buffer.streams.get(key) for key in connection.streams)
         return connection.paused or any(stream is not None and not stream.empty for stream in streams)
 
     def stop(self, reason: str) -> None:
-        """The worker shuts down: every session is asked to reconnect."""
+        """Make every session reconnect, because the worker shuts down."""
         self.stopping = reason
         for connection in list(self.by_number.values()):
             if connection.phase is not ConnectionPhase.LEAVING:
                 self.send_off(connection, reason)
 
     def fault(self, connection: Connection, error: RemoteProtocolError, *, at_once: bool = False) -> None:
-        """A peer has violated the protocol: send it the reason if possible, close, and count."""
+        """End the session of a peer that has violated the protocol: count it, send the reason if possible, close."""
         self.counts[f"fault:{error.fields['fault']}"] += 1
         if connection.phase in BEFORE_OK:
             self.counts[f"refused:{error.fields['fault']}"] += 1
@@ -300,8 +309,8 @@ class Connections:
     def send_off(self, connection: Connection, why: str, *, told: bool = False) -> None:
         """Make a connector that kept the protocol reconnect, in the way of its revision.
 
-        ``told`` is for reasons that its operator should read: they are sent as an ERROR where an ERROR does not stop
-        the connector.
+        ``told`` is for reasons that the connector's operator should read. They are sent as an ERROR, except in a
+        revision whose connectors stop after an ERROR.
         """
         revision = connection.revision if connection.phase is ConnectionPhase.STREAMING else None
         if revision is None or not revision.has(Restart):
@@ -319,7 +328,7 @@ class Connections:
             self.leave(connection, wait=True)
 
     def _nack(self, connection: Connection) -> None:
-        """Send NACK for each stream, with the reference from which to resend, where the revision has NACK."""
+        """Send NACK for each stream, with the reference from which to resend, if the revision has NACK."""
         if connection.phase is ConnectionPhase.STREAMING and connection.revision.has(Nack):
             for key in sorted(connection.streams):
                 self.send(connection, connection.protocol.nack(key.stream_id, self.buffer.reference(key)))
@@ -337,7 +346,7 @@ class Connections:
     def leave(self, connection: Connection, *, wait: bool = False, at_once: bool = False) -> None:
         """End the session: close now, or after the peer has closed (``wait``)."""
         connection.phase = ConnectionPhase.LEAVING
-        self._let_go(connection)
+        self._release_session(connection)
         self.expire(connection, self.now + LEAVING_SECONDS)
         if connection.paused:
             connection.paused = False
@@ -346,7 +355,8 @@ class Connections:
         if not wait:
             self.out.append(e.Close(connection.number, at_once))
 
-    def _let_go(self, connection: Connection) -> None:
+    def _release_session(self, connection: Connection) -> None:
+        """Remove the session from the tables of sessions, and release its streams. May be called again."""
         if connection.number in self.serving:
             self.serving.discard(connection.number)
             self._departures += 1

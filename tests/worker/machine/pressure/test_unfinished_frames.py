@@ -146,7 +146,7 @@ def test_unstable_rows_are_not_let_go_of_for_frames_of_others(small: Bench) -> N
     assert unstable.error == ""
 
 
-def test_who_has_not_been_told_ok_cannot_fill_the_buffer(make_bench: Callable[..., Bench]) -> None:
+def test_peers_without_ok_cannot_fill_the_buffer(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(memory_budget=BUDGET)
     good = bench.join(DRAFT_BE, "good")
     strangers = [bench.connect(V3, f"s{number}") for number in range(20)]
@@ -156,6 +156,6 @@ def test_who_has_not_been_told_ok_cannot_fill_the_buffer(make_bench: Callable[..
 
     ended = [stranger for stranger in strangers if stranger.closed]
     assert len(ended) == 10
-    assert "peers that have not been told OK" in ended[0].error
+    assert "peers without OK have sent" in ended[0].error
     assert bench.state.status()["unfinished_bytes"] == 0
     assert not good.paused
