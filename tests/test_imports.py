@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "connector": ("protocol", "transport", "registry"),
     "sinks": ("protocol", "transport", "storage", "sidecar", "checkpoint", "slots.spark_checks"),
     "pubsub": ("protocol.faults", "transport", "storage", "sidecar", "checkpoint", "registry", "slots"),
-    "wiretap": ("protocol", "transport"),
+    "wiretap": ("protocol", "transport", "connector"),
     "status": (),
     "telemetry": ("status", "web", "worker.buffer"),
     "cli": (

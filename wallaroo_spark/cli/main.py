@@ -37,6 +37,11 @@ VERBS = {
     ),
     "demo": ("wallaroo_spark.cli.demo", "demo", "Run the whole thing on this machine and reconcile what came out."),
     "receive": ("wallaroo_spark.cli.receive.command", "receive", "Run a receiver and its query as a YAML file says."),
+    "replay": (
+        "wallaroo_spark.cli.wire.replay",
+        "replay",
+        "Send the messages of a capture again.",
+    ),
     "send": (
         "wallaroo_spark.cli.send.command",
         "send",

@@ -67,6 +67,8 @@ class DecodedFrame:
     """Offset in the direction of the byte at which the error was found."""
     credits: int | None = None
     """The connector's credits behind this frame; None where that is not known."""
+    revision: Revision | None = None
+    """The revision of the connection; None where it does not speak this protocol."""
 
     def fields(self) -> dict[str, Any]:
         """The frame's fields by the names that ``docs/protocol.md`` gives them; bytes are ``bytes``."""
@@ -225,7 +227,9 @@ class CaptureDecoder:
             error = known.rules.follow(sender, frame)
             credits = known.rules.credits
         error_offset = piece.offset + error_at if error else None
-        return DecodedFrame(at, number, sender, piece.offset, piece.data, name, frame, error, error_offset, credits)
+        return DecodedFrame(
+            at, number, sender, piece.offset, piece.data, name, frame, error, error_offset, credits, known.revision
+        )
 
 
 def decode(

@@ -1,0 +1,129 @@
+"""``wallaroo-spark replay``: sends the messages of a capture again; needs no Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wallaroo_spark.cli.common import TERMINATED, count, debug_option, set_up_logging
+from wallaroo_spark.cli.setting_flags import setting_flag
+from wallaroo_spark.connector import Backoff
+from wallaroo_spark.connector.settings import ConnectorSettings
+
+if TYPE_CHECKING:
+    from wallaroo_spark.connector import Connector
+    from wallaroo_spark.wiretap.replay import RecordedConnector, Replay, ReplayTotals
+
+
+@click.command(
+    short_help="Send the messages of a capture again.",
+    epilog="""\b
+Examples:
+  wallaroo-spark replay shop.capture --to worker-1:7100 --cookie env:COOKIE
+  wallaroo-spark replay shop.capture --to worker-1:7100 --pace 1 --instance again-1""",
+)
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option("--to", required=True, metavar="HOST:PORT,…", help="Addresses of one or more workers.")
+@setting_flag(ConnectorSettings, "cookie", metavar="COOKIE")
+@click.option(
+    "--pace", type=click.FloatRange(min=0, min_open=True), metavar="FACTOR",
+    help="1: as they came; 2: twice as fast. Without it: as fast as credits allow.",
+)  # fmt: skip
+@click.option(
+    "--instance", default="", metavar="NAME",
+    help="Send as this instance, on streams of its own, also what is committed already.",
+)  # fmt: skip
+@click.option("--connection", type=click.IntRange(1), metavar="NUMBER", help="Send only what this connection has sent.")
+@click.option("--protocol-version", default="", metavar="TEXT", help="Protocol version; else the recorded one.")
+@click.option("--tls", is_flag=True, help="Use TLS, with the authorities that this system trusts.")
+@setting_flag(ConnectorSettings, "ca", "--tls-ca", metavar="FILE")
+@setting_flag(ConnectorSettings, "certificate", "--tls-certificate", metavar="FILE")
+@setting_flag(ConnectorSettings, "key", "--tls-key", metavar="FILE")
+@setting_flag(Backoff, "give_up_after", metavar="SECONDS")
+@click.option(
+    "--drain-timeout", default=300.0, show_default=True, metavar="SECONDS", type=click.FloatRange(min=0, min_open=True),
+    help="Longest wait at the end until everything is acknowledged.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the numbers as one line of JSON.")
+@debug_option
+def replay(files: Sequence[Path], as_json: bool, **settings: Any) -> None:
+    """Send the messages of a capture again, of a rotated one all files, the oldest first.
+
+    They are sent as the recorded connectors would send them: under their instance names and stream ids, in the same
+    revision, with credits, and again after a lost connection. What the receiver has committed is skipped, so after a
+    failed batch the handler of the query can be changed and tried again without the producer; --instance sends
+    everything anew. Let no other program use the instance meanwhile. The cookie is not in the capture: give it again.
+
+    Messages are told apart by increasing ids; a receiver with messageIds=opaque is not supported. Frames that break
+    the protocol are not sent. The exit status is 0 only when everything is acknowledged.
+    """
+    from wallaroo_spark.wiretap.recording import read
+    from wallaroo_spark.wiretap.replay import Replay
+
+    set_up_logging()
+    with contextlib.ExitStack() as stack:
+        events = read([stack.enter_context(path.open("rb")) for path in files])
+        one = Replay(
+            events,
+            lambda recorded: _connector(recorded, settings),
+            pace=settings["pace"],
+            instance=settings["instance"],
+            connection=settings["connection"],
+        )
+        try:
+            totals = asyncio.run(_run(one))
+        except asyncio.CancelledError:
+            raise click.exceptions.Exit(TERMINATED) from None
+    click.echo(json.dumps(dataclasses.asdict(totals)) if as_json else _as_text(totals))
+
+
+async def _run(one: Replay) -> ReplayTotals:
+    """Run the replay; SIGTERM cancels it, so that connections are closed in order."""
+    this = asyncio.current_task()
+    assert this is not None
+    if threading.current_thread() is threading.main_thread():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+    return await one.run()
+
+
+def _connector(recorded: RecordedConnector, settings: dict[str, Any]) -> Connector:
+    from wallaroo_spark.connector import Connector
+    from wallaroo_spark.transport import client_context
+
+    own = settings["tls_ca"] or settings["tls_certificate"] or settings["tls_key"]
+    return Connector(
+        recorded.program,
+        instance=recorded.instance,
+        workers=settings["to"],
+        cookie=settings["cookie"],
+        version=settings["protocol_version"] or recorded.version,
+        revision=recorded.revision,
+        tls=client_context() if settings["tls"] and not own else None,
+        ca=settings["tls_ca"],
+        certificate=settings["tls_certificate"],
+        key=settings["tls_key"],
+        retry=Backoff(give_up_after=settings["give_up_after"]),
+        drain_timeout=settings["drain_timeout"],
+    )
+
+
+def _as_text(totals: ReplayTotals) -> str:
+    text = f"{count(totals.sent, 'message')} of {count(totals.streams, 'stream')} sent and acknowledged"
+    if totals.committed:
+        text += f"; {count(totals.committed)} committed before and skipped"
+    if totals.repeated:
+        text += f"; {count(totals.repeated)} recorded more than once and sent once"
+    if totals.unreadable:
+        text += f"; {count(totals.unreadable, 'frame')} incomplete or wrong, and left out"
+    return text
