@@ -207,6 +207,26 @@ class Options:
         "make workers acknowledge messages. Empty: the receiver makes one.",
         secret=True,
     )
+    log_level: str = setting(
+        "info",
+        Kind.TEXT,
+        "Least level of the lines that workers and reading tasks write to their executor's standard error. The log of "
+        "the driver is that of the program that it runs in.",
+        choices=("debug", "info", "warning", "error"),
+    )
+    log_format: str = setting(
+        "text",
+        Kind.TEXT,
+        "Format of these lines: text, or json for one JSON object in each line.",
+        choices=("text", "json"),
+    )
+    metrics_instances: int = setting(
+        0,
+        Kind.COUNT,
+        "Number of connector instances that have metrics of their own: those that wait longest. Each instance that "
+        "ever waits becomes a series in Prometheus.",
+        minimum=0,
+    )
     status_page: str = setting(
         "127.0.0.1:4140",
         Kind.TEXT,

@@ -17,7 +17,7 @@ import pytest
 from chispa import assert_df_equality
 
 from tests.cluster.conftest import Submit
-from tests.conftest import ROOT
+from tests.conftest import ROOT, StandaloneCluster
 from wallaroo_spark.registry import EmbeddedRedis
 
 if TYPE_CHECKING:
@@ -126,10 +126,22 @@ def in_the_projects_python_on_the_cluster(pid: int) -> bool:
     return worker.exe() == os.path.realpath(sys.executable) and Path(worker.cwd()).parent.parent.name == "work"
 
 
+def assert_executors_tell_time_level_and_slot(folders: set[Path]) -> None:
+    """The workers' lines in the executors' standard error, as JSON, without the secrets."""
+    texts = [file.read_text(encoding="utf-8") for folder in folders for file in folder.glob("*/stderr")]
+    lines = [json.loads(line) for text in texts for line in text.splitlines() if line.startswith('{"time"')]
+
+    assert {line["slot"] for line in lines} >= {0, 1}
+    assert all(line["time"].endswith("Z") and line["receiver"] == "cluster" for line in lines)
+    assert any(line["level"] == "info" and "says HELLO" in line["message"] for line in lines)
+    assert not any(COOKIE in text for text in texts)
+
+
 @pytest.mark.usefixtures("registry_url")
 def test_a_job_outlives_a_killed_worker_and_stops_when_terminated(
-    submit: Submit, job: Path, tmp_path: Path, spark: SparkSession
+    submit: Submit, job: Path, tmp_path: Path, spark: SparkSession, standalone_cluster: StandaloneCluster
 ) -> None:
+    before = set(standalone_cluster.state.glob("work/*"))
     with ThreadPoolExecutor(1 + len(REVISIONS)) as threads:
         running = threads.submit(
             submit,
@@ -137,6 +149,10 @@ def test_a_job_outlives_a_killed_worker_and_stops_when_terminated(
             str(job),
             "--set",
             "trigger.processingTime=500 milliseconds",
+            "--set",
+            "logFormat=json",
+            "--set",
+            "logLevel=debug",
             properties=ROOT / "conf" / "standalone.conf",
         )
         first = send(tmp_path, "draft-be")
@@ -152,6 +168,7 @@ def test_a_job_outlives_a_killed_worker_and_stops_when_terminated(
         psutil.Process(driver).parent().send_signal(signal.SIGTERM)
         finished = running.result()
 
+    assert_executors_tell_time_level_and_slot(set(standalone_cluster.state.glob("work/*")) - before)
     assert where == [True, True]
     assert "Stopping (SIGTERM) …" in finished.stdout
     assert "Ended in good order after" in finished.stdout

@@ -8,7 +8,7 @@ import pytest
 
 from tests.telemetry.facts import receiver, slot
 from wallaroo_spark.status import QueryStatus, ReceiverStatus
-from wallaroo_spark.telemetry import health
+from wallaroo_spark.telemetry.health import health
 
 ERROR = "orders at 10.0.0.7: secret"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.slots.long_jobs import LongJobs, Work
+from wallaroo_spark.telemetry.logs import LogSettings, log_to_stderr, secrets_of
 from wallaroo_spark.worker.service import WorkerSetup
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def serve_slot(setup: WorkerSetup) -> Work:
         from wallaroo_spark.worker.run import run_worker
 
         options = setup.options
+        secrets = secrets_of(options.registry, options.cookie, setup.token)
+        log_to_stderr(LogSettings(options.receiver, options.log_level, options.log_format, secrets), setup.slot)
         registry = Registry(options.registry, options.receiver, lease_seconds=options.lease_seconds)
         try:
             yield from run_worker(setup, registry, rows)

@@ -19,6 +19,7 @@ from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
 from wallaroo_spark.source.kept_clients import KEPT
 from wallaroo_spark.steps import Step, passed
+from wallaroo_spark.telemetry.logs import LogSettings
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
@@ -60,6 +61,8 @@ class RangePartition(InputPartition):
     """How the task verifies the workers' TLS certificates; None when they use no TLS."""
     query: str = ""
     """Id of the query that the batch belongs to; empty while the driver does not know it."""
+    log: LogSettings | None = None
+    """The log of the task's process; None leaves it as it is."""
 
     def __post_init__(self) -> None:
         super().__init__(self.slot)

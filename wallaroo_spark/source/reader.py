@@ -5,6 +5,7 @@ Source: ``docs/architecture.md#the-source`` and ``docs/spark.md``.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,7 @@ from wallaroo_spark.source.plan_book import RETRY_SECONDS, PlanBook
 from wallaroo_spark.source.planner import Limits, Plan, slot_of
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
 from wallaroo_spark.steps import Step, passed
+from wallaroo_spark.telemetry.logs import LogSettings, log_to_stderr, secrets_of
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
@@ -348,6 +350,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             include_boundaries=options.include_boundaries,
             trust=self._trust,
             query=self._fleet.query if self._fleet.query not in (NO_QUERY, QUERY_STARTS) else "",
+            log=LogSettings(options.receiver, options.log_level, options.log_format),
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -356,6 +359,9 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _refuse_another_query(partition)
         if TaskContext.get() is not None:
             LOADED_CODE.set_aside()
+            if partition.log is not None:
+                hidden = secrets_of(partition.registry, partition.token)
+                log_to_stderr(dataclasses.replace(partition.log, secrets=hidden))
         return read_ranges(partition, lambda: Registry(partition.registry, partition.receiver, attempts=1))
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -1,0 +1,113 @@
+"""The log of a Python process that Spark starts on an executor: lines with time, level and slot on standard error.
+
+Nothing configures logging in such a process, so without this its log would have warnings only, without their time.
+Spark stores its standard error as the executor's ``stderr``. Source: ``docs/monitoring.md#logs``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+LEVELS = ("debug", "info", "warning", "error")
+"""The values of the option ``logLevel``."""
+FORMATS = ("text", "json")
+"""The values of the option ``logFormat``."""
+HIDDEN = "***"
+"""Stands in a line in place of a secret."""
+SHORTEST_SECRET = 4
+"""The fewest characters of a secret that is hidden. A choice: a shorter text is part of ordinary words."""
+
+
+@dataclass(frozen=True)
+class LogSettings:
+    """What a log line has beside its message, and which lines there are. It is pickled."""
+
+    receiver: str
+    """Name of the receiver."""
+    level: str = "info"
+    """The least level: ``debug``, ``info``, ``warning`` or ``error``."""
+    format: str = "text"
+    """``text``, or ``json`` for a JSON object in each line."""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """Texts that must not be in any line: the receiver's secrets."""
+
+
+def secrets_of(registry: str, *others: str) -> tuple[str, ...]:
+    """The texts to hide: the password in the registry's URL, and other secrets; short ones are left out."""
+    try:
+        password = urlsplit(registry).password or ""
+    except ValueError:
+        password = registry
+    found = dict.fromkeys((password, *others))
+    return tuple(sorted((one for one in found if len(one) >= SHORTEST_SECRET), key=len, reverse=True))
+
+
+class LineFormatter(logging.Formatter):
+    """Formats a record as one line of text or of JSON; ``slot`` is None for a process that serves no slot."""
+
+    def __init__(self, settings: LogSettings, slot: int | None) -> None:
+        super().__init__()
+        self._settings = settings
+        self._slot = slot
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line. A traceback follows a line of text, and is a field of a line of JSON."""
+        line = self._json(record) if self._settings.format == "json" else self._text(record)
+        return hide(line, self._settings.secrets)
+
+    def _text(self, record: logging.LogRecord) -> str:
+        place = self._settings.receiver if self._slot is None else f"{self._settings.receiver}/{self._slot}"
+        line = f"{_time(record)} {record.levelname} {place} {record.name}: {record.getMessage()}"
+        trace = self._trace(record)
+        return f"{line}\n{trace}" if trace else line
+
+    def _json(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "receiver": self._settings.receiver,
+            "slot": self._slot,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if trace := self._trace(record):
+            fields["error"] = trace
+        return json.dumps(fields, ensure_ascii=False)
+
+    def _trace(self, record: logging.LogRecord) -> str:
+        if record.exc_info and not record.exc_text:
+            record.exc_text = self.formatException(record.exc_info)
+        return record.exc_text or ""
+
+
+def hide(line: str, secrets: Collection[str]) -> str:
+    """The line with ``***`` in place of each secret."""
+    for secret in secrets:
+        if secret in line:
+            line = line.replace(secret, HIDDEN)
+    return line
+
+
+def _time(record: logging.LogRecord) -> str:
+    """When the record was made, in UTC, as ISO 8601 with milliseconds."""
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
+
+
+class _OurHandler(logging.StreamHandler[Any]):
+    """The handler that :func:`log_to_stderr` has added, so that another call replaces it."""
+
+
+def log_to_stderr(settings: LogSettings, slot: int | None = None) -> None:
+    """Write this package's log to standard error, once, whichever tasks the process has run before."""
+    logger = logging.getLogger("wallaroo_spark")
+    handler = _OurHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(settings, slot))
+    logger.handlers = [*(known for known in logger.handlers if not isinstance(known, _OurHandler)), handler]
+    logger.setLevel(settings.level.upper())
