@@ -27,6 +27,7 @@ from tests.conftest import LOCAL_SPARK
 from tests.receiver.support import Feeders, addresses, numbered
 from tests.waiting import SECONDS
 from wallaroo_spark import Receiver
+from wallaroo_spark.status import to_json
 
 PAGES = ("jobs/", "stages/", "storage/", "environment/", "executors/", "SQL/", "StreamingQuery/")
 MOST_PAGES = 60
@@ -78,7 +79,7 @@ def shown_by(spark: Any, receiver: Receiver, checkpoint: Path) -> dict[str, str]
         query.explain(True)
         found["query"] = query._jsq.toString() + query._jsq.explainInternal(True)
         found["progress"] = json.dumps([str(one.json) for one in query.recentProgress]) + str(query.status)
-        found["status"] += json.dumps(receiver.status())
+        found["status"] += json.dumps(to_json(receiver.status()))
         query.stop()
         broken = rows.selectExpr("assert_true(line IS NULL)").writeStream.format("noop")
         query = receiver.start(broken, checkpoint=str(checkpoint))

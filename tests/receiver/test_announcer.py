@@ -220,7 +220,6 @@ def test_known_workers_are_told_while_redis_is_away(make_announcer: Callable[...
         assert announcer.settle()
 
         assert client.status()["batch"] == 3
-        assert announcer.status(0) is not None
         redis.start()
 
 
@@ -236,15 +235,3 @@ def test_rounds_go_on_when_the_driver_cannot_renew_what_it_holds(
     fleet.start(0)
 
     eventually(lambda: known(fleet, 0) == (True, 5, 2))
-
-
-def test_a_worker_that_does_not_answer_has_no_status(
-    fleet: LiveFleet, make_announcer: Callable[..., Announcer]
-) -> None:
-    announcer = make_announcer(fleet)
-    assert announcer.status(0) is None
-    fleet.start(0, own_process=True)
-    eventually(lambda: announcer.status(0) is not None)
-    fleet.kill(0)
-
-    assert announcer.status(0) is None

@@ -54,13 +54,10 @@ def test_a_receiver_that_is_not_started_says_so(tmp_path: Path) -> None:
         receiver.start(object(), checkpoint=str(tmp_path))
     with pytest.raises(ConfigurationError, match=r"not started; call start\(\), or use it in a with statement"):
         receiver.start_query(object(), checkpoint=str(tmp_path))
-    assert receiver.status() == {
-        "receiver": "orders",
-        "page": "",
-        "warnings": [],
-        "workers": [],
-        "query": {"active": False, "checkpoint": None, "committed_batch": None, "watcher_error": None},
-    }
+    status = receiver.status()
+    assert (status.name, status.running, status.slots, status.query.state) == ("orders", False, (), "none")
+    assert status.cause.code == "not-running"
+    assert status["query"] == {"active": False, "checkpoint": None, "committed_batch": None, "watcher_error": None}
     receiver.stop()
     receiver.stop()
 

@@ -11,7 +11,7 @@ from wallaroo_spark.status import History, Rate, ReceiverStatus, rates
 def at(time: float, came: int, held: int, **of_slot: Any) -> ReceiverStatus:
     return receiver(
         time=time,
-        slots=(slot(rows_in=came, rows=held, **of_slot),),
+        slots=(slot(rows_in=came, rows_out=came - held, rows=held, **of_slot),),
         instances=(instance(rows_in=came, rows_out=came - held),),
         streams=(stream(rows_in=came, rows_out=came - held),),
     )

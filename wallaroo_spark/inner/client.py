@@ -133,6 +133,13 @@ class WorkerClient:
         """The worker's status."""
         return self._act("status", {})
 
+    def inspect(self, most: int, instance: str = "", stream: str = "", timeout: float | None = None) -> dict[str, Any]:
+        """The worker's status with its sessions, instances and streams: at most ``most`` instances and streams.
+
+        ``instance`` and ``stream`` (a name, or an id in decimal digits) restrict it to one instance or stream.
+        """
+        return self._act("status", {"most": most, "instance": instance, "stream": stream}, timeout)
+
     def story(self) -> list[str]:
         """The worker's last events, each with the instructions that it caused: one line for each, the oldest first."""
         events: list[str] = self._act("story", {})["events"]

@@ -10,9 +10,8 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from wallaroo_spark.errors import TransportError, one_line
+from wallaroo_spark.errors import RegistryError, TransportError, one_line
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.inner.notices import COMMITTED, REWIND, Notice
 from wallaroo_spark.reference_versions import changed, plain
@@ -89,6 +88,10 @@ class Announcer:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wallaroo-announcer", daemon=True)
         self.error = ""
+        self.registry_error = ""
+        """Why the registry did not answer in the last round; empty when it did."""
+        self.leases: Mapping[int, Lease] | None = None
+        """The live leases of the last look; None while the registry does not answer."""
 
     def start(self) -> None:
         """Begin the rounds."""
@@ -162,16 +165,6 @@ class Announcer:
         with self._changed:
             return {slot: (teller.lease, teller.client) for slot, teller in self._tellers.items()}
 
-    def status(self, slot: int) -> dict[str, Any] | None:
-        """A worker's own status; None when it does not answer."""
-        found = self.workers().get(slot)
-        if found is None:
-            return None
-        try:
-            return found[1].status()
-        except TransportError:
-            return None
-
     def _run(self) -> None:
         while not self._stopping.is_set():
             errors = [error for step in (self._each_round, self.find_workers) if (error := _attempt(step)) is not None]
@@ -179,11 +172,13 @@ class Announcer:
             if said and said != self.error:
                 log.warning("a round of commit notices failed, and the next one tries again: %s", said)
             self.error = said
+            away = (error for error in errors if isinstance(error, RegistryError))
+            self.registry_error = next((error.message for error in away), "")
             self._stopping.wait(ROUND_SECONDS)
 
     def find_workers(self) -> None:
         """Workers that are known stay known while the registry is away."""
-        leases = self._discovery.look()
+        leases = self.leases = self._discovery.look()
         if leases is not None:
             self._leases_seen(leases)
 

@@ -14,6 +14,7 @@ import re
 import secrets
 import socket
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Iterator
@@ -40,12 +41,16 @@ from wallaroo_spark.receiver.file_manager import quick_on_local_disk
 from wallaroo_spark.receiver.fleet import Fleet
 from wallaroo_spark.receiver.ownership import require_own
 from wallaroo_spark.receiver.page import start_page
-from wallaroo_spark.receiver.slots import slots
+from wallaroo_spark.receiver.query_facts import QueryFacts
 from wallaroo_spark.receiver.waker import Waker
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, EmbeddedRedis, Registry
 from wallaroo_spark.slots import spark_checks
 from wallaroo_spark.slots.patience import Patience
 from wallaroo_spark.source import Secrets, load, register
+from wallaroo_spark.status import ReceiverStatus, to_json
+from wallaroo_spark.status.collect import ANSWER_SECONDS, MOST, Collector, Question, ReceiverFacts
+from wallaroo_spark.status.frames import streams_frame
+from wallaroo_spark.status.report import DriverReport, job_report
 from wallaroo_spark.web import PageServer
 from wallaroo_spark.worker import ports
 from wallaroo_spark.worker.service import WorkerSetup
@@ -63,6 +68,8 @@ WORKERS_SECONDS = 120.0
 
 A choice, not a measurement: it bounds a start that cannot succeed.
 """
+REPORT_SECONDS = 1.0
+"""How often the driver's report is written to the registry. A choice: a person looks about as often."""
 STOP_SECONDS = 15.0
 """How long the workers' jobs may take to end by themselves before they are interrupted. A choice that bounds a stop."""
 
@@ -106,6 +113,10 @@ class Receiver:
         self._query_starts = False
         self._checkpoint_owner = self.owner
         self._publishing = threading.Lock()
+        self._query_facts = QueryFacts()
+        self._collector = Collector()
+        self._reported_at = 0.0
+        self._reported_query = ""
         self._warnings: list[str] = []
         self._lifecycle = threading.RLock()
         self._patience = Patience(f"receiver {name!r}")
@@ -195,24 +206,50 @@ class Receiver:
     def _secrets(self) -> Secrets:
         return Secrets(self.registry_url, self._token)
 
-    def status(self) -> dict[str, Any]:
-        """Return the state of the workers and of the query, as JSON-ready values."""
+    def status(
+        self, *, most: int = MOST, instance: str = "", stream: str = "", seconds: float = ANSWER_SECONDS
+    ) -> ReceiverStatus:
+        """Return the live state of the workers, the query, connectors and streams (``docs/status.md``).
+
+        All workers are asked at once, for at most ``seconds`` together. Each tells of at most ``most`` instances and
+        ``most`` streams, those that wait longest; ``instance`` and ``stream`` (a name, or an id in decimal digits)
+        restrict that to one. Raises nothing: what does not answer says so in the status.
+        """
         # Another thread may be starting or stopping the receiver, so each attribute is read once.
-        fleet, announcer, query = self._fleet, self._announcer, self._query
-        files, watcher = self._files, self._watcher
-        last_commit = announcer.last_commit if announcer else None
-        return {
-            "receiver": self.name,
-            "page": self.page_address,
-            "warnings": self._warnings,
-            "workers": slots(fleet.records, announcer, self._feeds()) if fleet else [],
-            "query": {
-                "active": bool(query is not None and query.isActive),
-                "checkpoint": files.identity if files else None,
-                "committed_batch": last_commit.batch if last_commit else None,
-                "watcher_error": watcher.error if watcher else None,
-            },
-        }
+        fleet, announcer = self._fleet, self._announcer
+        known = announcer.workers() if announcer else {}
+        live = announcer.leases if announcer else None
+        facts = ReceiverFacts(
+            self.name,
+            self.options.workers if fleet else 0,
+            {slot: (lease, live is None or live.get(slot) == lease) for slot, (lease, _) in known.items()},
+            self.owner if fleet else None,
+            self._feeds(),
+            status_token(self._token) if self._token else "",
+            self._report(),
+            announcer.registry_error if announcer else "",
+            tuple(self._warnings),
+        )
+        return self._collector.status(facts, Question(most, instance, stream), seconds)
+
+    def status_frame(self, *, most: int = MOST, instance: str = "", stream: str = "") -> DataFrame:
+        """Return the streams of :meth:`status` as a DataFrame: a row for each stream, with its slot and instance."""
+        return streams_frame(self._spark, self.status(most=most, instance=instance, stream=stream))
+
+    def _report(self) -> DriverReport:
+        """The facts that only the driver knows."""
+        fleet, announcer, watcher = self._fleet, self._announcer, self._watcher
+        query = self._query_facts.look(announcer.last_commit if announcer else None, watcher)
+        rows, size = self._query_facts.lag
+        return DriverReport(
+            time.time(),
+            query,
+            tuple(job_report(record) for record in fleet.records) if fleet else (),
+            rows,
+            size,
+            announcer.error if announcer else "",
+            self.page_address,
+        )
 
     def stop(self) -> None:
         """Stop the query, acknowledge the messages that it has committed, and end the workers. May be called again."""
@@ -224,7 +261,13 @@ class Receiver:
         """Stop and close every part, also when stopping another part fails."""
         self._patience.stopping.set()
         _running.discard(self)
-        for step in (self._stop_query, self._stop_workers, self._stop_page, self._close_registry):
+        for step in (
+            self._stop_query,
+            self._stop_workers,
+            self._stop_page,
+            self._collector.close,
+            self._close_registry,
+        ):
             try:
                 step()
             except Exception as error:
@@ -273,13 +316,14 @@ class Receiver:
         checks.addresses(self.options)
         place = checks.status_page(self.options)
         trust = Trust.of(self.options)
+        self._collector = Collector(trust)
         checks.environment(self._spark)
         context = spark_checks.classic_context(self._spark)
         master = context.master if context is not None else "connect"
         spark_checks.registry_reach(self.options.registry, master)
         spark_checks.task_slots(self._spark, self.options.workers)
         registry = self._open_registry()
-        self._page = start_page(place, self.options, self.status)
+        self._page = start_page(place, self.options, lambda: to_json(self.status()))
         self._token = resolve_secret(self.options.token) or self._token or secrets.token_urlsafe(32)
         register(self._spark, self.name, self._secrets())
         host = self.options.host or ("127.0.0.1" if spark_checks.on_one_machine(master) else "0.0.0.0")
@@ -376,6 +420,9 @@ class Receiver:
                 place = files.place if files is not None else ""
                 fleet = {"status_token": token, "workers": workers, "query": self._feeds(), "checkpoint": place}
                 registry.publish_fleet(fleet)
+                if time.monotonic() - self._reported_at >= REPORT_SECONDS or self._feeds() != self._reported_query:
+                    registry.publish_report(self._report().to_text())
+                    self._reported_at, self._reported_query = time.monotonic(), self._feeds()
 
     def _feeds(self) -> str:
         """The field ``query`` of the fleet's record: the id of the running query, QUERY_STARTS or NO_QUERY."""
@@ -401,11 +448,12 @@ class Receiver:
             try:
                 for receiver in together:
                     receiver._lock_checkpoint(CheckpointFiles(checkpoint, self._spark), self.owner)
-                    receiver._begin()
+                    receiver._begin(writers.trigger(writer))
                 with quick_on_local_disk(self._spark, files.local_folder):
                     query: StreamingQuery = writer.option("checkpointLocation", checkpoint).start()
                 for receiver in together:
                     receiver._query = query
+                    receiver._query_facts.started(query)
                 require_own(self._spark, query, files, checkpoint, self._patience.stopping)
                 for receiver in together:
                     receiver._follow()
@@ -455,9 +503,10 @@ class Receiver:
         self._watcher.start()
         self._try_to_renew()
 
-    def _begin(self) -> None:
+    def _begin(self, trigger: str) -> None:
         """Prepare for a query: send the workers the references it continues from, and create the watcher."""
         files = self._files
+        self._query_facts.starting(files.identity if files is not None else "", trigger)
         assert self._announcer is not None
         assert self._registry is not None
         assert files is not None
@@ -514,6 +563,7 @@ class Receiver:
             if watcher is not None:
                 last.callback(self._settle)
                 last.callback(watcher.stop)
+            last.callback(self._query_facts.ended)
             if query is not None and query.isActive:
                 query.stop()
 

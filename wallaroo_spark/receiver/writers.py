@@ -8,6 +8,7 @@ Source: ``docs/spark.md``.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -40,6 +41,35 @@ def runs_once(writer: Any) -> bool:
         return str(_field(java_writer, "trigger").toString()) == "OneTimeTrigger"
 
     return bool(_read("trigger", writer, lambda message: bool(message.once), of_java))
+
+
+def trigger(writer: Any) -> str:
+    """The trigger of the query in words: ``every 1 s``, ``available now``, …; empty when it cannot be read."""
+
+    def of_message(message: Any) -> str:
+        kind = message.WhichOneof("trigger")
+        return str(message.processing_time_interval) if kind == "processing_time_interval" else str(kind or "")
+
+    def of_java(java_writer: Any) -> str:
+        return str(_field(java_writer, "trigger").toString())
+
+    return _in_words(_read("trigger", writer, of_message, of_java) or "")
+
+
+_TRIGGERS = {
+    "ProcessingTimeTrigger(0)": "as soon as possible",
+    "OneTimeTrigger": "once",
+    "once": "once",
+    "AvailableNowTrigger": "available now",
+    "available_now": "available now",
+}
+
+
+def _in_words(text: str) -> str:
+    interval = re.fullmatch(r"ProcessingTimeTrigger\((\d+)\)", text)
+    if interval and int(interval[1]):
+        return f"every {int(interval[1]) / 1000:g} s"
+    return _TRIGGERS.get(text, text)
 
 
 def receivers_of(writer: Any) -> set[str] | None:

@@ -25,6 +25,17 @@ class FleetRecord(Keyspace):
         text = self._get("read the fleet", "fleet")
         return self._read("read the fleet", _texts, text) if text is not None else {}
 
+    def publish_report(self, report: str) -> None:
+        """Replace the driver's report, a JSON text for whoever asks for the receiver's status; no secret stands in it.
+
+        It stays when the driver has ended, so that its last state can still be seen.
+        """
+        self._connection.call("publish the report", lambda: self._connection.client.set(self._key("report"), report))
+
+    def report(self) -> str | None:
+        """Return the driver's last report; None when there is none, or Redis has lost its data."""
+        return self._get("read the report", "report")
+
 
 def _texts(text: str) -> dict[str, str]:
     return {str(name): str(value) for name, value in json.loads(text).items()}

@@ -76,6 +76,16 @@ class Leases(Keyspace):
         leases = [self._read("list the leases", Lease.from_json, text) for text in stored if self._is_live(text, now)]
         return {lease.slot: lease for lease in sorted(leases, key=lambda lease: lease.slot)}
 
+    def known_leases(self) -> dict[int, tuple[Lease, bool]]:
+        """Return the last lease of each slot with whether it is live, without leases that were released.
+
+        A lease that is not live is of a worker that has died, hangs, or does not reach the registry.
+        """
+        key, connection = self._key("leases"), self._connection
+        stored, now = connection.call("list the leases", lambda: (connection.client.hvals(key), connection.clock(key)))
+        found = [(self._read("list the leases", Lease.from_json, text), self._is_live(text, now)) for text in stored]
+        return {lease.slot: (lease, live) for lease, live in sorted(found, key=lambda one: one[0].slot) if lease.holder}
+
     def _is_live(self, text: str, now: int) -> bool:
         return self._read("list the leases", expires_at, text) > now
 

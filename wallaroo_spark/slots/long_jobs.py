@@ -43,6 +43,24 @@ Work = Callable[[Iterator["pd.DataFrame"]], Iterator["pd.DataFrame"]]
 """The function that mapInPandas runs in an executor; its partition has one row, which only makes Spark run the task."""
 
 
+DEATHS = 5
+"""Unwanted ends of a job that are remembered. A choice: enough to see a pattern, and it bounds memory."""
+ERROR_LENGTH = 300
+"""Characters of a remembered error. A choice: some lines of a terminal."""
+
+
+@dataclass(frozen=True)
+class JobDeath:
+    """An end of a job that its owner had not asked for."""
+
+    at: float
+    """Time of the end, in seconds since 1970 UTC."""
+    submission: int
+    """How many times the job had been submitted by then."""
+    error: str
+    """The short text of its error; empty when it ended without one."""
+
+
 @dataclass
 class JobRecord:
     """The state of one job, as its owner reports it."""
@@ -59,6 +77,16 @@ class JobRecord:
     """The short text of the last error; empty before the first."""
     permanent: bool = False
     """Whether every further submission will fail too until somebody changes something."""
+    died: int = 0
+    """How often the job has ended although its owner had not asked for that."""
+    deaths: tuple[JobDeath, ...] = ()
+    """The last of these ends, the oldest first."""
+
+    def count_death(self, error: str) -> None:
+        """The job has ended although its owner had not asked for that."""
+        self.died += 1
+        death = JobDeath(time.time(), self.submissions, error[:ERROR_LENGTH])
+        self.deaths = (*self.deaths, death)[-DEATHS:]
 
 
 class SubmissionLease(Protocol):
@@ -208,15 +236,19 @@ class LongJobs:
         pause = FIRST_PAUSE
         while not self._stopping.is_set():
             began = time.monotonic()
+            ended = ""
             try:
                 self._run(record, tag)
                 log.info("%s: its job ended", tag)
             except RegistryError as error:
-                record.last_error = error.message
+                record.last_error = ended = error.message
             except Exception as error:
                 record.last_error, record.permanent = _OURS.sub("", in_short(error)), is_permanent(error)
+                ended = record.last_error
                 if not self._stopping.is_set():
                     log.warning("%s: its job failed and is submitted again: %s", tag, record.last_error)
+            if record.running and not self._stopping.is_set():
+                record.count_death(ended)
             record.running = False
             pause = FIRST_PAUSE if time.monotonic() - began > STEADY_SECONDS else min(LONGEST_PAUSE, pause * 2)
             self._stopping.wait(pause)

@@ -287,6 +287,8 @@ class SlotStatus:
     """Held rows."""
     rows_in: int = 0
     """Rows that were ever received."""
+    rows_out: int = 0
+    """Rows of them that were committed."""
     ack_age: float | None = None
     """Seconds since its oldest held row was received; None when no row is held."""
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -411,6 +413,8 @@ class ReceiverStatus:
     """Why the registry does not answer the program that asked; empty when it does."""
     driver_error: str = ""
     """Why the last round of the driver has failed; empty when it has not."""
+    page: str = ""
+    """The address of the driver's status page; empty when there is none, or it is not known."""
     query: QueryStatus = field(default_factory=QueryStatus)
     """Its query."""
     slots: tuple[SlotStatus, ...] = ()

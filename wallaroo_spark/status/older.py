@@ -11,10 +11,14 @@ from typing import Any
 def as_before(status: Any) -> dict[str, Any]:
     """``receiver``, ``warnings``, ``workers`` (one dictionary a slot) and ``query``, as JSON-ready values."""
     query = status.query
+    names: dict[int, list[str]] = {}
+    for one in status.instances:
+        names.setdefault(one.slot, []).append(one.name)
     return {
         "receiver": status.name,
+        "page": status.page,
         "warnings": list(status.warnings),
-        "workers": [_slot(slot) for slot in status.slots],
+        "workers": [_slot(slot, sorted(names.get(slot.slot, ()))) for slot in status.slots],
         "query": {
             "active": query.state == "running",
             "checkpoint": query.checkpoint or None,
@@ -24,7 +28,7 @@ def as_before(status: Any) -> dict[str, Any]:
     }
 
 
-def _slot(slot: Any) -> dict[str, Any]:
+def _slot(slot: Any, instances: list[str]) -> dict[str, Any]:
     state = slot.state if slot.answers else ("starting" if slot.state == "starting" else "down")
     known = {
         "slot": slot.slot,
@@ -32,16 +36,17 @@ def _slot(slot: Any) -> dict[str, Any]:
         "submissions": slot.submissions or 0,
         "last_error": slot.last_error,
     }
-    return {**known, "worker": _worker(slot)} if slot.answers else known
+    return {**known, "worker": _worker(slot, instances)} if slot.answers else known
 
 
-def _worker(slot: Any) -> dict[str, Any]:
+def _worker(slot: Any, instances: list[str]) -> dict[str, Any]:
     return {
         "slot": slot.slot,
         "ready": slot.ready,
         "epoch": slot.epoch,
         "batch": slot.batch,
         "sessions": slot.sessions,
+        "instances": instances,
         "streams": slot.streams,
         "buffered_bytes": slot.memory_used,
         "unfinished_bytes": slot.unfinished_bytes,

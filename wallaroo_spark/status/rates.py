@@ -85,13 +85,8 @@ Counted = SlotStatus | InstanceStatus | StreamStatus
 
 
 def _rate(before: Counted, after: Counted, seconds: float) -> Rate:
-    gone_in, gone_out = _counts(after)
-    came_in, came_out = _counts(before)
-    return Rate(max(0, gone_in - came_in) / seconds, max(0, gone_out - came_out) / seconds)
-
-
-def _counts(one: Counted) -> tuple[int, int]:
-    return (one.rows_in, one.rows_in - one.rows) if isinstance(one, SlotStatus) else (one.rows_in, one.rows_out)
+    came, left = after.rows_in - before.rows_in, after.rows_out - before.rows_out
+    return Rate(max(0, came) / seconds, max(0, left) / seconds)
 
 
 class History:

@@ -6,6 +6,7 @@ registry can see. Where connectors use TLS, so does this port, with the same cer
 by the token, even where connectors must present certificates, because a driver or a reading task has the token wherever
 Spark runs it.
 
+``status`` without a body returns a worker's counts, and with one what :func:`~.inspection.inspect` finds too.
 ``available`` waits until the buffer changes, ``plan`` returns how far a batch may go, ``held`` the streams with rows,
 ``owes`` whether an acknowledgement is still due; ``rewind`` and ``committed`` report the query's position; ``stop``
 ends the worker. ``do_get`` streams planned ranges. Source: ``docs/decisions/flight.md``;
@@ -37,6 +38,7 @@ from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import format_address
 from wallaroo_spark.worker.buffer.delivery import NOTHING_YET, gather
 from wallaroo_spark.worker.buffer.offers import offer
+from wallaroo_spark.worker.inspection import InspectionQuestion, inspect
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.state import WorkerState
 from wallaroo_spark.worker.reads import Reads
@@ -197,7 +199,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             "owes": self._owes,
             "committed": self._committed,
             "rewind": self._rewind,
-            "status": _json(lambda _: self._ask(lambda state: worker.status())),
+            "status": _json(self._status),
             "story": _json(lambda _: {"events": self._ask(lambda state: state.story.lines())}),
             "stop": _json(self._stop),
         }
@@ -225,24 +227,39 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         self, context: Any, ranges: dict[int, PlannedRange], wait: float
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         until = time.monotonic() + wait
-        while ranges and not context.is_cancelled():
-            patience = min(_PATIENCE, until - time.monotonic())
-            found = self._worker.call(self._reads.find(ranges, patience), _CALL_SECONDS)
-            if not found and time.monotonic() >= until:
-                return
-            if not found:
-                yield NOTHING_YET
-            ranges = {index: planned for index, planned in ranges.items() if index not in found}
-            for number, batch in enumerate(gather(found)):
-                if number:
-                    passed(Step.RANGE_HALF_SENT)
-                yield batch
+        request = self._reads.begin(ranges)
+        try:
+            while ranges and not context.is_cancelled():
+                patience = min(_PATIENCE, until - time.monotonic())
+                found = self._worker.call(self._reads.find(ranges, patience), _CALL_SECONDS)
+                if not found and time.monotonic() >= until:
+                    return
+                if not found:
+                    yield NOTHING_YET
+                ranges = {index: planned for index, planned in ranges.items() if index not in found}
+                for number, batch in enumerate(gather(found)):
+                    if number:
+                        passed(Step.RANGE_HALF_SENT)
+                    yield batch
+                request.missing = len(ranges)
+            if not ranges:
+                request.done_at = time.monotonic()
+        finally:
+            request.ended = True
 
     def _ask(self, work: Callable[[WorkerState], T]) -> T:
         return self._worker.call(self._worker.on_loop(work), _CALL_SECONDS)
 
     def _tell(self, event: e.Event) -> None:
         self._worker.call(self._worker.apply(event), _CALL_SECONDS)
+
+    def _status(self, body: dict[str, Any]) -> Any:
+        if not body:
+            return self._ask(lambda state: self._worker.status())
+        wanted = InspectionQuestion(
+            int(body.get("most", 0)), str(body.get("instance", "")), str(body.get("stream", ""))
+        )
+        return self._ask(lambda state: {**self._worker.status(), **inspect(state, self._reads.requests, wanted)})
 
     def _available(self, body: dict[str, Any]) -> Any:
         wait = float(body["wait"])

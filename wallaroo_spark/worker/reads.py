@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.references import PlannedRange
@@ -26,6 +27,24 @@ NEWS_SECONDS = 0.02
 
 A choice: at most 50 answers a second, because each costs about as much as a batch of messages.
 """
+REQUESTS = 2
+"""Requests that are remembered for the status. A choice: two sources of one query ask at about the same time."""
+
+
+@dataclass
+class ReadRequest:
+    """A request of a reading task, for the status. The thread of the request changes it."""
+
+    ranges: Mapping[int, PlannedRange]
+    """The planned ranges."""
+    asked_at: float
+    """Time of the request in monotonic seconds."""
+    missing: int
+    """Number of ranges that were not sent yet."""
+    done_at: float | None = None
+    """When the last range was sent; None before."""
+    ended: bool = False
+    """Whether nobody waits for its ranges any more."""
 
 
 class Reads:
@@ -45,6 +64,14 @@ class Reads:
         self._waited: Counter[PlannedRange] = Counter()
         self._closed = False
         self._told_at = 0.0
+        self.requests: deque[ReadRequest] = deque(maxlen=REQUESTS)
+        """The last requests, the oldest first."""
+
+    def begin(self, ranges: Mapping[int, PlannedRange]) -> ReadRequest:
+        """Remember a request for the status; may be called from any thread."""
+        request = ReadRequest(ranges, time.monotonic(), len(ranges))
+        self.requests.append(request)
+        return request
 
     def close(self) -> None:
         """The worker shuts down: end every wait, now and from now on."""

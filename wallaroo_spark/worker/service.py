@@ -9,6 +9,7 @@ import asyncio
 import functools
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import ByteStream, Listener
 from wallaroo_spark.worker import open_files, ports
 from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.executor_id import executor_id
 from wallaroo_spark.worker.flight_server import InnerPort
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.outside import carry_out
@@ -364,6 +366,8 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         return {
             **self.state.status(),
             "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "executor": executor_id(),
             "generation": self._tenancy.current.generation,
             "connect": self._tenancy.current.connect,
             "registry_away": self._tenancy.registry_away,

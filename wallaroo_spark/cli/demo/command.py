@@ -24,6 +24,7 @@ from wallaroo_spark.cli.demo.reconcile import Reconciliation, line_ends, reconci
 from wallaroo_spark.cli.demo.senders import Sender, Senders, plan_senders
 from wallaroo_spark.cli.demo.view import DemoView, Scene
 from wallaroo_spark.errors import ConfigurationError, WallarooError
+from wallaroo_spark.status.older import as_before
 
 if TYPE_CHECKING:
     from wallaroo_spark.cli.demo.job import CountingSink
@@ -175,7 +176,7 @@ def _watch(
 
 
 def _scene(plan: DemoPlan, receiver: Receiver, sink: CountingSink, notes: list[str]) -> Scene:
-    return Scene(plan.senders, plan.totals, receiver.status(), sink.messages, sink.filled, notes)
+    return Scene(plan.senders, plan.totals, as_before(receiver.status(most=0)), sink.messages, sink.filled, notes)
 
 
 def _kill_a_worker(receiver: Receiver) -> str:

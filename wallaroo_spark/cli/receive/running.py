@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from wallaroo_spark.cli.receive.config import ReceiveConfig
 from wallaroo_spark.cli.signals import Signals, java_waits
 from wallaroo_spark.errors import ConfigurationError, WallarooError
+from wallaroo_spark.status.older import as_before
 
 POLL_SECONDS = 0.25
 """Interval of the checks for a signal and for the query's end. A choice: a person notices no such delay."""
@@ -37,7 +38,7 @@ class QuerySnapshot:
     """The state of a receiver and its query at one moment, for display."""
 
     status: dict[str, Any]
-    """The receiver's status, as :meth:`Receiver.status` returns it."""
+    """The receiver's status, as :func:`wallaroo_spark.status.older.as_before` returns it."""
     rows: int
     """Rows that the query has read."""
     batches: int
@@ -150,7 +151,7 @@ def _run(config: ReceiveConfig, session: Any, view: QueryView, signals: Signals,
             query = start_query(receiver, config)
             tally.began = time.monotonic()
             signals.gentle = True
-            addresses = _addresses(receiver.status())
+            addresses = _addresses(as_before(receiver.status(most=0)))
             view.listening(config, addresses, receiver.registry_url if show_registry else "")
             _watch(receiver, query, tally, view, signals)
             if signals.received is not None:
@@ -158,7 +159,7 @@ def _run(config: ReceiveConfig, session: Any, view: QueryView, signals: Signals,
                 with contextlib.suppress(Exception):
                     query.stop()
             tally.wait(LAST_PROGRESS_SECONDS)
-            last = tally.snapshot(receiver.status())
+            last = tally.snapshot(as_before(receiver.status(most=0)))
         finally:
             tally.close()
     view.ended(last)
@@ -169,7 +170,7 @@ def _watch(receiver: Any, query: Any, tally: _Tally, view: QueryView, signals: S
     shown = 0.0
     while signals.received is None:
         if time.monotonic() - shown >= 1.0:
-            view.show(tally.snapshot(receiver.status()))
+            view.show(tally.snapshot(as_before(receiver.status(most=0))))
             shown = time.monotonic()
         try:
             if query.awaitTermination(POLL_SECONDS):

@@ -65,6 +65,8 @@ class HeldStream:
         """Whether message ids increase within the stream."""
         self.committed = committed
         """The committed reference; None if no batch with the stream is committed."""
+        self.first = position
+        """The position at which it started to count."""
         self.start = position
         """The position of the first held row."""
         self.end = position

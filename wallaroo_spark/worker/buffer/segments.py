@@ -113,12 +113,18 @@ class Lots:
         """The rows of these segments are committed, and about to be removed."""
         if not len(rows):
             return
-        table = self.table
-        serials, which = np.unique(table.serial[rows], return_inverse=True)
+        self.commit_ages.add(self.received_at(rows), self.table.high[rows] - self.table.low[rows])
+
+    def received_at(self, rows: Rows) -> NDArray[np.int64]:
+        """When the rows of these segments arrived, in µs since 1970 UTC; in one pass over columns."""
+        if not len(rows):
+            return np.zeros(0, np.int64)
+        serials, which = np.unique(self.table.serial[rows], return_inverse=True)
         receipts = [self._held[serial].receipts for serial in serials.tolist()]
         times = np.fromiter((receipt.received_at for one in receipts for receipt in one), np.int64)
         begins = np.cumsum([0, *(len(one) for one in receipts[:-1])])
-        self.commit_ages.add(times[begins[which] + table.receipt[rows]], table.high[rows] - table.low[rows])
+        found: NDArray[np.int64] = times[begins[which] + self.table.receipt[rows]]
+        return found
 
     def remove(self, rows: Rows) -> None:
         """Remove the segments in these rows of the table."""

@@ -38,6 +38,8 @@ class Connection:
     """The peer as ``host:port``."""
     protocol: WorkerSession
     """The protocol's session."""
+    connected_at: float
+    """Time at which it connected, in monotonic seconds."""
     deadline: float | None
     """End of the current phase in monotonic seconds; None without a limit."""
     names: tuple[str, ...] = ()

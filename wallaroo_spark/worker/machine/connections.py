@@ -7,8 +7,9 @@ Source: ``docs/protocol.md#session-states`` and ``docs/protocol.md#rewinding``.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from wallaroo_spark.columnar import find_messages
 from wallaroo_spark.errors import RemoteProtocolError
@@ -34,6 +35,25 @@ ACTIVE_SECONDS = 1.0
 
 A choice: longer than the pauses of a sender that waits for credits, short enough to follow a change of load.
 """
+REFUSALS = 16
+"""Refused connections that are remembered. A choice: enough for a person, and it bounds memory."""
+REASON_LENGTH = 300
+"""Characters of a remembered reason. A choice that bounds memory."""
+
+
+class RefusedConnection(NamedTuple):
+    """A connection that was ended because of a fault."""
+
+    at: float
+    """Time of the end in monotonic seconds."""
+    kind: str
+    """The kind of the fault."""
+    peer: str
+    """The peer as ``host:port``."""
+    instance: str
+    """Name of its connector instance; empty before a valid HELLO."""
+    reason: str
+    """The reason that the peer was sent."""
 
 
 class Connections:
@@ -75,6 +95,8 @@ class Connections:
         """A number that increases when a stream gets or loses its sender, or is forgotten."""
         self.stopping = ""
         """The reason why the worker shuts down; empty while it does not."""
+        self.refusals: deque[RefusedConnection] = deque(maxlen=REFUSALS)
+        """The last connections that were ended because of a fault, the oldest first."""
         self.out: list[e.Instruction] = []
         """The instructions of the event that is being handled."""
         self._departures = 0
@@ -94,7 +116,7 @@ class Connections:
             max_frame_bytes=self.options.max_frame_bytes,
             find=find_messages,
         )
-        connection = Connection(event.connection, event.peer, protocol, None, event.names)
+        connection = Connection(event.connection, event.peer, protocol, event.now, None, event.names)
         self.by_number[event.connection] = connection
         self.expire(connection, event.now + self.options.handshake_timeout)
         self.heard(connection)
@@ -297,9 +319,12 @@ class Connections:
 
     def fault(self, connection: Connection, error: RemoteProtocolError, *, at_once: bool = False) -> None:
         """End the session of a peer that has violated the protocol: count it, send the reason if possible, close."""
-        self.counts[f"fault:{error.fields['fault']}"] += 1
+        kind = str(error.fields["fault"])
+        self.counts[f"fault:{kind}"] += 1
         if connection.phase in BEFORE_OK:
-            self.counts[f"refused:{error.fields['fault']}"] += 1
+            self.counts[f"refused:{kind}"] += 1
+        refused = RefusedConnection(self.now, kind, connection.peer, connection.instance, error.message[:REASON_LENGTH])
+        self.refusals.append(refused)
         self.log(connection, f"is sent away: {error.message}", warning=True)
         data = connection.protocol.fail(error.message)
         if data is not None and not at_once:

@@ -1,0 +1,367 @@
+"""Collects a receiver's status: facts from the registry and the driver, and answers of all workers at once.
+
+Source: ``docs/status.md#where-the-facts-come-from``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from wallaroo_spark.errors import RegistryError, TransportError
+from wallaroo_spark.inner.client import Trust, WorkerClient
+from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Lease, Registry, state_served
+from wallaroo_spark.status.answers import instances_of, slot_of, streams_of
+from wallaroo_spark.status.cause import with_causes
+from wallaroo_spark.status.model import (
+    InstanceStatus,
+    QueryStatus,
+    ReceiverStatus,
+    SlotStatus,
+    StreamStatus,
+    Totals,
+)
+from wallaroo_spark.status.report import DriverReport, JobReport, report_of
+
+ANSWER_SECONDS = 5.0
+"""The longest wait for the workers' answers, of all together. A choice: a person waits for them."""
+KNOCK_SECONDS = 1.0
+"""The longest wait for a worker that has not answered the last time, so that it does not hold up each snapshot.
+
+A choice; also the longest wait for a connection that shows whether a silent worker's process still accepts any.
+"""
+CALLS_AT_ONCE = 64
+"""Workers that are asked at the same time. A choice: a thread each."""
+MOST = 100
+"""Instances and streams that each worker tells of, unless told otherwise. A choice: some 50 KiB of JSON a worker."""
+RECENT_SECONDS = 60.0
+"""A slot that is not served counts as lost, and not as starting, for so long after a death of its worker. A choice."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """The parts of the status that somebody asks for."""
+
+    most: int = MOST
+    """The most instances, and the most streams, that each worker tells of."""
+    instance: str = ""
+    """The only instance of interest; empty: all."""
+    stream: str = ""
+    """The name, or the id in decimal digits, of the only stream of interest; empty: all."""
+    story: bool = False
+    """Whether each worker tells its last events."""
+
+
+@dataclass(frozen=True)
+class ReceiverFacts:
+    """What is known of a receiver before its workers are asked."""
+
+    name: str
+    """Name of the receiver."""
+    workers: int = 0
+    """Number of slots; 0 when it is not known."""
+    leases: Mapping[int, tuple[Lease, bool]] = field(default_factory=dict)
+    """The last lease of each slot, with whether it is live."""
+    driver: str | None = None
+    """The driver that holds the receiver's lock; None when there is none, or it is not known."""
+    query: str = ""
+    """The field ``query`` of the fleet's record."""
+    token: str = field(default="", repr=False)
+    """The token for status requests."""
+    report: DriverReport | None = None
+    """The driver's report; None when there is none."""
+    registry_error: str = ""
+    """Why the registry does not answer; empty when it does."""
+    warnings: tuple[str, ...] = ()
+    """Warnings about settings that the driver knows."""
+
+    @property
+    def running(self) -> bool:
+        """Whether a driver or a worker runs."""
+        return self.driver is not None or any(live for _, live in self.leases.values())
+
+
+class Collector:
+    """Asks the workers of one receiver. It keeps their connections from one snapshot to the next; close it in the end.
+
+    ``trust`` is how the workers are verified, None when they speak plain text. Several threads may call it at once.
+    """
+
+    def __init__(self, trust: Trust | None = None) -> None:
+        self._trust = trust
+        self._clients: dict[tuple[str, str], WorkerClient] = {}
+        self._silent: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            client.close()
+
+    def status(
+        self, facts: ReceiverFacts, question: Question | None = None, seconds: float = ANSWER_SECONDS
+    ) -> ReceiverStatus:
+        """One snapshot. All workers are asked at once, for at most ``seconds`` together. Raises nothing."""
+        asked = question or Question()
+        addressed = {
+            slot: lease for slot, (lease, live) in facts.leases.items() if lease.flight and (live or facts.running)
+        }
+        self._forget({(lease.flight, facts.token) for lease in addressed.values()})
+        answers = self._ask(addressed, facts, asked, seconds) if addressed else {}
+        return with_causes(_put_together(facts, answers, time.time()))
+
+    def _ask(
+        self, addressed: Mapping[int, Lease], facts: ReceiverFacts, asked: Question, seconds: float
+    ) -> dict[int, dict[str, Any] | TransportError]:
+        until = time.monotonic() + seconds
+        pool = ThreadPoolExecutor(min(CALLS_AT_ONCE, len(addressed)), "wallaroo-status")
+        try:
+            calls: dict[Future[dict[str, Any]], int] = {
+                pool.submit(self._call, lease.flight, facts.token, asked, until): slot
+                for slot, lease in addressed.items()
+            }
+            # A call has a limit of its own; the second more is for its way back.
+            done, _ = wait(calls, max(0.0, until + 1.0 - time.monotonic()))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        answers: dict[int, dict[str, Any] | TransportError] = {}
+        for call, slot in calls.items():
+            if call not in done or call.cancelled():
+                answers[slot] = TransportError(f"it was not asked within {seconds:g} s", reason="late")
+                continue
+            error = call.exception()
+            if error is None:
+                answers[slot] = call.result()
+            elif isinstance(error, TransportError):
+                answers[slot] = error
+            else:
+                answers[slot] = TransportError(f"asking it has failed: {error!r}")
+        return answers
+
+    def _call(self, address: str, token: str, asked: Question, until: float) -> dict[str, Any]:
+        with self._lock:
+            client = self._clients.get((address, token))
+            if client is None:
+                client = self._clients[address, token] = WorkerClient(address, token, ANSWER_SECONDS, self._trust)
+            silent = address in self._silent
+        left = max(0.1, until - time.monotonic())
+        limit = min(left, KNOCK_SECONDS) if silent else left
+        try:
+            answer = client.inspect(asked.most, asked.instance, asked.stream, limit)
+            if asked.story:
+                answer["story"] = client.story()
+        except TransportError as error:
+            if error.fields.get("reason") != "timeout":
+                raise
+            with self._lock:
+                self._silent.add(address)
+            if not _accepts(address):
+                raise TransportError(f"{error.message}; no connection to it can be made", reason="cut") from None
+            raise
+        with self._lock:
+            self._silent.discard(address)
+        return answer
+
+    def _forget(self, wanted: set[tuple[str, str]]) -> None:
+        """Close the connections to workers that are not part of the fleet any more."""
+        with self._lock:
+            gone = [self._clients.pop(key) for key in self._clients.keys() - wanted]
+            self._silent &= {address for address, _ in wanted}
+        for client in gone:
+            client.close()
+
+
+def _accepts(address: str) -> bool:
+    """Whether a connection can be made, which the kernel accepts also for a process that is stopped."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+class RegistryCollector:
+    """Collects the status of a receiver from its registry, for a program that is not the driver.
+
+    While the registry does not answer, the last known workers are still asked. ``trust`` is as for :class:`Collector`.
+    The registry stays the caller's.
+    """
+
+    def __init__(self, registry: Registry, receiver: str, trust: Trust | None = None) -> None:
+        self._registry = registry
+        self._known = ReceiverFacts(receiver)
+        self._workers = Collector(trust)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._workers.close()
+
+    def status(self, question: Question | None = None, seconds: float = ANSWER_SECONDS) -> ReceiverStatus:
+        """One snapshot. Raises nothing: a registry that does not answer is the snapshot's ``registry_error``."""
+        try:
+            self._known = facts_of(self._registry, self._known.name)
+        except RegistryError as error:
+            self._known = dataclasses.replace(self._known, registry_error=error.message)
+        return self._workers.status(self._known, question, seconds)
+
+
+def facts_of(registry: Registry, receiver: str) -> ReceiverFacts:
+    """What the registry knows of a receiver. Raises :class:`RegistryError` when it does not answer."""
+    fleet = registry.fleet()
+    workers = fleet.get("workers", "0")
+    return ReceiverFacts(
+        receiver,
+        int(workers) if workers.isdecimal() else 0,
+        registry.known_leases(),
+        registry.locked_by("receiver"),
+        fleet.get("query", ""),
+        fleet.get("status_token", ""),
+        report_of(registry.report()),
+    )
+
+
+def _put_together(
+    facts: ReceiverFacts, answers: Mapping[int, dict[str, Any] | TransportError], now: float
+) -> ReceiverStatus:
+    report = facts.report
+    jobs = {job.slot: job for job in report.jobs} if report is not None else {}
+    count = max([facts.workers, *(slot + 1 for slot, (_, live) in facts.leases.items() if live)])
+    slots: list[SlotStatus] = []
+    instances: list[InstanceStatus] = []
+    streams: list[StreamStatus] = []
+    for number in range(count) if facts.running or facts.registry_error else ():
+        answer = answers.get(number)
+        slots.append(_slot(number, facts, jobs.get(number), answer, now))
+        if isinstance(answer, dict):
+            instances += instances_of(number, answer, now)
+            streams += streams_of(number, answer)
+    query = _query(facts, slots)
+    instances.sort(key=lambda one: (one.ack_age or -1.0, one.rows), reverse=True)
+    streams.sort(key=lambda one: (one.ack_age or -1.0, one.rows), reverse=True)
+    warnings = dict.fromkeys([*facts.warnings, *(warning for slot in slots for warning in slot.warnings)])
+    return ReceiverStatus(
+        facts.name,
+        now,
+        facts.running,
+        facts.driver,
+        max(0.0, now - report.at) if report is not None else None,
+        facts.registry_error,
+        report.error if report is not None else "",
+        report.page if report is not None else "",
+        query,
+        tuple(slots),
+        tuple(instances),
+        tuple(streams),
+        _totals(slots, report),
+        warnings=tuple(warnings),
+    )
+
+
+def _slot(
+    number: int, facts: ReceiverFacts, job: JobReport | None, answer: dict[str, Any] | TransportError | None, now: float
+) -> SlotStatus:
+    lease, live = facts.leases.get(number, (None, False))
+    known = SlotStatus(number, _unanswered(lease, live, job, answer, now))
+    if lease is not None:
+        known = dataclasses.replace(
+            known,
+            holder=lease.holder,
+            address=lease.connect,
+            inner_address=lease.flight,
+            generation=lease.generation,
+            submission=lease.submission,
+            lease_expired=not live,
+        )
+    if job is not None:
+        known = dataclasses.replace(
+            known, submissions=job.submissions, died=job.died, deaths=job.deaths, last_error=job.last_error
+        )
+    if isinstance(answer, TransportError):
+        return dataclasses.replace(known, error=answer.message)
+    if answer is None:
+        return known
+    known = slot_of(known, answer, now)
+    state = "stopping" if known.stopping else state_served(known.ready, facts.query)
+    return dataclasses.replace(known, state=state, story=tuple(map(str, answer.get("story", ()))))
+
+
+def _unanswered(
+    lease: Lease | None,
+    live: bool,
+    job: JobReport | None,
+    answer: dict[str, Any] | TransportError | None,
+    now: float,
+) -> str:
+    """The state of a slot whose worker does not answer."""
+    dead = bool(job is not None and job.deaths and now - job.deaths[-1].at < RECENT_SECONDS)
+    if isinstance(answer, TransportError):
+        if answer.fields.get("reason") == "timeout":
+            return "frozen"
+        replaced = job is not None and (not job.running or (lease is not None and job.submission != lease.submission))
+        return "lost" if not live or replaced else "unreachable"
+    if lease is not None and live:
+        return "lost" if dead else "starting"
+    if job is None or not job.submissions:
+        return "vacant"
+    return "lost" if dead or not job.running else "starting"
+
+
+_STATES: dict[str, str] = {NO_QUERY: "none", QUERY_STARTS: "starting"}
+
+
+def _query(facts: ReceiverFacts, slots: list[SlotStatus]) -> QueryStatus:
+    """The query by the driver's report, and by the fleet's record where there is no report."""
+    report = facts.report
+    if report is None or report.query.state == "unknown":
+        state = _STATES.get(facts.query, "running" if facts.query else "unknown")
+        return QueryStatus(state, id=facts.query if state == "running" else "")
+    query = report.query
+    if query.phase == "writing" and any(slot.read is not None and slot.read.missing for slot in slots):
+        return dataclasses.replace(query, phase="reading")
+    return query
+
+
+def _totals(slots: list[SlotStatus], report: DriverReport | None) -> Totals:
+    def total(number: Callable[[SlotStatus], int]) -> int:
+        return sum(map(number, slots))
+
+    return Totals(
+        len(slots),
+        total(lambda slot: slot.state == "serving"),
+        total(lambda slot: slot.sessions),
+        total(lambda slot: slot.waiting),
+        total(lambda slot: slot.instances),
+        total(lambda slot: slot.streams),
+        total(lambda slot: slot.rows),
+        total(lambda slot: slot.memory_used),
+        total(lambda slot: slot.memory_budget),
+        total(lambda slot: slot.credits),
+        total(lambda slot: slot.rows_in),
+        report.lag_rows if report is not None else None,
+        report.lag_bytes if report is not None else None,
+        max((slot.ack_age for slot in slots if slot.ack_age is not None), default=None),
+        total(lambda slot: slot.died),
+        total(lambda slot: sum(count for name, count in slot.counts.items() if name.startswith("fault:"))),
+    )

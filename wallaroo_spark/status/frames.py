@@ -1,0 +1,60 @@
+"""A status as a DataFrame: one row for each stream, with the columns of its slot and instance that a query needs."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from wallaroo_spark.references import Reference
+from wallaroo_spark.status.model import ReceiverStatus, StreamStatus
+
+STREAMS_SCHEMA = (
+    "receiver string, time timestamp, slot int, slot_state string, instance string, instance_state string, "
+    "credits bigint, stream string, stream_id bigint, state string, received string, planned string, "
+    "committed string, rows bigint, bytes bigint, lag_rows bigint, ack_age double, cause string, sentence string"
+)
+"""The columns. Stream ids have the bits of the u64, as in the rows of a receiver; references are text."""
+_GREATEST = (1 << 63) - 1
+
+
+def streams_frame(spark: Any, status: ReceiverStatus) -> DataFrame:
+    """The streams of a snapshot as a DataFrame with the columns of :data:`STREAMS_SCHEMA`."""
+    slots = {slot.slot: slot.state for slot in status.slots}
+    instances = {(one.slot, one.name): one for one in status.instances}
+
+    def row(one: StreamStatus) -> tuple[Any, ...]:
+        instance = instances.get((one.slot, one.instance))
+        return (
+            status.name,
+            _timestamp(status.time),
+            one.slot,
+            slots.get(one.slot),
+            one.instance,
+            instance.state if instance else None,
+            instance.credits if instance else None,
+            one.name,
+            one.stream_id if one.stream_id <= _GREATEST else one.stream_id - (1 << 64),
+            one.state,
+            _text(one.received),
+            _text(one.planned),
+            _text(one.committed),
+            one.rows,
+            one.bytes,
+            one.lag_rows,
+            one.ack_age,
+            one.cause.code,
+            one.cause.sentence,
+        )
+
+    frame: DataFrame = spark.createDataFrame([row(one) for one in status.streams], STREAMS_SCHEMA)
+    return frame
+
+
+def _timestamp(seconds: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+
+
+def _text(reference: Reference | None) -> str | None:
+    return None if reference is None else str(reference)
