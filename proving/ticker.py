@@ -24,6 +24,11 @@ class Ticker:
         self._stopping.set()
         self._thread.join()
 
+    @property
+    def alive(self) -> bool:
+        """Whether it goes on calling."""
+        return self._thread.is_alive()
+
     def _run(self) -> None:
         while not self._stopping.wait(self._seconds):
             self._work(time.monotonic())

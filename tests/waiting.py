@@ -15,10 +15,15 @@ POLL_SECONDS = 0.01
 """Pause between two looks at a condition, in seconds."""
 
 
-def eventually(condition: Callable[[], Any], name: str = "", *, seconds: float = SECONDS) -> Any:
-    """Wait until a condition holds, and return its value. The failure after ``seconds`` tells ``name``."""
+def eventually(
+    condition: Callable[[], Any], name: str = "", *, seconds: float = SECONDS, pause: float = POLL_SECONDS
+) -> Any:
+    """Wait until a condition holds, and return its value. The failure after ``seconds`` tells ``name``.
+
+    ``pause`` is longer where a look costs much.
+    """
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"still not so after {seconds:g} s: {name or condition}"
-        time.sleep(POLL_SECONDS)
+        time.sleep(pause)
     return found

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.waiting import SECONDS
 from wallaroo_spark.connector import Backoff
 from wallaroo_spark.connector import message_columns as message_columns_module
 
 REVISIONS = ("draft-le", "draft-be", "v3")
-QUICK = Backoff(initial=0.01, maximum=0.05, give_up_after=20.0)
+QUICK = Backoff(initial=0.01, maximum=0.05, give_up_after=SECONDS)
 """Comes back at once; the limit is never reached by a test that passes."""
 
 BRIEF = Backoff(initial=0.01, maximum=0.05, attempts=3)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from proving.bench.usage import TICKS, Process, below, cpu_by_role, grown, memory, parse_stat, processes, role_of
 from proving.ticker import Ticker
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
 
@@ -77,12 +78,10 @@ def test_memory_of_a_process_that_is_gone_is_none() -> None:
 
 def test_a_ticker_calls_until_its_end() -> None:
     seen: list[float] = []
-    with Ticker(0.001, seen.append):
-        until = time.monotonic() + 20
-        while len(seen) < 2 and time.monotonic() < until:
-            time.sleep(0.001)
+    with Ticker(0.001, seen.append) as ticker:
+        eventually(lambda: len(seen) > 1)
     count = len(seen)
 
-    assert count >= 2
-    time.sleep(0.01)
+    assert all(earlier < later for earlier, later in pairwise(seen))
+    assert not ticker.alive
     assert len(seen) == count

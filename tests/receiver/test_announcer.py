@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from tests.source.fleet import TOKEN, LiveFleet
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.inner.notices import COMMITTED, REWIND, Notice
 from wallaroo_spark.receiver.announcer import Announcer, LastCommit
@@ -77,7 +77,7 @@ def test_workers_know_where_the_query_stands_before_it_starts(
 
     assert [known(fleet, slot) for slot in (0, 1)] == [(True, 5, 2)] * 2
     announcer.commit(5, 3, B)
-    assert announcer.settle()
+    assert announcer.settle(SECONDS)
     assert [known(fleet, slot) for slot in (0, 1)] == [(True, 5, 3)] * 2
 
 
@@ -169,11 +169,11 @@ def test_a_query_begins_although_a_worker_stands_still(
 ) -> None:
     fleet.start(0, own_process=True)
     fleet.start(1)
-    announcer = make_announcer(fleet, connect=functools.partial(WorkerClient, timeout=0.5))
+    announcer = make_announcer(fleet, connect=functools.partial(WorkerClient, timeout=2.0))
     announcer.find_workers()
     with fleet.stopped(0):
         announcer.begin(LastCommit(5, 2, A))
-        assert known(fleet, 1) == (True, 5, 2)
+        eventually(lambda: known(fleet, 1) == (True, 5, 2))
     eventually(lambda: known(fleet, 0) == (True, 5, 2))
 
 
@@ -204,7 +204,7 @@ def test_nothing_is_told_before_a_query_has_started(fleet: LiveFleet, make_annou
     announcer = make_announcer(fleet)
     announcer.commit(5, 3, A)
     announcer.find_workers()
-    assert announcer.settle()
+    assert announcer.settle(SECONDS)
 
     assert known(fleet, 0)[0] is False
 
@@ -217,7 +217,7 @@ def test_known_workers_are_told_while_redis_is_away(make_announcer: Callable[...
         client = fleet.client(0)
         redis.stop()
         announcer.commit(5, 3, B)
-        assert announcer.settle()
+        assert announcer.settle(SECONDS)
 
         assert client.status()["batch"] == 3
         redis.start()

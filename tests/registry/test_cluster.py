@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -53,7 +52,6 @@ class Node:
             return True
         for other in others:
             self.client.execute_command("CLUSTER MEET", "127.0.0.1", other.port)
-        time.sleep(0.2)
         return False
 
     def close(self) -> None:
@@ -75,7 +73,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
             share = range(number * SLOTS // NODES, (number + 1) * SLOTS // NODES)
             node.client.execute_command("CLUSTER ADDSLOTS", *share)
         for node in found:
-            eventually(lambda node=node: node.knows(found), seconds=60)
+            eventually(lambda node=node: node.knows(found), pause=0.2)
         yield found
 
 

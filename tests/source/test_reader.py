@@ -163,7 +163,7 @@ def test_a_run_does_not_end_before_what_it_has_committed_is_acknowledged(
     fleet.start(0)
     fleet.begin()
     stream = send(fleet, "a", 1, 2)
-    reader = make_reader(quiet_seconds=0.2, available_now_timeout=30.0)
+    reader = make_reader(quiet_seconds=0.2, available_now_timeout=SECONDS)
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
     end = reader.latestOffset(start, EVERYTHING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -45,7 +46,7 @@ def test_those_who_ask_while_a_call_runs_get_its_result() -> None:
 
 
 def test_an_error_reaches_the_caller_and_the_next_call_is_a_new_one() -> None:
-    answers = iter([ZeroDivisionError("a fault"), 7])
+    answers: Iterator[Exception | int] = iter([ZeroDivisionError("a fault"), 7])
 
     def work() -> int:
         answer = next(answers)

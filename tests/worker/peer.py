@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
+from collections.abc import Callable
 
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, eventually
 from tests.worker.running import COOKIE, Running
+from wallaroo_spark.errors import ProtocolError
 from wallaroo_spark.protocol import DRAFT_BE, V3, ConnectorSession, Error, Frame, Message, NotifyAck, Ok, Revision
 
 
@@ -68,6 +71,18 @@ class Peer:
                 assert self.next() is None
                 return frame.reason
         return None
+
+
+def patiently(connect: Callable[[], Peer]) -> Peer:
+    """A session with a worker whose limit of a handshake is short: tried again when this process was too slow."""
+
+    def attempt() -> Peer | None:
+        with contextlib.suppress(AssertionError, ConnectionError, ProtocolError):
+            return connect()
+        return None
+
+    peer: Peer = eventually(attempt, "a handshake in time")
+    return peer
 
 
 def good(worker: Running, instance: str = "good") -> Peer:

@@ -75,7 +75,7 @@ class Fleet:
 
     def __init__(self, url: str, **options: Any) -> None:
         self.url = url
-        self.receiver = f"orders-{next(_numbers)}"
+        self.receiver = f"fleet-{next(_numbers)}"
         self.registry = Registry(url, self.receiver, lease_seconds=60.0, attempts=2)
         self.options = {
             "receiver": self.receiver,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.waiting import eventually
+from tests.waiting import SECONDS, eventually
 from tests.worker.running import COOKIE, Running
 from wallaroo_spark.connector import Backoff, BlockingConnector
 from wallaroo_spark.errors import RemoteProtocolError, WallarooError
@@ -20,7 +20,7 @@ def program(worker: Running, revision: str = "draft-be") -> BlockingConnector:
         workers=format_address(*worker.address),
         cookie=COOKIE,
         revision=revision,
-        retry=Backoff(initial=0.02, maximum=0.2, give_up_after=30.0),
+        retry=Backoff(initial=0.02, maximum=0.2, give_up_after=SECONDS),
     )
 
 

@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -14,7 +15,7 @@ import redis
 
 from proving.ports import lasting_port
 from tests.waiting import SECONDS, eventually
-from tests.worker.peer import Peer, good
+from tests.worker.peer import Peer, good, patiently
 from tests.worker.running import COOKIE, TOKEN, Fleet, Running
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, TransportError
 from wallaroo_spark.inner.client import WorkerClient
@@ -486,7 +487,7 @@ class TestErrorsOfThisProgram:
 def test_frames_that_never_end_fill_no_worker_for_good(make_fleet: Callable[..., Fleet]) -> None:
     budget = 1 << 20
     worker = make_fleet(memory_budget=budget, handshake_timeout=0.5, max_frame_bytes=1 << 20).start()
-    hostile = [good(worker, f"hostile-{number}") for number in range(12)]
+    hostile = [patiently(partial(good, worker, f"hostile-{number}")) for number in range(12)]
     frame = hostile[0].session.message(Message(1, 1, bytes(250_000)))
     for peer in hostile:
         peer.send(frame[:-1])
@@ -496,7 +497,7 @@ def test_frames_that_never_end_fill_no_worker_for_good(make_fleet: Callable[...,
     eventually(lambda: worker.client.status()["unfinished_bytes"] < budget * 3 // 4)
     ended = worker.count("unfinished-frames")
     assert ended > len(hostile) // 2
-    good(worker).message(1, 1)
+    patiently(partial(good, worker)).message(1, 1)
     assert len(worker.rows("good", 1, None, 1)) == 1
 
 

@@ -9,8 +9,8 @@ from wallaroo_spark.connector.sending.refusals import Refusals
 from wallaroo_spark.errors import RemoteProtocolError
 
 
-def refusals(**retry: float) -> Refusals:
-    return Refusals("a", 7, Backoff(**{"initial": 1.0, "maximum": 10.0, "give_up_after": 100.0, **retry}))
+def refusals(give_up_after: float = 100.0) -> Refusals:
+    return Refusals("a", 7, Backoff(initial=1.0, maximum=10.0, give_up_after=give_up_after))
 
 
 def test_each_refusal_in_a_row_waits_longer() -> None:

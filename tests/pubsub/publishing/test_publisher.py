@@ -193,7 +193,7 @@ def test_who_talks_behind_its_hello_is_let_go(stage: Stage) -> None:
 
 
 def test_redis_knows_how_far_it_is_and_who_listens(stage: Stage) -> None:
-    with stage.publisher(lease_seconds=0.6) as address, Client(address) as client:
+    with stage.publisher(lease_seconds=20) as address, Client(address) as client:
         eventually(lambda: stage.topics.served(TOPIC)[0].progress == PublisherProgress(None, 0))
         client.hello()
         stage.commit(0)
@@ -260,7 +260,7 @@ def test_two_hundred_subscribers_that_a_batch_wakes_read_it_once(
 
 
 def test_the_end_of_a_topic_comes_behind_all_that_is_committed(stage: Stage) -> None:
-    setup = stage.setup(lease_seconds=1)
+    setup = stage.setup(lease_seconds=20)
     with stage.thread(setup) as thread, Client(stage.address(setup)) as client:
         client.hello()
         assert client.take() == Snapshot((0,), ())
@@ -279,7 +279,7 @@ def test_the_end_of_a_topic_comes_behind_all_that_is_committed(stage: Stage) -> 
 
 
 def test_a_newer_submission_takes_over_and_subscribers_are_sent_there(stage: Stage) -> None:
-    with stage.publisher(lease_seconds=1) as before, Client(before) as client:
+    with stage.publisher(lease_seconds=20) as before, Client(before) as client:
         client.hello()
         assert client.take() == Snapshot((0,), ())
         with stage.publisher() as after:
@@ -307,7 +307,7 @@ def test_a_publisher_that_is_stopped_says_come_back(stage: Stage) -> None:
 
 
 def test_a_copy_of_the_same_submission_waits_and_takes_over_from_the_dead(stage: Stage) -> None:
-    setup = stage.setup(lease_seconds=1)
+    setup = stage.setup(lease_seconds=20)
     holder = stage.leases.acquire(0, setup.submission, "killed", "127.0.0.1:1", "")
     assert holder is not None
 

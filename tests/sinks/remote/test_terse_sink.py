@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from tests.sinks.life import rows_of
 from tests.sinks.remote import terse
 from tests.sinks.sweep import CASES, IN_TASKS, IN_THE_DRIVER, Case, Lives, Subject, sweep
 from tests.sinks.two_phase.memory import partition_rows, pieces
-from tests.waiting import SECONDS
+from tests.waiting import POLL_SECONDS, SECONDS, eventually
 from wallaroo_spark.errors import SinkError, TransportError
 from wallaroo_spark.sinks import Transaction
 from wallaroo_spark.sinks.remote.connector_sink import ConnectorSink
@@ -59,10 +58,7 @@ def kill(orders: Path, step: str) -> None:
         return
     pid = int((orders / "pid").read_text())
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + SECONDS
-    while int((orders / "pid").read_text()) == pid:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: int((orders / "pid").read_text()) != pid)
 
 
 def serve(to: str, port: int, place: str) -> None:
@@ -202,10 +198,10 @@ def test_another_programs_transaction_is_left_alone(stage: Stage) -> None:
     async def opened() -> SinkClient:
         async with asyncio.timeout(SECONDS):
             while True:
-                # The program may still be starting.
+                # The program may still be starting; its port refuses meanwhile.
                 with contextlib.suppress(TransportError):
                     return await SinkClient.open(("127.0.0.1", stage.port), "shared-0", CONNECTION)
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(POLL_SECONDS)
 
     async def run() -> None:
         async with await opened() as client:

@@ -53,7 +53,10 @@ def test_rows_of_lots_that_were_joined_keep_their_ages() -> None:
     bench.do(e.Received(((other.number, other.message(8, 1)),), NOON + 2 * SECOND))
     bench.state.buffer.merge()
 
-    mine = {key(revision): 1, StreamKey("shop-2" if revision.stream_scope == "instance" else "", 8): 1}
+    mine: dict[StreamKey, Reference] = {
+        key(revision): 1,
+        StreamKey("shop-2" if revision.stream_scope == "instance" else "", 8): 1,
+    }
     commit(bench, mine, 4.0)
 
     assert ages(bench) == {"ack-age:2": 1, "ack-age:5": 1}
