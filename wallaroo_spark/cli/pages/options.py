@@ -14,12 +14,12 @@ from wallaroo_spark.settings import Kind, Row, plain
 HEAD = """\
 # Options
 
-The DataSource, the YAML file of `wallaroo-spark receive` and the command line take the same options by the same
-names; upper and lower case are not told apart. This page is generated from the table in `wallaroo_spark/options.py`
+The DataSource, the YAML file of `wallaroo-spark receive` and the command line take the same options under the same
+names; upper and lower case make no difference. This page is generated from the table in `wallaroo_spark/options.py`
 by `python -m wallaroo_spark.cli.pages.options > docs/options.md`.
 
-An option marked *secret* is never printed. In place of its value it takes `env:NAME`, the name of an environment
-variable, or `file:PATH`, a file that holds it; a newline at the file's end is not part of the secret.
+An option marked *secret* is never printed. Its value can also be `env:NAME`, which stands for an environment variable,
+or `file:PATH`, which stands for the content of a file; a newline at the file's end is not part of the secret.
 
 | option | value | default | meaning |
 |---|---|---|---|
@@ -29,7 +29,7 @@ _MEBIBYTE = 1 << 20
 
 
 def options_page() -> str:
-    """The whole page as Markdown: a head, then one line of a table for each option, in the table's own order."""
+    """The whole page as Markdown: a head, then a table with one line for each option, in the order of the code."""
     return HEAD + "".join(f"{_line(row)}\n" for row in table())
 
 
@@ -56,7 +56,7 @@ def _default(row: Row) -> str:
 
 
 def _number(row: Row, value: Any) -> str:
-    """A value in the unit a person would write it in."""
+    """A value in the unit in which a person would write it."""
     if row.kind is Kind.BYTES and value >= _MEBIBYTE and value % _MEBIBYTE == 0:
         return f"{int(value) >> 20}m"
     if row.kind is Kind.BYTES and value >= 1 << 10 and value % (1 << 10) == 0:

@@ -14,11 +14,11 @@ from wallaroo_spark.settings import Kind, Row, plain, rows
 HEAD = """\
 # Settings
 
-What classes and functions of the package take as arguments. Each section is a table in the code, from which the
-parameters, their types and limits, the docstrings, the flags of the command line and this page are made; the page by
-`python -m wallaroo_spark.cli.pages.settings > docs/settings.md`. A settings object refuses a value outside its limits
-when it is made. The options of a receiver are on [their own page](options.md), and
-the settings of sinks and topics on the pages [sinks](sinks.md) and [topics](pubsub.md).
+These are the arguments of classes and functions of the package. Each section shows a table of the code. From these
+tables come the parameters with their types and limits, the docstrings, the flags of the command line, and this page
+(`python -m wallaroo_spark.cli.pages.settings > docs/settings.md`). A value outside its limits is refused. The options
+of a receiver are on [their own page](options.md), and the settings of sinks and topics on the pages [sinks](sinks.md)
+and [topics](pubsub.md).
 
 A setting marked *secret* is never shown; in place of its value it takes `env:NAME` or `file:PATH`. Times are seconds.
 """
@@ -27,7 +27,7 @@ TABLES: tuple[tuple[str, type], ...] = (
     ("`Connector` and `BlockingConnector`", ConnectorSettings),
     ("`Backoff`, the setting `retry` of a connector", Backoff),
 )
-"""Each table with what takes its rows as arguments."""
+"""Each table, with the classes that take its settings as arguments."""
 
 
 def settings_page() -> str:

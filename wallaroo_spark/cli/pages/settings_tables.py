@@ -1,7 +1,7 @@
 """The tables of settings in ``docs/sinks.md`` and ``docs/pubsub.md``, written from the tables in the code.
 
-Run ``python -m wallaroo_spark.cli.pages.settings_tables docs`` after a table has changed. A page says with a
-comment where a table begins and ends.
+Run ``python -m wallaroo_spark.cli.pages.settings_tables docs`` after a table has changed. Comments in a page mark where
+a table begins and ends.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ TABLES: dict[str, dict[str, Any]] = {
     },
     "pubsub.md": {"subscribe": SubscriptionSettings, "TopicSource": TopicSourceSettings, "Topic": TopicSettings},
 }
-"""The tables of each page, by what takes the settings."""
+"""The tables of each page, by the name of the function or class that takes the settings."""
 
 
 def with_tables(page: str, text: str) -> str:
-    """The text of a page with its tables as the code has them. Raises ValueError when the page has no place for one."""
+    """The text of a page with new tables from the code. Raises ValueError unless the page has one place for each."""
     for name, table in TABLES[page].items():
         begin, end = f"<!-- settings of {name} -->\n", "<!-- end of settings -->\n"
         place = re.compile(re.escape(begin) + "(?:\\|.*\n|\n)*" + re.escape(end))

@@ -19,11 +19,12 @@ HEAD = """\
 
 Drawn from the tables in `wallaroo_spark/protocol/sessions/states.py` by
 `python -m wallaroo_spark.cli.pages.states > docs/states.md`. A frame or an event without an arrow is a protocol
-error: the offended side sends ERROR with a reason, reads nothing more, and closes.
+error: the side that receives it sends ERROR with a reason, reads nothing more, and closes.
 
 """
 _SESSION_TEXT = (
-    "`→` is sent by the connector, `←` by the worker. A frame that a revision does not have is left out there."
+    "`→` is sent by the connector, `←` by the worker. The picture has the frames of all revisions; a revision without "
+    "a frame has no such arrow."
 )
 
 
@@ -36,7 +37,7 @@ def states_page() -> str:
 
 
 def sink_diagrams() -> dict[str, str]:
-    """Mermaid diagrams by what they are of: a batch in the driver, a transaction in a sink, a session's transaction."""
+    """Mermaid diagrams of a batch in the driver, a transaction in a sink, and the transaction of a session."""
     tables: dict[str, Mapping[Any, Mapping[Any, str]]] = {"batch": BATCH, "transaction": TRANSACTION, "phase": PHASES}
     return {name: _diagram(_table_arrows(table), next(iter(table))) for name, table in tables.items()}
 
