@@ -122,7 +122,7 @@ class TestReplayErrors:
             worker.only.committed = 2
             worker.session.stream.abort()
             await worker.until(lambda: len(worker.errors) > 1)
-            assert "'a' is wanted again behind reference 2" in worker.errors[0]
+            assert "'a' must be sent again behind reference 2" in worker.errors[0]
             # The driver has reached it.
             worker.only.committed = 5
             assert await stream.send(b"y") == 6
@@ -141,7 +141,7 @@ class TestReplayErrors:
             await worker.until(lambda: bool(worker.errors))
             with pytest.raises(ReplayError, match=r"behind reference 2.*up to 5 were acknowledged"):
                 await stream.send(b"y")
-            assert "'a' is wanted again behind reference 2" in worker.errors[0]
+            assert "'a' must be sent again behind reference 2" in worker.errors[0]
             with pytest.raises(ReplayError):
                 await sender.open("b")
 

@@ -90,8 +90,8 @@ class TestMessagesWithoutAnId:
         number(box, 3)
         with pytest.raises(LocalProtocolError) as caught:
             getattr(box, how)(5000)
-        assert "so another one sends this stream under the same instance name" in caught.value.message
-        assert "3 messages of this one are not acknowledged" in caught.value.message
+        assert "so another program sends this stream under the same instance name" in caught.value.message
+        assert "3 messages of this program are not acknowledged" in caught.value.message
         assert box.kept == 3
 
 

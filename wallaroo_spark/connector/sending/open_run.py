@@ -1,7 +1,7 @@
-"""The messages that ``send`` has appended and that are not recorded yet: one run of frames in the making.
+"""The messages that ``send`` has appended and not recorded yet, as one run of frames that is still open.
 
-A single message that is recorded by itself pays for a run, a look at the session and an entry of the resend buffer.
-While there is room, the messages behind it only add their frame here, and all of them are recorded together.
+Recording a message alone costs a run, a check of the session's state and an entry in the resend buffer. While there is
+room, each later message only appends its frame to the open run, and all of them are recorded together.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from wallaroo_spark.protocol import LENGTH_BYTES, EncodedRun, Revision, encode_f
 
 
 class OpenRun:
-    """Frames of one stream, and how many more may follow them.
+    """Frames of one stream, and the limits for further frames.
 
-    It is open from :meth:`open` to :meth:`close`. Code that asks for credits, memory or the state of the stream, or
-    changes one of them, closes it first.
+    It is open from :meth:`open` to :meth:`close`. Code that reads or changes credits, memory or the state of the stream
+    must close it first.
     """
 
     __slots__ = (
@@ -51,30 +51,31 @@ class OpenRun:
         """The parts of the frames, in order."""
         self._ids: list[int] = []
         self._following = 0
-        """The id of a message that is given none."""
+        """The id of the next message if the caller gives none."""
         self._floor = 0
         """The id of the last message sent."""
         self._longest = 0
-        """The most bytes that a frame may have behind its length."""
+        """The most bytes of a frame after its length field."""
         self._room = -1
-        """Bytes that may still be added, of frames and of what is counted for keeping an id; -1 while closed."""
+        """Bytes of frames and counted memory of ids that may still be added; -1 while closed."""
         self._messages = 0
-        """Messages that may still be added."""
+        """Number of messages that may still be added."""
 
     @property
     def count(self) -> int:
-        """The messages that are not recorded yet."""
+        """The number of messages that are not recorded yet."""
         return len(self._ids)
 
     @property
     def last(self) -> int:
-        """The id that the next message follows, while there are messages."""
+        """The id before that of the next message; only while there are messages."""
         return self._following - 1
 
     def open(self, floor: int, following: int, messages: int, room: int, longest: int) -> None:
-        """Let up to ``messages`` follow one with the id ``floor``, with ``room`` bytes of frames and memory in all.
+        """Accept up to ``messages`` messages behind the one with the id ``floor``.
 
-        A message that is given no id gets ``following``. A frame has at most ``longest`` bytes behind its length.
+        All of them together may have ``room`` bytes of frames and counted memory of ids, and each frame ``longest``
+        bytes after its length field. A message without an id gets ``following``, and the next one an id above that.
         """
         self._floor = floor
         self._following = following
@@ -83,10 +84,10 @@ class OpenRun:
         self._longest = longest
 
     def add(self, payload: bytes, wanted: int | None) -> int | None:
-        """Append a message that has neither key nor event time nor a flag of its own; its id.
+        """Append a message without key, event time and flags of its own; return its id.
 
-        None where it does not fit or has something wrong with it: then nothing has changed, and it is sent as a message
-        by itself.
+        Returns None, and changes nothing, when the message does not fit or is invalid. The caller then sends it as a
+        single message, which raises the error if there is one.
         """
         size = self._body + len(payload)
         room = self._room - size - (LENGTH_BYTES + ID_BYTES)
@@ -108,7 +109,7 @@ class OpenRun:
     def add_any(
         self, payload: bytes | None, wanted: int | None, flags: int, event_time: int | None, key: bytes | None
     ) -> int | None:
-        """As :meth:`add`, for any message. Raises :class:`LocalProtocolError` for what a frame cannot carry."""
+        """As :meth:`add`, for any message. Raises :class:`LocalProtocolError` for values that a frame cannot carry."""
         if self._room < 0 or not self._messages:
             return None
         if wanted is None:
@@ -124,7 +125,7 @@ class OpenRun:
         return wanted
 
     def close(self) -> EncodedRun | None:
-        """Let nothing more follow; the messages that were added, None when there are none."""
+        """Accept no more messages; return the messages that were added, or None when there are none."""
         self._room = -1
         if not self._ids:
             return None
@@ -143,5 +144,5 @@ class OpenRun:
 
 def _compact(ids: list[int]) -> Sequence[int]:
     first, last = ids[0], ids[-1]
-    # Only increasing ids come here with gaps, and ids without gaps increase.
+    # Ids with gaps come here only if they increase, and then this difference shows the gaps.
     return range(first, last + 1) if last - first + 1 == len(ids) else array("Q", ids)

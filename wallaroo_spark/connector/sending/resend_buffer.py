@@ -131,7 +131,7 @@ class ResendBuffer(UnacknowledgedMessages):
             self._drop_through(ref)
             self.reference, self._early_ack = ref, None
         else:
-            # An id of an earlier process, or one acknowledged before. It is recognised when the same id is sent again.
+            # The id is of an earlier process, or was acknowledged before. If it is sent again, append recognises it.
             self._early_ack = ref
         self._settle()
 
@@ -150,11 +150,11 @@ class ResendBuffer(UnacknowledgedMessages):
         self.end_written = False
 
     def notify_reference(self, ref: int | None) -> int:
-        """The reference for NOTIFY; 0 where messages of an earlier process will be sent again."""
+        """The reference for NOTIFY; 0 if the program will send messages of an earlier process again."""
         return 0 if self._begins_before(ref) else super().notify_reference(ref)
 
     def next_resend(self, most: int) -> EncodedRun | None:
-        """The next run to resend, of 1 to ``most`` messages; call :meth:`resent` after sending it."""
+        """The next run to resend, with 1 to ``most`` messages; call :meth:`resent` after sending it."""
         if self._to_resend and self._to_resend[0].count > most > 0:
             run = self._to_resend.popleft()
             self._count(run, -1)
@@ -164,7 +164,7 @@ class ResendBuffer(UnacknowledgedMessages):
         return self._to_resend[0] if self._to_resend else None
 
     def resent(self) -> None:
-        """The run that :meth:`next_resend` returned was sent."""
+        """Record that the run returned by :meth:`next_resend` was sent."""
         self._sent.append(self._to_resend.popleft())
 
     def clear(self) -> None:
@@ -209,10 +209,10 @@ class ResendBuffer(UnacknowledgedMessages):
 
     def _overtaken(self, ref: int) -> LocalProtocolError:
         return LocalProtocolError(
-            f"stream {self.name!r}: reference {ref} is committed, and this program has sent nothing above "
-            f"{describe_reference(self.last)}, so another one sends this stream under the same instance name, and the "
-            f"worker may have taken messages of one for replays of the other's; {self.kept} messages of this one are "
-            "not acknowledged; give each program an instance name of its own, and set their clocks right",
+            f"stream {self.name!r}: reference {ref} is committed, but this program has sent nothing above "
+            f"{describe_reference(self.last)}; so another program sends this stream under the same instance name, and "
+            f"the worker may have dropped messages of one as replays of the other's; {self.kept} messages of this "
+            "program are not acknowledged; give each program an instance name of its own, and set their clocks right",
             stream=self.name,
             reference=ref,
             last=self.last,
@@ -241,10 +241,10 @@ class ResendBuffer(UnacknowledgedMessages):
         held = first[0].first if first else None
         where = "from the beginning" if ref is None else f"behind reference {ref}"
         return ReplayError(
-            f"stream {self.name!r} is wanted again {where}, but the messages up to "
-            f"{describe_reference(self.reference)} were acknowledged and are no longer kept (the first one kept is "
+            f"stream {self.name!r} must be sent again {where}, but the messages up to "
+            f"{describe_reference(self.reference)} were acknowledged and are no longer kept (the first kept message is "
             f"{describe_reference(held)}); feed the stream from a source that can be read again, or restore the "
-            "checkpoint that acknowledged them",
+            "checkpoint whose commits acknowledged them",
             stream=self.name,
             reference=ref,
             first_held=held,
