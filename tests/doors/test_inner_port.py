@@ -147,7 +147,7 @@ class TestInnerPortWithTheTokenForTheStatus:
     def test_it_does_nothing_else(self, stranger: Any, name: str) -> None:
         with pytest.raises((flight.FlightUnauthorizedError, flight.FlightUnauthenticatedError, OSError)) as caught:
             CALLS[name](stranger, headers(f"Bearer {status_token(TOKEN)}"))
-        assert "for the status alone" in str(caught.value) or "missing or wrong" in str(caught.value)
+        assert "does not permit this action" in str(caught.value) or "missing or wrong" in str(caught.value)
 
 
 @pytest.fixture

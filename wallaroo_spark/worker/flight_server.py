@@ -46,12 +46,12 @@ from wallaroo_spark.worker.reads import Reads
 log = one_line(logging.getLogger("wallaroo_spark.worker.flight"))
 
 T = TypeVar("T")
-_FOR_ONLOOKERS = ("status", "story")
+_WITH_STATUS_TOKEN = ("status", "story")
 """The actions that accept the status token."""
 _CALL_SECONDS = 30.0
 """Limit of a call on the event loop, in seconds. A choice."""
 _MADE_SECONDS = 60.0
-"""Age in seconds from which a socket's file may be removed. A choice: making one takes far less."""
+"""Age in seconds from which a socket's file may be removed. A choice: opening a socket takes far less."""
 _PATIENCE = 1.0
 """Seconds between two heartbeats of a waiting read; its client takes a longer silence for a lost connection.
 
@@ -93,22 +93,23 @@ class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyar
         self._looking = f"Bearer {status_token(token)}".encode()
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Onlooker | None:
-        """Refuse a call without the token; the token for the status alone leaves its mark on the call."""
+        """Refuse a call without a token, and mark a call with the status token."""
         given = headers.get("authorization", [""])[0].encode("utf-8", "replace")
         if hmac.compare_digest(given, self._expected):
             return None
         if hmac.compare_digest(given, self._looking) and info.method == flight.FlightMethod.DO_ACTION:
             return _Onlooker()
-        raise flight.FlightUnauthenticatedError("the fleet's token is missing or wrong")
+        raise flight.FlightUnauthenticatedError("the fleet's token is missing or wrong; check the option token")
 
 
 class InnerPort:
-    """A worker's inner port: the calls over TLS, from the moment it is made until ``shutdown``, and on a local socket.
+    """A worker's inner port: it serves calls over TLS, from its creation until :meth:`shutdown`, and on a local socket.
 
-    ``keys`` are the fleet's, derived from the token where they are not given. ``pair`` is a PEM certificate chain
-    and its key to show; without it the fleet's own is shown, and callers of this machine come by
-    :meth:`serve_locally`. Callers must show one of the fleet's in any case, or are not listened to. ``port`` 0 lets
-    the system choose. Raises :class:`ConfigurationError` for an empty token, which anybody could present.
+    ``keys`` are the fleet's keys; without them they are derived from the token. ``pair`` is the certificate chain to
+    present, and its key, as PEM. Without it the server presents the fleet's own certificate, and callers on this
+    machine can use the local socket (:meth:`serve_locally`). Callers must always present the fleet's certificate. With
+    ``port`` 0 the system chooses a port. Raises :class:`ConfigurationError` for an empty token, which any caller could
+    present.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class InnerPort:
         return int(self._servers[0].port)
 
     def serve_locally(self, address: str) -> None:
-        """Listen for callers on this machine, who know the worker by ``address``. If that fails they use TLS."""
+        """Listen on a local socket for callers on this machine, which know ``address``. If that fails they use TLS."""
         path = local_socket(address, self._token) if self._local_too else None
         if path is None:
             return
@@ -153,7 +154,7 @@ class InnerPort:
             self._servers.append(FlightServer(self._worker, f"grpc+unix://{path}", self._token))
             self._socket = path
         except (OSError, pa.ArrowException) as error:
-            log.warning("callers on this machine come over TLS, for there is no socket for them: %s", error)
+            log.warning("callers on this machine use TLS, because the local socket cannot be opened: %s", error)
 
     def shutdown(self) -> None:
         """Accept no more calls."""
@@ -167,7 +168,7 @@ def _sweep(folder: Path) -> None:
     """Remove the sockets of processes that were killed."""
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
-            # A socket that is being made may not listen yet.
+            # A new socket may not listen yet.
             if time.time() - path.stat().st_mtime > _MADE_SECONDS and _nobody_listens(path):
                 path.unlink()
 
@@ -209,9 +210,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return [(name, "") for name in self._actions]
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
-        """Run one action. Its result is one value, of bytes."""
-        if action.type not in _FOR_ONLOOKERS and context.get_middleware("token") is not None:
-            raise flight.FlightUnauthorizedError("this token is for the status alone; the action needs the fleet's")
+        """Run one action. The result is one item of bytes."""
+        if action.type not in _WITH_STATUS_TOKEN and context.get_middleware("token") is not None:
+            raise flight.FlightUnauthorizedError("the status token does not permit this action; use the fleet's token")
         run = self._actions.get(action.type)
         if run is None:
             raise flight.FlightServerError(f"there is no action {action.type!r}; there are {', '.join(self._actions)}")
@@ -307,5 +308,5 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
 
 def _json(action: Callable[[Any], Any]) -> Callable[[bytes], bytes]:
-    """An action that takes and gives JSON values, as one that takes and gives their text."""
+    """Convert an action on JSON values to an action on their text."""
     return lambda body: json.dumps(action(json.loads(body) if body else {})).encode()

@@ -1,6 +1,6 @@
-"""How many files the worker's process may have open: each connection takes one.
+"""The limit of open files of the worker's process, and the sessions that it allows: each connection is an open file.
 
-Source: ``docs/architecture.md#rules``, rule 8: what cannot work is refused with the way out.
+Source: ``docs/architecture.md#rules``, rule 8.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ RESERVED = 256
 A worker on Linux had 41 open besides its connections (one reading task, an embedded Redis).
 """
 HANDSHAKES = 64
-"""Connections that may be open beyond the sessions, for peers that have not said HELLO yet and those that are refused.
-"""
+"""Connections beyond the sessions that may be open: peers before their HELLO, and refused peers. A choice."""
 
 
 @dataclass(frozen=True)
 class OpenFiles:
-    """The limit of open files of this process; None where there is none."""
+    """The limit of open files of this process, and the limits that follow from it."""
 
     limit: int | None
+    """The number of files; None: there is no limit."""
 
     @property
     def connections(self) -> int | None:
-        """How many connections there is room for; None is no limit."""
+        """The most connections; None: there is no limit."""
         return None if self.limit is None else max(HANDSHAKES + 1, self.limit - RESERVED)
 
     @property
     def sessions(self) -> int | None:
-        """How many sessions there is room for; None is no limit."""
+        """The most sessions; None: there is no limit."""
         return None if self.connections is None else self.connections - HANDSHAKES
 
     def warning(self, max_sessions: int) -> str | None:
-        """What to tell an operator whose ``maxSessions`` cannot be reached; None if it can."""
+        """The warning for the operator if the process cannot have ``maxSessions`` sessions; None if it can."""
         if self.sessions is None or self.sessions >= max_sessions:
             return None
         return (
@@ -48,7 +48,7 @@ class OpenFiles:
         )
 
     def way_out(self, max_sessions: int) -> str:
-        """How to have that many sessions."""
+        """The advice for an operator who needs that many sessions."""
         return (
             f"raise the hard limit of open files (ulimit -Hn) of executors to {max_sessions + HANDSHAKES + RESERVED}, "
             "or lower maxSessions"
@@ -56,14 +56,14 @@ class OpenFiles:
 
 
 def raise_limit(max_sessions: int) -> OpenFiles:
-    """Raise this process's own limit as far as ``max_sessions`` need and the hard limit allows; the limit then."""
+    """Raise this process's limit as far as ``max_sessions`` needs and the hard limit allows; return the limit."""
     if sys.platform == "win32":
         return OpenFiles(None)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = max_sessions + HANDSHAKES + RESERVED
     if soft != resource.RLIM_INFINITY and soft < needed:
         wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        # A system may refuse what it seems to allow; then the limit stays.
+        # A system may refuse a limit that it seems to allow; then the limit is not changed.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

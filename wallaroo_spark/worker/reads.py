@@ -48,10 +48,10 @@ class ReadRequest:
 
 
 class Reads:
-    """The reads and plans that wait for the buffer. ``want`` is called with the ranges that reads wait for when they
-    change.
+    """The reads and plans that wait for the buffer.
 
-    ``later`` calls a function after some seconds, as an event loop's ``call_later`` does.
+    ``want`` is called with all ranges that reads wait for, each time that these change. ``later`` calls a function
+    after some seconds, as an event loop's ``call_later`` does.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Reads:
         return request
 
     def close(self) -> None:
-        """The worker shuts down: end every wait, now and from now on."""
+        """End every wait, now and later, because the worker shuts down."""
         self._closed = True
         self.wake()
 
     def wake(self) -> None:
-        """The buffer has changed."""
+        """Let every wait check the buffer, because it has changed."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -103,7 +103,7 @@ class Reads:
         """
         until = time.monotonic() + seconds
         if self._closed:
-            raise TransportError("the worker is about to leave; ask the one that follows it")
+            raise TransportError("the worker shuts down; read from the slot's next worker")
         found = self._buffer.find_all(ranges)
         if found:
             return found

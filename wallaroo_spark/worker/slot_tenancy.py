@@ -36,28 +36,28 @@ class SlotRegistry(LeaseRegistry, Protocol):
 
 
 class Guests(Protocol):
-    """The instances of a worker, as far as giving them back needs to know of them."""
+    """The instances of a worker, for the release of their assignments."""
 
     @property
     def assigned(self) -> set[str]:
-        """The instances that are still to be given back."""
+        """The instances whose assignments this worker must release."""
 
     def instances(self) -> list[str]:
-        """Those that are served, or of which something is held."""
+        """The instances that are connected, or of which rows are held."""
 
 
 class SlotTenancy(Tenancy):
-    """A slot's lease with instances and claims. Where the registry does not answer, calls raise RegistryError."""
+    """A slot's lease with instances and claims. When the registry does not answer, calls raise RegistryError."""
 
     def __init__(self, registry: SlotRegistry, slot: int, submission: int, holder: str) -> None:
         super().__init__(registry, slot, submission, holder, f"slot {slot}")
         self._registry = registry
         self._slot = slot
-        # Claims are asked for and given back one after the other, or Redis might see it the other way round.
+        # Claims and releases are sent one after another, because Redis might otherwise receive them in another order.
         self._claiming = asyncio.Lock()
-        # What Redis may have as ours although it is not: it did not answer when that was claimed or given back.
+        # Ids that Redis may have as claimed by this slot without need: it did not answer the claim or the release.
         self._doubtful: set[int] = set()
-        # Who knocks while instances are given back waits until that is done, or might be given back with them.
+        # While instances are released, no instance is assigned, because the release might include the new one.
         self._none_leaving = asyncio.Event()
         self._none_leaving.set()
 
@@ -67,7 +67,7 @@ class SlotTenancy(Tenancy):
         """
         instances = guests.instances()
         await self.ask(functools.partial(self._registry.renew, self.current, instances=instances))
-        # Some may have been given back meanwhile, and are this slot's again by the renewal.
+        # Some may have been released meanwhile; the renewal has assigned them to this slot again.
         guests.assigned.update(instances)
         async with self._claiming:
             await self._give_back()
@@ -94,7 +94,7 @@ class SlotTenancy(Tenancy):
             self._none_leaving.set()
 
     async def claim(self, streams: tuple[int, ...]) -> frozenset[int]:
-        """Claim stream ids. Returns those that this slot has now."""
+        """Claim stream ids. Returns those that are claimed for this slot now."""
         async with self._claiming:
             self._doubtful.update(streams)
             granted = frozenset(await asyncio.to_thread(self._registry.claim, self.current, streams))
