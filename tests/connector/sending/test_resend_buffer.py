@@ -241,14 +241,14 @@ class TestResuming:
     def test_a_reference_before_what_is_kept_cannot_be_served(self) -> None:
         box = resend_buffer(1, 2, 3)
         box.acknowledge(2)
-        with pytest.raises(ReplayError, match=r"behind reference 1,.*up to 2.*first one kept is 3") as caught:
+        with pytest.raises(ReplayError, match=r"behind reference 1,.*up to 2.*first kept message is 3") as caught:
             box.resume(1)
         assert caught.value.fields == {"stream": "orders", "reference": 1, "first_held": 3}
 
-    def test_a_stream_that_is_wanted_from_its_beginning_cannot_be_served_after_an_acknowledgement(self) -> None:
+    def test_a_stream_cannot_be_sent_again_from_its_beginning_after_an_acknowledgement(self) -> None:
         box = resend_buffer(1)
         box.acknowledge(1)
-        with pytest.raises(ReplayError, match=r"from the beginning.*first one kept is nothing"):
+        with pytest.raises(ReplayError, match=r"from the beginning.*no message is kept"):
             box.resume(None)
 
     def test_a_reference_beyond_what_was_sent_is_taken_over(self) -> None:

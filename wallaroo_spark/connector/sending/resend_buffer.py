@@ -240,11 +240,11 @@ class ResendBuffer(UnacknowledgedMessages):
         first = self._sent or self._to_resend
         held = first[0].first if first else None
         where = "from the beginning" if ref is None else f"behind reference {ref}"
+        kept = "no message is kept" if held is None else f"the first kept message is {held}"
         return ReplayError(
             f"stream {self.name!r} must be sent again {where}, but the messages up to "
-            f"{describe_reference(self.reference)} were acknowledged and are no longer kept (the first kept message is "
-            f"{describe_reference(held)}); feed the stream from a source that can be read again, or restore the "
-            "checkpoint whose commits acknowledged them",
+            f"{describe_reference(self.reference)} were acknowledged and are no longer kept ({kept}); feed the stream "
+            "from a source that can be read again, or restore the checkpoint whose commits acknowledged them",
             stream=self.name,
             reference=ref,
             first_held=held,
