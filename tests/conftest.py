@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.receiver.support import Feeders
+    from tests.web.browser import Browser
 
 # A slow machine is no failure: no test asserts a time, Hypothesis's own deadline included.
 settings.register_profile(
@@ -168,6 +169,16 @@ def feeders() -> Iterator[Feeders]:
 
     with Feeders() as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """The run's one headless Chromium. A missing one is an error with the way to install it, and no skip."""
+    from tests.web.browser import Browser
+
+    started = Browser(tmp_path_factory.mktemp("browser"))
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="session")

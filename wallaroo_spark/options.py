@@ -233,6 +233,12 @@ class Options:
         "Address host:port at which the driver serves the status page; when the port is taken, the next free one of 16 "
         "is used. Port 0 lets the system choose; off: no page.",
     )
+    report: str = setting(
+        "",
+        Kind.TEXT,
+        "File of the driver to which a report of the run is written when the receiver stops: one HTML page with rates, "
+        "latencies, deaths and options. Empty: none.",
+    )
     status_page_token: str = setting(
         "",
         Kind.TEXT,

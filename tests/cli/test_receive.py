@@ -128,8 +128,8 @@ class Recorder:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.lines, name)
 
-    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str) -> None:
-        self.lines.listening(config, addresses, registry)
+    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str) -> None:
+        self.lines.listening(config, addresses, registry, page)
         self._on_listening()
 
 

@@ -68,7 +68,7 @@ def test_only_faults_count_as_faults() -> None:
 def test_the_live_table_shows_slots_rate_and_what_went_wrong(console: Console) -> None:
     with LiveView(console, "/tmp/spark.log") as view:
         view.starting(CONFIG)
-        view.listening(CONFIG, ["a:1", "b:2"], "redis://shown")
+        view.listening(CONFIG, ["a:1", "b:2"], "redis://shown", "http://127.0.0.1:4140/")
         view.show(QuerySnapshot(SNAPSHOT.status, 1000, 1, 8.0))
         view.show(SNAPSHOT)
         view.stopping("SIGINT")
@@ -77,6 +77,7 @@ def test_the_live_table_shows_slots_rate_and_what_went_wrong(console: Console) -
     shown = text(console)
     assert "Starting Spark and 2 workers of receiver 'orders' …" in shown
     assert "Receiver 'orders' listens on a:1, b:2; rows go to noop; Ctrl-C stops it." in shown
+    assert "Status page: http://127.0.0.1:4140/" in shown
     assert "Registry: redis://shown" in shown
     assert "Spark's own messages are in /tmp/spark.log." in shown
     assert "batch 7 committed · 5,000 rows · 2,000 rows/s" in shown

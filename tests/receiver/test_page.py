@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered
+from tests.web.browser import Browser
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import Options
 from wallaroo_spark.receiver import Receiver, checks, page
@@ -46,8 +48,8 @@ def test_each_receiver_has_a_page_that_ends_with_it(spark: SparkSession, caplog:
         Receiver(spark, "bills", workers=1, lease_seconds=2, status_page="localhost:0") as bills,
     ):
         pages = [orders.page_address, bills.page_address]
-        assert [fetch(address, "api/status")["receiver"] for address in pages] == ["orders", "bills"]
-        assert [receiver.status()["page"] for receiver in (orders, bills)] == pages
+        assert [fetch(address, "api/status")["status"]["name"] for address in pages] == ["orders", "bills"]
+        assert [receiver.status().page for receiver in (orders, bills)] == pages
         assert all(f"the status page is {address}" in caplog.text for address in pages)
         ports = {urlsplit(address).port for address in pages}
         assert ports <= listening()
@@ -67,7 +69,46 @@ def test_a_page_that_others_reach_is_refused_at_the_start_without_a_token(monkey
 def test_a_default_port_that_cannot_be_used_leaves_the_receiver_running(caplog: pytest.LogCaptureFixture) -> None:
     nowhere = Place("203.0.113.1", 0, "x" * 16)
 
-    assert page.start_page(nowhere, Options(receiver="orders"), dict) is None
+    assert page.start_page(nowhere, Options(receiver="orders"), {}) is None
     assert "receiver orders has no status page: option statusPage: cannot listen on" in caplog.text
     with pytest.raises(ConfigurationError, match="option statusPage: cannot listen on"):
-        page.start_page(nowhere, Options(receiver="orders", status_page="203.0.113.1:0"), dict)
+        page.start_page(nowhere, Options(receiver="orders", status_page="203.0.113.1:0"), {})
+
+
+def test_a_report_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere" / "report.html", tmp_path):
+        with pytest.raises(ConfigurationError, match=r"option report: .* cannot be written; name a file in a folder"):
+            page.check_report(str(path))
+    page.check_report("")
+    page.check_report(str(tmp_path / "report.html"))
+    with pytest.raises(ConfigurationError, match="the receiver was never started"):
+        Receiver(None, "orders").report(str(tmp_path / "report.html"))
+
+
+def test_a_run_leaves_a_report_without_secrets(
+    spark: SparkSession, tmp_path: Path, feeders: Feeders, browser: Browser
+) -> None:
+    file = tmp_path / "report.html"
+    options = {"cookie": COOKIE, "token": "t0k3n" * 8, "report": str(file), "status_page": "off", "lease_seconds": 5}
+    with Receiver(spark, "orders", workers=1, **options) as receiver:
+        query = receiver.stream().writeStream.foreachBatch(Batches())
+        receiver.start_query(query, checkpoint=str(tmp_path / "checkpoint"))
+        connector = feeders.connect("shop-<b>1", addresses(receiver))
+        assert feeders.feed(connector, numbered("clicks", 1, 500)).result(120).acknowledged
+        assert receiver.page_address == ""
+        assert not file.exists()
+
+    html = file.read_text(encoding="utf-8")
+    assert not [secret for secret in (COOKIE, "t0k3n", "redis://") if secret in html]
+    with browser.open(file.as_uri(), width=360, height=740) as shown:
+        assert shown.text("h1") == "orders"
+        run = shown.text("dl")
+        assert "500 rows" in run.partition("committed")[2]
+        assert "1 connector" in run or "most connectors" in run
+        assert "statusPage" in shown.text()
+        assert shown.run("document.querySelectorAll('figure').length") >= 6
+        assert shown.run("document.documentElement.scrollWidth") <= 360
+        assert shown.errors() == []
+    receiver.report(str(tmp_path / "again.html"))
+    assert (tmp_path / "again.html").stat().st_size > 1_000
+    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "again.html", "checkpoint"}

@@ -42,6 +42,7 @@ def running(time: float, *, step: int = 0, trouble: str = "", slots: int = 2, st
             streams=streams // slots,
             rows=9_000,
             rows_in=rows_in[slot],
+            rows_out=max(0, rows_in[slot] - 9_000),
             ack_age=age,
             credits=500,
         )

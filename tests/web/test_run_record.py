@@ -76,7 +76,7 @@ def test_rows_are_counted_over_the_death_of_a_worker() -> None:
             status.slots[0],
             generation=generation,
             rows_in=rows_in,
-            rows=rows_in - acked,
+            rows_out=acked,
             counts={"ack-age:0.5": acked, "ack-age:+Inf": 1, "messages": 3},
         )
         return dataclasses.replace(status, slots=(slot,))
@@ -95,7 +95,10 @@ def test_each_death_error_and_refusal_is_one_event() -> None:
     refused = dataclasses.replace(
         lost, time=START + 11, slots=tuple(dataclasses.replace(slot, refusals=(refusal,)) for slot in lost.slots[:1])
     )
-    again = dataclasses.replace(refused, time=START + 12)
+    later = dataclasses.replace(refusal, at=START + 11.2)
+    again = dataclasses.replace(
+        refused, time=START + 12, slots=(dataclasses.replace(refused.slots[0], refusals=(later,)),)
+    )
     well = fakes.running(START + 13)
 
     record = record_of([*plain, lost, refused, again, well])

@@ -1,30 +1,43 @@
-"""The status page of a receiver: its routes, and its start in the driver. Source: ``docs/status-page.md``."""
+"""The status page and the run report of a receiver. Source: ``docs/status-page.md``."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+import os
+import platform
+import tempfile
+from importlib import metadata
+from pathlib import Path
 
 from wallaroo_spark.errors import ConfigurationError, one_line
 from wallaroo_spark.options import Options
-from wallaroo_spark.web import PageServer, Place, Response, Route, Routes
+from wallaroo_spark.web import Monitor, PageServer, Place, Route, Routes
+from wallaroo_spark.web.report.html import report_html
+from wallaroo_spark.web.static_files import static_routes
 
 log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
-Status = Callable[[], dict[str, Any]]
-"""The receiver's status at the moment of the call."""
+ROWS_IN_ALL = 2000
+"""Instances, and streams, that the workers together tell the page of. A choice: it bounds the driver's memory."""
+LEAST_ROWS = 5
+"""The fewest that each worker tells of, also when there are very many workers."""
+LAST_LOOK_SECONDS = 2.0
+"""How long the workers get to answer at a stop. A choice that bounds a stop."""
+
+_PROGRAMS = ("wallaroo-spark", "pyspark", "pyarrow", "pandas", "redis")
 
 
-def routes(status: Status) -> Routes:
-    """The table of routes of a receiver."""
-    return {
-        "/": Route(Response.text("the status page"), open=True),
-        "/api/status": Route(lambda request: Response.json(status())),
-    }
+def rows_of_each(workers: int) -> int:
+    """How many instances, and streams, each worker tells the page of."""
+    return max(LEAST_ROWS, ROWS_IN_ALL // workers)
 
 
-def start_page(place: Place | None, options: Options, status: Status) -> PageServer | None:
+def page_routes(monitor: Monitor) -> Routes:
+    """The routes of the page and of its figures."""
+    return {**static_routes(), "/api/status": Route(monitor.answer)}
+
+
+def start_page(place: Place | None, options: Options, routes: Routes) -> PageServer | None:
     """Start the server of the page at ``place``; None without a place.
 
     Raises :class:`ConfigurationError` when the address cannot be used and the option ``statusPage`` gives it. The
@@ -32,7 +45,7 @@ def start_page(place: Place | None, options: Options, status: Status) -> PageSer
     """
     if place is None:
         return None
-    page = PageServer(place, routes(status), options.receiver)
+    page = PageServer(place, routes, options.receiver)
     try:
         page.start()
     except ConfigurationError as error:
@@ -41,3 +54,41 @@ def start_page(place: Place | None, options: Options, status: Status) -> PageSer
         log.warning("receiver %s has no status page: %s", options.receiver, error)
         return None
     return page
+
+
+def check_report(path: str) -> None:
+    """Refuse a path at which no report can be written; empty: there is none.
+
+    Raises :class:`ConfigurationError` with the folder and the remedy.
+    """
+    folder = Path(path).absolute().parent
+    if path and (Path(path).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK)):
+        raise ConfigurationError(
+            f"option report: {path} cannot be written; name a file in a folder that exists and that the driver may "
+            "write to",
+            option="report",
+        )
+
+
+def write_report(path: str, monitor: Monitor, options: Options) -> None:
+    """Write the report of a run to a file, which is complete or not there at any moment.
+
+    Raises :class:`ConfigurationError` when it cannot be written.
+    """
+    versions = {"Python": platform.python_version(), "system": platform.platform()}
+    for name in _PROGRAMS:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    given = options.to_texts(secrets=False)
+    text = monitor.read(lambda record: report_html(record, options=given, versions=versions))
+    file = Path(path).absolute()
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=file.parent, prefix=f".{file.name}.", delete=False
+        ) as written:
+            written.write(text)
+        os.replace(written.name, file)
+    except OSError as error:
+        raise ConfigurationError(f"the report {path} cannot be written: {error.strerror}; use another path") from error

@@ -82,6 +82,7 @@ class QueryFacts:
     def _report(self, progress: dict[str, Any]) -> None:
         self._status = dataclasses.replace(
             self._status,
+            reported_batch=int(progress["batchId"]) if progress.get("batchId") is not None else None,
             input_rows=int(progress.get("numInputRows") or 0),
             input_rate=float(progress.get("inputRowsPerSecond") or 0.0),
             processed_rate=float(progress.get("processedRowsPerSecond") or 0.0),

@@ -40,18 +40,25 @@ from wallaroo_spark.receiver.announcer import Announcer, LastCommit
 from wallaroo_spark.receiver.file_manager import quick_on_local_disk
 from wallaroo_spark.receiver.fleet import Fleet
 from wallaroo_spark.receiver.ownership import require_own
-from wallaroo_spark.receiver.page import start_page
+from wallaroo_spark.receiver.page import (
+    LAST_LOOK_SECONDS,
+    check_report,
+    page_routes,
+    rows_of_each,
+    start_page,
+    write_report,
+)
 from wallaroo_spark.receiver.query_facts import QueryFacts
 from wallaroo_spark.receiver.waker import Waker
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, EmbeddedRedis, Registry
 from wallaroo_spark.slots import spark_checks
 from wallaroo_spark.slots.patience import Patience
 from wallaroo_spark.source import Secrets, load, register
-from wallaroo_spark.status import ReceiverStatus, to_json
+from wallaroo_spark.status import ReceiverStatus
 from wallaroo_spark.status.collect import ANSWER_SECONDS, MOST, Collector, Question, ReceiverFacts
 from wallaroo_spark.status.frames import streams_frame
 from wallaroo_spark.status.report import DriverReport, job_report
-from wallaroo_spark.web import PageServer
+from wallaroo_spark.web import Monitor, PageServer
 from wallaroo_spark.worker import ports
 from wallaroo_spark.worker.service import WorkerSetup
 
@@ -104,6 +111,8 @@ class Receiver:
         self._fleet: Fleet | None = None
         self._announcer: Announcer | None = None
         self._page: PageServer | None = None
+        self._monitor: Monitor | None = None
+        self._report_written = False
         self._stream: DataFrame | None = None
         self._query: Any = None
         self._files: CheckpointFiles | None = None
@@ -251,6 +260,17 @@ class Receiver:
             self.page_address,
         )
 
+    def report(self, path: str) -> None:
+        """Write the report of the run so far, or of the last run when the receiver is stopped, as one HTML file.
+
+        ``docs/status-page.md#run-report`` describes it. Raises :class:`ConfigurationError` when the receiver was never
+        started, or the file cannot be written.
+        """
+        monitor = self._monitor
+        if monitor is None:
+            raise ConfigurationError("the receiver was never started, so there is nothing to report; call start()")
+        write_report(path, monitor, self.options)
+
     def stop(self) -> None:
         """Stop the query, acknowledge the messages that it has committed, and end the workers. May be called again."""
         self._patience.stopping.set()
@@ -262,9 +282,12 @@ class Receiver:
         self._patience.stopping.set()
         _running.discard(self)
         for step in (
+            self._end_watching,
             self._stop_query,
+            self._count_last,
             self._stop_workers,
             self._stop_page,
+            self._write_report,
             self._collector.close,
             self._close_registry,
         ):
@@ -273,6 +296,28 @@ class Receiver:
             except Exception as error:
                 log.warning("receiver %s: stopping continues after an error: %s", self.name, error)
         self._stream = None
+
+    def _look(self) -> ReceiverStatus:
+        """One snapshot for the page and the report; during a stop the workers get less time to answer."""
+        seconds = LAST_LOOK_SECONDS if self._patience.stopping.is_set() else ANSWER_SECONDS
+        return self.status(most=rows_of_each(self.options.workers), seconds=seconds)
+
+    def _end_watching(self) -> None:
+        """Take the last snapshot before anything is stopped: later ones would only tell of the stop."""
+        monitor = self._monitor
+        if monitor is not None and self._fleet is not None:
+            monitor.stop()
+            monitor.look()
+
+    def _count_last(self) -> None:
+        if self._monitor is not None and self._fleet is not None:
+            self._monitor.settle()
+
+    def _write_report(self) -> None:
+        if self.options.report and self._monitor is not None and not self._report_written:
+            self._report_written = True
+            self.report(self.options.report)
+            log.info("receiver %s: the report of the run is %s", self.name, self.options.report)
 
     def _stop_page(self) -> None:
         page, self._page = self._page, None
@@ -315,6 +360,7 @@ class Receiver:
         checks.combinations(self.options)
         checks.addresses(self.options)
         place = checks.status_page(self.options)
+        check_report(self.options.report)
         trust = Trust.of(self.options)
         self._collector = Collector(trust)
         checks.environment(self._spark)
@@ -323,7 +369,8 @@ class Receiver:
         spark_checks.registry_reach(self.options.registry, master)
         spark_checks.task_slots(self._spark, self.options.workers)
         registry = self._open_registry()
-        self._page = start_page(place, self.options, lambda: to_json(self.status()))
+        self._monitor, self._report_written = Monitor(self._look, self.name), False
+        self._page = start_page(place, self.options, page_routes(self._monitor))
         self._token = resolve_secret(self.options.token) or self._token or secrets.token_urlsafe(32)
         register(self._spark, self.name, self._secrets())
         host = self.options.host or ("127.0.0.1" if spark_checks.on_one_machine(master) else "0.0.0.0")
@@ -347,6 +394,7 @@ class Receiver:
         self._patience.ask(self._renew)
         self._fleet.start()
         self._announcer.start()
+        self._monitor.start()
         self._patience.await_served(
             "worker",
             self._fleet.records,

@@ -47,9 +47,20 @@ def _print_sample(context: click.Context, _: click.Parameter, wanted: bool) -> N
     type=click.Path(dir_okay=False, writable=True),
     help="File for Spark's own messages. By default standard error, or with a live table a new temporary file.",
 )
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, writable=True),
+    help="File for a report of the run, one HTML page, written when it ends; the same as the option report.",
+)
 @debug_option
 def receive(
-    config: str, overrides: tuple[str, ...], show_registry: bool, every: float, plain: bool, spark_log: str | None
+    config: str,
+    overrides: tuple[str, ...],
+    show_registry: bool,
+    every: float,
+    plain: bool,
+    spark_log: str | None,
+    report: str | None,
 ) -> None:
     """Run a receiver and its query as the YAML file CONFIG says, until it is interrupted.
 
@@ -63,7 +74,7 @@ def receive(
     from wallaroo_spark.cli.receive.config import load
     from wallaroo_spark.cli.receive.view import LiveView, PlainView
 
-    loaded = load(config, overrides)
+    loaded = load(config, (*overrides, f"report={report}") if report else overrides)
     console = Console()
     if plain or not (console.is_terminal and sys.stdout.isatty()):
         with PlainView(every) as lines:

@@ -53,8 +53,12 @@ class QueryView(Protocol):
     def starting(self, config: ReceiveConfig) -> None:
         """Spark and the workers are being started."""
 
-    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str) -> None:
-        """Connectors may connect. ``registry`` is a URL to show, which may contain a password; empty: show none."""
+    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str) -> None:
+        """Connectors may connect.
+
+        ``registry`` is a URL to show, which may contain a password, and ``page`` the URL of the status page; empty:
+        there is none to show.
+        """
 
     def show(self, snapshot: QuerySnapshot) -> None:
         """A new state, about once a second."""
@@ -152,7 +156,7 @@ def _run(config: ReceiveConfig, session: Any, view: QueryView, signals: Signals,
             tally.began = time.monotonic()
             signals.gentle = True
             addresses = _addresses(as_before(receiver.status(most=0)))
-            view.listening(config, addresses, receiver.registry_url if show_registry else "")
+            view.listening(config, addresses, receiver.registry_url if show_registry else "", receiver.page_address)
             _watch(receiver, query, tally, view, signals)
             if signals.received is not None:
                 view.stopping(signal.Signals(signals.received).name)

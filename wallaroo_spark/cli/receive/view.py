@@ -45,9 +45,11 @@ class PlainView:
         """Print that Spark and the workers are starting."""
         self._echo(f"Starting Spark and {count(config.options.workers, 'worker')} of receiver {config.receiver!r} …")
 
-    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str) -> None:
+    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str) -> None:
         """Print the workers' addresses and the sink."""
         self._echo(listening(config, addresses))
+        if page:
+            self._echo(f"Status page: {page}")
         if registry:
             self._echo(f"Registry: {registry}")
 
@@ -93,9 +95,11 @@ class LiveView:
         self._live.start()
         self._update(Text(f"Starting Spark and {workers} of receiver {config.receiver!r} …"))
 
-    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str) -> None:
+    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str) -> None:
         """Print the workers' addresses and the sink above the table, where they stay."""
         self._print(listening(config, addresses))
+        if page:
+            self._print(f"Status page: {page}")
         if registry:
             self._print(f"Registry: {registry}")
         if self._spark_log:

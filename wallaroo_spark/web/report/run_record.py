@@ -26,6 +26,8 @@ SNAPSHOTS = 12
 """Whole snapshots that are kept, for rates over some seconds."""
 ACK_AGE = "ack-age:"
 """How the names of a worker's counts of acknowledged rows begin; the upper bound in seconds follows, or ``+Inf``."""
+SAME_SECONDS = 2.0
+"""Refusals of one peer whose times differ by less are one refusal. A choice: clocks and answers vary by less."""
 LONGEST_TEXT = 2000
 """The most characters of an event's text."""
 
@@ -112,7 +114,7 @@ class RunRecord:
         self._last_events: deque[Event] = deque(maxlen=EVENTS)
         self._known: dict[str, str] = {}
         self._deaths: dict[int, tuple[int, float]] = {}
-        self._refused: dict[int, float] = {}
+        self._refused: dict[int, dict[tuple[str, str], float]] = {}
         self._last_batch: tuple[str, int] | None = None
         self._counted: dict[int, tuple[int, Mapping[str, int], int, int]] = {}
         self._ack_ages: Counter[str] = Counter()
@@ -129,11 +131,15 @@ class RunRecord:
         self.recent.append(point)
         self.whole.append(point)
         self.most_sessions = max(self.most_sessions, status.totals.sessions)
-        for slot in status.slots:
-            self._count(slot)
+        self.count(status)
         self._add_batch(status)
         for event in self._events(status):
             self._add_event(*event)
+
+    def count(self, status: ReceiverStatus) -> None:
+        """Add the rows that the workers have counted since the last snapshot."""
+        for slot in status.slots:
+            self._count(slot)
 
     def events(self) -> list[Event]:
         """The kept events, the newest first."""
@@ -151,10 +157,10 @@ class RunRecord:
         if not slot.answers:
             return
         known = self._counted.get(slot.slot)
-        self._counted[slot.slot] = (slot.generation, slot.counts, slot.rows_in, slot.rows_in - slot.rows)
+        self._counted[slot.slot] = (slot.generation, slot.counts, slot.rows_in, slot.rows_out)
         _, counts, rows_in, rows_out = known if known and known[0] == slot.generation else (0, {}, 0, 0)
         self.rows_in += max(0, slot.rows_in - rows_in)
-        self.rows_out += max(0, slot.rows_in - slot.rows - rows_out)
+        self.rows_out += max(0, slot.rows_out - rows_out)
         for name, value in slot.counts.items():
             if name.startswith(ACK_AGE) and value > counts.get(name, 0):
                 self._ack_ages[name.removeprefix(ACK_AGE)] += value - counts.get(name, 0)
@@ -217,13 +223,15 @@ class RunRecord:
             self._deaths[slot.slot] = (new[-1].submission, new[-1].at)
 
     def _refusals_of(self, slot: SlotStatus) -> Iterator[tuple[float, str, str, str, bool]]:
-        known = self._refused.get(slot.slot, 0.0)
+        known = self._refused.get(slot.slot, {})
+        # The time is found anew for each snapshot from an age, so it differs a little; a peer's port tells connections
+        # apart.
+        self._refused[slot.slot] = {(refusal.peer, refusal.kind): refusal.at for refusal in slot.refusals}
         for refusal in slot.refusals:
-            if refusal.at > known:
+            at = known.get((refusal.peer, refusal.kind))
+            if at is None or refusal.at - at > SAME_SECONDS:
                 who = f"{refusal.instance} ({refusal.peer})" if refusal.instance else refusal.peer
                 yield refusal.at, "refused", f"slot {slot.slot}", f"{who}: {refusal.reason}", True
-        if slot.refusals:
-            self._refused[slot.slot] = max(known, slot.refusals[-1].at)
 
 
 def _point(status: ReceiverStatus, rates: Rates | None) -> Point:

@@ -375,7 +375,7 @@ function showSinks(answer) {
 function showEvents(answer) {
   set(byId("events-note"), answer.events.length ? "" : "Nothing has happened.");
   table("events", "Events", [
-    { label: "Time", kind: "n", value: (event) => clock(event.time) },
+    { label: "Time", value: (event) => clock(event.time) },
     { label: "Kind", value: (event) => event.kind },
     { label: "Where", value: (event) => event.where },
     { label: "Text", kind: "w", value: (event) => event.text },
