@@ -99,9 +99,9 @@ def test_each_death_error_and_refusal_is_one_event() -> None:
     again = dataclasses.replace(
         refused, time=START + 12, slots=(dataclasses.replace(refused.slots[0], refusals=(later,)),)
     )
-    well = fakes.running(START + 13)
+    well = [fakes.running(START + second) for second in (13, 14, 24)]
 
-    record = record_of([*plain, lost, refused, again, well])
+    record = record_of([*plain, lost, refused, again, *well])
 
     assert [(event.kind, event.where, event.bad) for event in reversed(record.events())] == [
         ("death", "slot 0", True),
@@ -216,3 +216,10 @@ def test_a_long_error_is_cut() -> None:
 
     assert len(text) < run_record.LONGEST_TEXT + 100
     assert text.endswith("(100000 characters)")
+
+
+def test_a_trouble_that_comes_back_at_once_is_one_event() -> None:
+    slow = [fakes.running(START + step, step=step, trouble="sink" if step % 4 < 2 else "") for step in range(40)]
+    record = record_of([*slow, *(fakes.running(START + step, step=step) for step in range(40, 60))])
+
+    assert [(event.kind, event.bad) for event in reversed(record.events())] == [("change", True), ("change", False)]

@@ -26,6 +26,8 @@ STEPS = {
 """Spark's names of the steps of a batch, in their order, with names for a person."""
 REST = "everything else"
 MOST_SLOTS = 200
+_WIDE = ("Text", "Host", "Last error")
+"""Columns of texts that may be long."""
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _STYLE = """
@@ -38,7 +40,7 @@ figcaption { font-weight: 600; }
 path.line { fill: none; stroke-width: 1.6; vector-effect: non-scaling-stroke; }
 .l0 { stroke: var(--p0); } .l1 { stroke: var(--p1); } .l2 { stroke: var(--p2); } .l3 { stroke: var(--p3); }
 .l4 { stroke: var(--p4); } .l5 { stroke: var(--p5); } .l6 { stroke: var(--p6); }
-td.bar { width: 55%; } td.bar svg { display: block; width: 100%; height: 0.9rem; }
+section td { white-space: normal; } td.bar { width: 55%; } td.bar svg { display: block; width: 100%; height: 0.9rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.1rem 1.2rem; margin: 0.5rem 0; }
 dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; unicode-bidi: isolate; }
 @media (max-width: 44rem) {
@@ -217,7 +219,8 @@ def _table(name: str, heads: Sequence[str], rows: Sequence[tuple[Sequence[str], 
     body = "".join(
         f"<tr role='row' class='{'bad' if bad else ''}'>"
         + "".join(
-            f"<td role='cell' data-label='{escape(label)}'><span>{escape(text)}</span></td>"
+            f"<td role='cell' class='{'w' if label in _WIDE else ''}' data-label='{escape(label)}'>"
+            f"<span>{escape(text)}</span></td>"
             for label, text in zip(heads, cells, strict=True)
         )
         + "</tr>"

@@ -26,6 +26,10 @@ SNAPSHOTS = 12
 """Whole snapshots that are kept, for rates over some seconds."""
 ACK_AGE = "ack-age:"
 """How the names of a worker's counts of acknowledged rows begin; the upper bound in seconds follows, or ``+Inf``."""
+CALM_SECONDS = 10.0
+"""A trouble has ended when there was none for so long. A choice: longer than a quick batch of a slow query."""
+PASSING = frozenset({"worker-starting", "worker-stopping", "slot-vacant", "query-not-started", "query-starting"})
+"""Causes that belong to every start and stop, so that nobody has to look at them unless they stay."""
 SAME_SECONDS = 2.0
 """Refusals of one peer whose times differ by less are one refusal. A choice: clocks and answers vary by less."""
 LONGEST_TEXT = 2000
@@ -116,6 +120,8 @@ class RunRecord:
         self._deaths: dict[int, tuple[int, float]] = {}
         self._refused: dict[int, dict[tuple[str, str], float]] = {}
         self._last_batch: tuple[str, int] | None = None
+        self._trouble = ""
+        self._calm_since: float | None = None
         self._counted: dict[int, tuple[int, Mapping[str, int], int, int]] = {}
         self._ack_ages: Counter[str] = Counter()
 
@@ -202,12 +208,21 @@ class RunRecord:
             yield status.time, "error", "registry", status.registry_error, True
         if self._is_new("driver", status.driver_error):
             yield status.time, "error", "driver", status.driver_error, True
-        # Waiting for data and running a batch alternate all the time, so only changes from and to trouble are events.
-        trouble = "" if status.cause.healthy else status.cause.code
-        before = self._known.get("cause")
-        self._known["cause"] = trouble
-        if before is not None and before != trouble:
-            yield status.time, "change", status.name, status.cause.sentence, bool(trouble)
+        yield from self._changes_of_cause(status)
+
+    def _changes_of_cause(self, status: ReceiverStatus) -> Iterator[tuple[float, str, str, str, bool]]:
+        """A new trouble, and the end of one. A slow sink is a trouble in each batch anew, which is one event."""
+        cause = status.cause
+        if not cause.healthy:
+            self._calm_since = None
+            if cause.code != self._trouble:
+                self._trouble = cause.code
+                yield status.time, "change", status.name, cause.sentence, cause.code not in PASSING
+        elif self._trouble:
+            self._calm_since = status.time if self._calm_since is None else self._calm_since
+            if status.time - self._calm_since >= CALM_SECONDS:
+                self._trouble = ""
+                yield self._calm_since, "change", status.name, cause.sentence, False
 
     def _is_new(self, name: str, text: str) -> bool:
         before = self._known.get(name, "")

@@ -81,6 +81,14 @@ function sentence(cause, subject) {
   return cause.sentence.slice(subject.length).replace(/^( waits)?: /, "");
 }
 
+// The cause of a row that waits for the receiver's own cause, which stands on top of the page.
+function waitsFor(answer, cause, subject, isTrouble) {
+  const own = sentence(cause, subject);
+  const above = sentence(answer.status.cause, answer.status.name);
+  if (isTrouble || above.length < 60 || !own.startsWith(above)) return own;
+  return `the cause above${own.slice(above.length)}`;
+}
+
 function title(stream) {
   return stream.name || `stream ${stream.stream_id}`;
 }
@@ -314,7 +322,7 @@ function showSlots(answer) {
   table("slots", "Slots", [
     { label: "Slot", kind: "n", value: (slot) => count(slot.slot) },
     { label: "State", value: (slot) => [slot.state, slot.host && `${slot.host}${slot.executor ? `, executor ${slot.executor}` : ""}`] },
-    { label: "What it waits for", kind: "w", value: (slot) => [sentence(slot.cause, `${answer.status.name} slot ${slot.slot}`), slot.error || (slot.answers ? "" : slot.last_error)] },
+    { label: "What it waits for", kind: "w", value: (slot) => [waitsFor(answer, slot.cause, `${answer.status.name} slot ${slot.slot}`, isTrouble.slot(slot)), slot.error || (slot.answers ? "" : slot.last_error)] },
     { label: "In", kind: "n", value: (slot) => rate(slot.rate_in) },
     { label: "Committed", kind: "n", value: (slot) => rate(slot.rate_out) },
     { label: "Memory", kind: "n", value: (slot) => [slot.memory_budget ? `${Math.round((100 * slot.memory_used) / slot.memory_budget)} %` : "–", slot.memory_used ? bytes(slot.memory_used) : ""] },
@@ -334,7 +342,7 @@ function showStreams(answer) {
     { label: "Instance", kind: "name", value: (one) => [one.name, [one.program, one.revision, one.peer].filter(Boolean).join(", ")] },
     { label: "Slot", kind: "n", value: (one) => count(one.slot) },
     { label: "State", value: (one) => [one.state, one.paused ? "its socket is not read" : ""] },
-    { label: "What it waits for", kind: "w", value: (one) => sentence(one.cause, `${answer.status.name}/${one.name}`) },
+    { label: "What it waits for", kind: "w", value: (one) => waitsFor(answer, one.cause, `${answer.status.name}/${one.name}`, isTrouble.instance(one)) },
     { label: "In", kind: "n", value: (one) => rate(one.rate_in) },
     { label: "Credits", kind: "n", value: (one) => count(one.credits) },
     { label: "Held", kind: "n", value: (one) => [count(one.rows), one.bytes ? bytes(one.bytes) : ""] },
@@ -346,7 +354,7 @@ function showStreams(answer) {
     { label: "Stream", kind: "name", value: (one) => [title(one), one.instance] },
     { label: "Slot", kind: "n", value: (one) => count(one.slot) },
     { label: "State", value: (one) => one.state },
-    { label: "What it waits for", kind: "w", value: (one) => sentence(one.cause, `${answer.status.name}/${one.instance}/${title(one)}`) },
+    { label: "What it waits for", kind: "w", value: (one) => waitsFor(answer, one.cause, `${answer.status.name}/${one.instance}/${title(one)}`, isTrouble.stream(one)) },
     { label: "In", kind: "n", value: (one) => rate(one.rate_in) },
     { label: "Received", kind: "n", value: (one) => one.received ?? "–" },
     { label: "Planned", kind: "n", value: (one) => one.planned ?? "–" },
