@@ -64,7 +64,7 @@ def exchange(client: Any, options: Any) -> None:
     reader.read_all()
 
 
-ACTIONS = ["available", "plan", "committed", "rewind", "status", "stop", "anything"]
+ACTIONS = ["available", "plan", "committed", "rewind", "status", "sample", "stop", "anything"]
 TICKET = b'{"ranges": [["good", "1", null, 1]], "wait": 0}'
 CALLS: dict[str, Callable[[Any, Any], Any]] = {
     **{name: lambda c, o, name=name: list(c.do_action(flight.Action(name, b"{}"), o)) for name in ACTIONS},

@@ -46,7 +46,7 @@ def replayed(path: Path, worker: FakeWorker, *arguments: str) -> dict[str, Any]:
             cli, ["replay", str(path), "--to", worker.address, "--cookie", "other", "--json", *arguments]
         )
     assert shown.exit_code == 0, shown.output
-    return json.loads(shown.stdout)  # type: ignore[no-any-return]
+    return json.loads(shown.stdout)
 
 
 @pytest.mark.parametrize("revision", ["draft-be", "v3"])

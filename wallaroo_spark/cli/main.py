@@ -59,6 +59,7 @@ VERBS = {
         "validate",
         "Check a YAML file of receive, and name each problem with its line.",
     ),
+    "tap": ("wallaroo_spark.cli.tap", "tap", "Show live messages of a stream without consuming them."),
 }
 """Verb → (module, name of the click command, line in the help), so that the help loads no verb."""
 

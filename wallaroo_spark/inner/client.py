@@ -16,6 +16,7 @@ from wallaroo_spark.inner.notices import COMMITTED, REWIND, Notice
 from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion, Starts, decode_starts, encode_starts
 from wallaroo_spark.inner.read_ahead import ReadAhead
 from wallaroo_spark.inner.rows import Mark, Unpacker
+from wallaroo_spark.inner.sample_call import MessageSample, SampleQuestion
 from wallaroo_spark.inner.trust import NAME, fleet_keys, local_socket
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import PlannedRange, Reference, References, StreamKey
@@ -144,6 +145,10 @@ class WorkerClient:
         """The worker's last events, each with the instructions that it caused: one line for each, the oldest first."""
         events: list[str] = self._act("story", {})["events"]
         return events
+
+    def sample(self, question: SampleQuestion) -> MessageSample:
+        """Copies of some messages that the worker holds; the tap token suffices."""
+        return MessageSample.decode(self._call("sample", question.encode(), self._timeout + question.wait))
 
     def stop(self, reason: str) -> None:
         """Ask the worker to shut down in order."""

@@ -14,6 +14,7 @@ import functools
 import hashlib
 import hmac
 import os
+import re
 import stat
 import tempfile
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ NAME = "worker.wallaroo.internal"
 """The host name in the certificate that is made from the token. It identifies the fleet, not the worker's address."""
 
 _STATUS = "status-"
+_TAP = "tap-"
+_TAP_TOKEN = re.compile(r"tap-[0-9a-f]{64}\.(status-[0-9a-f]{64})")
 _LONGEST_PATH = 100
 """Most bytes of a socket's path. Systems allow a few more: 104 and above."""
 _SALT = b"wallaroo-spark: the inner port of a fleet"
@@ -53,6 +56,14 @@ def status_token(token: str) -> str:
     return _STATUS + hmac.new(token.encode(), b"wallaroo: status", "sha256").hexdigest()
 
 
+def tap_token(token: str) -> str:
+    """The token for callers that may see a fleet's status and samples of its messages, and may do nothing else.
+
+    It is derived from the fleet's token and does not reveal it.
+    """
+    return f"{_TAP}{hmac.new(token.encode(), b'wallaroo: tap', 'sha256').hexdigest()}.{status_token(token)}"
+
+
 def local_socket(address: str, token: str) -> Path | None:
     """The path of the local socket of the worker with this inner address; None where there can be no such socket.
 
@@ -73,6 +84,8 @@ def local_socket(address: str, token: str) -> Path | None:
 
 def _known(token: str) -> bytes:
     """The secret that holders of the fleet's token and holders of the status token share."""
+    if tap := _TAP_TOKEN.fullmatch(token):
+        return tap[1].encode()
     return (token if token.startswith(_STATUS) else status_token(token)).encode()
 
 

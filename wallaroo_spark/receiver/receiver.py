@@ -33,7 +33,7 @@ from wallaroo_spark.errors import (
     one_line,
 )
 from wallaroo_spark.inner.client import Trust, WorkerClient
-from wallaroo_spark.inner.trust import fleet_keys, status_token
+from wallaroo_spark.inner.trust import fleet_keys, status_token, tap_token
 from wallaroo_spark.options import Options, public_name, resolve_secret
 from wallaroo_spark.receiver import checks, writers
 from wallaroo_spark.receiver.announcer import Announcer, LastCommit
@@ -214,6 +214,16 @@ class Receiver:
 
     def _secrets(self) -> Secrets:
         return Secrets(self.registry_url, self._token)
+
+    @property
+    def tap_token(self) -> str:
+        """The token for ``wallaroo-spark tap``: it shows status and samples of messages, and permits nothing else.
+
+        A secret like the messages themselves. Raises :class:`ConfigurationError` when the receiver is not started.
+        """
+        if not self._token:
+            raise ConfigurationError("the receiver is not started; call start(), or use it in a with statement")
+        return tap_token(self._token)
 
     def status(
         self, *, most: int = MOST, instance: str = "", stream: str = "", seconds: float = ANSWER_SECONDS

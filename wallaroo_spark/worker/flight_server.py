@@ -2,15 +2,15 @@
 
 Actions take and return JSON, or bytes of :mod:`wallaroo_spark.inner.plan_call` and :mod:`wallaroo_spark.inner.notices`.
 Every call must carry the fleet's token. ``status`` and ``story`` also accept the status token, which any reader of the
-registry can see. Where connectors use TLS, so does this port, with the same certificate. It authenticates callers only
-by the token, even where connectors must present certificates, because a driver or a reading task has the token wherever
-Spark runs it.
+registry can see; these and ``sample`` accept the tap token, which only the driver gives out. Where connectors use TLS,
+so does this port, with the same certificate. It authenticates callers only by the token, even where connectors must
+present certificates, because a driver or a reading task has the token wherever Spark runs it.
 
 ``status`` without a body returns a worker's counts, and with one what :func:`~.inspection.inspect` finds too.
 ``available`` waits until the buffer changes, ``plan`` returns how far a batch may go, ``held`` the streams with rows,
 ``owes`` whether an acknowledgement is still due; ``rewind`` and ``committed`` report the query's position; ``stop``
-ends the worker. ``do_get`` streams planned ranges. Source: ``docs/decisions/flight.md``;
-``docs/architecture.md#the-picture``.
+ends the worker, ``sample`` copies a few held rows. ``do_get`` streams planned ranges. Source:
+``docs/decisions/flight.md``; ``docs/architecture.md#the-picture``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from wallaroo_spark.columnar import STORED_SCHEMA
 from wallaroo_spark.errors import ConfigurationError, one_line
 from wallaroo_spark.inner import notices
 from wallaroo_spark.inner.plan_call import PlanQuestion, decode_starts, encode_starts
-from wallaroo_spark.inner.trust import FleetKeys, fleet_keys, local_socket, status_token
+from wallaroo_spark.inner.sample_call import MessageSample, SampleQuestion
+from wallaroo_spark.inner.trust import FleetKeys, fleet_keys, local_socket, status_token, tap_token
 from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import format_address
@@ -42,12 +43,15 @@ from wallaroo_spark.worker.inspection import InspectionQuestion, inspect
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.state import WorkerState
 from wallaroo_spark.worker.reads import Reads
+from wallaroo_spark.worker.samples import Samples
 
 log = one_line(logging.getLogger("wallaroo_spark.worker.flight"))
 
 T = TypeVar("T")
 _WITH_STATUS_TOKEN = ("status", "story")
 """The actions that accept the status token."""
+_WITH_TAP_TOKEN = (*_WITH_STATUS_TOKEN, "sample")
+"""The actions that accept the tap token."""
 _CALL_SECONDS = 30.0
 """Limit of a call on the event loop, in seconds. A choice."""
 _MADE_SECONDS = 60.0
@@ -82,23 +86,32 @@ class Served(Protocol):
         """The worker's status as JSON-serializable values; on the loop's thread."""
 
 
-class _Onlooker(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no type information
-    """Marks a call with the status token."""
+class _Limited(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no type information
+    """Marks a call with a token that is for some actions only."""
+
+    def __init__(self, actions: tuple[str, ...], name: str) -> None:
+        super().__init__()
+        self.actions = actions
+        self.name = name
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no type information
     def __init__(self, token: str) -> None:
         super().__init__()
         self._expected = f"Bearer {token}".encode()
-        self._looking = f"Bearer {status_token(token)}".encode()
+        self._limited = [
+            (f"Bearer {status_token(token)}".encode(), _WITH_STATUS_TOKEN, "status token"),
+            (f"Bearer {tap_token(token)}".encode(), _WITH_TAP_TOKEN, "tap token"),
+        ]
 
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Onlooker | None:
-        """Refuse a call without a token, and mark a call with the status token."""
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Limited | None:
+        """Refuse a call without a token; a token for some actions leaves its mark on the call."""
         given = headers.get("authorization", [""])[0].encode("utf-8", "replace")
         if hmac.compare_digest(given, self._expected):
             return None
-        if hmac.compare_digest(given, self._looking) and info.method == flight.FlightMethod.DO_ACTION:
-            return _Onlooker()
+        for token, actions, name in self._limited:
+            if hmac.compare_digest(given, token) and info.method == flight.FlightMethod.DO_ACTION:
+                return _Limited(actions, name)
         raise flight.FlightUnauthenticatedError("the fleet's token is missing or wrong; check the option token")
 
 
@@ -193,6 +206,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         assert worker.reads is not None
         self._worker = worker
         self._reads = worker.reads
+        self._samples: Samples | None = None
         self._actions: dict[str, Callable[[bytes], bytes]] = {
             "available": _json(self._available),
             "plan": self._plan,
@@ -202,6 +216,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             "rewind": self._rewind,
             "status": _json(self._status),
             "story": _json(lambda _: {"events": self._ask(lambda state: state.story.lines())}),
+            "sample": self._sample,
             "stop": _json(self._stop),
         }
 
@@ -211,8 +226,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """Run one action. The result is one item of bytes."""
-        if action.type not in _WITH_STATUS_TOKEN and context.get_middleware("token") is not None:
-            raise flight.FlightUnauthorizedError("the status token does not permit this action; use the fleet's token")
+        limited = context.get_middleware("token")
+        if limited is not None and action.type not in limited.actions:
+            needed = "the fleet's token, or its tap token" if action.type in _WITH_TAP_TOKEN else "the fleet's token"
+            raise flight.FlightUnauthorizedError(f"the {limited.name} does not permit this action; use {needed}")
         run = self._actions.get(action.type)
         if run is None:
             raise flight.FlightServerError(f"there is no action {action.type!r}; there are {', '.join(self._actions)}")
@@ -301,6 +318,21 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def _rewind(self, body: bytes) -> bytes:
         self._tell(e.Rewound(*notices.decode(body)))
         return b""
+
+    def _sample(self, body: bytes) -> bytes:
+        question = SampleQuestion.decode(body)
+
+        async def take() -> MessageSample:
+            samples = await self._worker.on_loop(self._samples_of)
+            return await samples.take(question)
+
+        return self._worker.call(take(), question.wait + _CALL_SECONDS).encode()
+
+    def _samples_of(self, state: WorkerState) -> Samples:
+        """The samples of this server, with one rate for all its callers."""
+        if self._samples is None:
+            self._samples = Samples(state.buffer, self._reads)
+        return self._samples
 
     def _stop(self, body: dict[str, Any]) -> Any:
         self._worker.call(self._worker.request_stop(body["reason"]), _CALL_SECONDS)

@@ -94,6 +94,12 @@ class Reads:
         self._told_at = time.monotonic()
         return self._buffer.version
 
+    async def next_change(self, seconds: float) -> None:
+        """Wait until the buffer changes, for some seconds at most. It delays no answer of :meth:`changed_since`."""
+        if not self._closed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), seconds)
+
     async def find(self, ranges: Mapping[int, PlannedRange], seconds: float) -> FoundRanges:
         """The ranges that are held; waits until at least one is, or the time is over.
 
