@@ -24,6 +24,7 @@ from wallaroo_spark.protocol import (
     WorkerEvent,
     WorkerSession,
 )
+from wallaroo_spark.protocol.sessions.streams import spans
 from wallaroo_spark.transport import ByteStream, Listener, serve
 
 
@@ -198,7 +199,8 @@ class ServedSession:
                 self._notify(event)
             case MessagesReceived():
                 messages = list(event.run.messages())
-                admission = self.session.admit_messages(messages)
+                rows = [(m.stream_id, bool(m.flags & Flags.EOS), bool(m.flags & Flags.EPHEMERAL)) for m in messages]
+                admission = self.session.admit(spans(rows), len(rows))
                 if admission.error is not None:
                     raise admission.error
                 self._messages([m for m in messages if m.stream_id not in admission.ignored], len(messages))

@@ -41,7 +41,6 @@ class Fault(StrEnum):
     REPLAY_DIFFERS = "replay-differs"
     HANDSHAKE_TIMEOUT = "handshake-timeout"
     PEER_NEVER_READS = "peer-never-reads"
-    PEER_ERROR = "peer-error"
     SUPERSEDED = "superseded"
     WRONG_OFFSET = "wrong-offset"
     WRONG_PHASE = "wrong-phase"

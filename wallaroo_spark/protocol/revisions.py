@@ -81,8 +81,6 @@ class Revision:
     """Scope in which a stream id is unique: ``"instance"`` (connector instance) or ``"source"`` (the whole source)."""
     end_of_stream: Callable[[int, int], Frame]
     """Makes the frame that closes a stream, from the stream's id and the id of its last message."""
-    restart_names_worker: bool = False
-    """Whether RESTART can carry the address of another worker."""
     back_after_close: bool = False
     """Whether connectors reconnect after a plain close; some handle it better than RESTART."""
     by_tag: Mapping[int, Codec] = field(init=False)
@@ -193,7 +191,6 @@ V3 = Revision(
     layout=MessageLayout(known_flags=None, ephemeral_has_id=True),
     stream_scope="source",
     end_of_stream=_eos_message,
-    restart_names_worker=True,
     back_after_close=True,
 )
 

@@ -272,10 +272,10 @@ def _spans(messages: list[Message]) -> list[StreamSpan]:
 
 
 @drafts
-def test_messages_decoded_one_by_one_are_admitted_like_their_spans(revision: Revision) -> None:
+def test_a_message_behind_the_end_of_its_stream_is_refused_and_those_before_it_are_accepted(revision: Revision) -> None:
     pair = Pair(revision).start().open()
     event = run_event(pair, Message(STREAM, 1, b"x", Flags.EOS), Message(STREAM, 2, b"x"))
-    admission = pair.worker.admit_messages(event.run.messages())
+    admission = pair.worker.admit(_spans(list(event.run.messages())), 2)
     assert admission.end == 1
     assert admission.error is not None
     assert admission.error.fields["fault"] is Fault.STREAM_NOT_OPEN

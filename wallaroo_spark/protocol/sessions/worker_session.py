@@ -18,10 +18,8 @@ from wallaroo_spark.protocol.frames import (
     Ack,
     EosMessage,
     Error,
-    Flags,
     Frame,
     Hello,
-    Message,
     Nack,
     Notify,
     NotifyAck,
@@ -33,7 +31,7 @@ from wallaroo_spark.protocol.framing import Finder, MessageRun, RawFrame
 from wallaroo_spark.protocol.revisions import RECOGNITION_BYTES, Revision, recognise
 from wallaroo_spark.protocol.sessions.session import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MAX_STREAMS, Session, message_tag
 from wallaroo_spark.protocol.sessions.states import Role, SessionState, StreamEvent, StreamState
-from wallaroo_spark.protocol.sessions.streams import SessionStreams, StreamSpan, spans
+from wallaroo_spark.protocol.sessions.streams import SessionStreams, StreamSpan
 from wallaroo_spark.protocol.wire import Reader
 
 MAX_INSTANCE_BYTES = 255
@@ -257,11 +255,6 @@ class WorkerSession(Session):
         ``stream_ids`` has each stream once.
         """
         return not self._overdrawn and self.streams.admit_plain(stream_ids)
-
-    def admit_messages(self, messages: Iterable[Message]) -> Admission:
-        """:meth:`admit` for messages that were decoded one by one."""
-        rows = [(m.stream_id, bool(m.flags & Flags.EOS), bool(m.flags & Flags.EPHEMERAL)) for m in messages]
-        return self.admit(spans(rows), len(rows))
 
     def ok(self, credits: int, streams: Iterable[StreamReference] = ()) -> bytes:
         """Send OK with the first credits and, in the drafts, committed references.
