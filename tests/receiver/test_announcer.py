@@ -196,7 +196,7 @@ def test_an_error_of_this_program_in_telling_a_worker_is_said_and_does_not_end_i
 
     eventually(lambda: known(fleet, 0) == (True, 5, 3))
     assert Faulty.failed
-    assert "slot 0 will be told again: no room for the references" in caplog.text
+    assert "the commit notice to slot 0 is sent again: no room for the references" in caplog.text
 
 
 def test_nothing_is_told_before_a_query_has_started(fleet: LiveFleet, make_announcer: Callable[..., Announcer]) -> None:

@@ -53,7 +53,7 @@ class _Entry:
     size: int
     """Bytes."""
     modified: int | None
-    """When it was last written, in ns since 1970; None when the file system does not report it."""
+    """Time of its last write, in ns since 1970; None when the file system does not report it."""
 
 
 _Log = Mapping[int, _Entry]
@@ -61,7 +61,7 @@ _Result = TypeVar("_Result")
 
 
 class NamedPlans:
-    """What is remembered of the plans that offsets of one checkpoint name."""
+    """The named plans of one checkpoint that were read, for the next reading."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,6 +1,6 @@
-"""Tells every worker the last commit: all references to a worker that is new, the changed ones to the others.
+"""Sends the last commit to every worker: all references to a new worker, the changed references to the others.
 
-The only path by which a committed reference reaches a worker. Source: ``docs/architecture.md#rules``, rule 1 and
+A committed reference reaches a worker in no other way. Source: ``docs/architecture.md#rules``, rule 1 and
 ``docs/decisions/acks-from-the-commit-log.md``.
 """
 
@@ -22,10 +22,11 @@ from wallaroo_spark.steps import Step, passed
 log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
 ROUND_SECONDS = 0.5
-"""How often the announcer looks for workers, and how soon it repeats an announcement that was not answered."""
+"""Pause between two looks for workers, and before a notice that was not answered is sent again. A choice."""
 TELL_SECONDS = 12.0
-"""The longest wait for the workers to be told: a little more than one call may take."""
+"""The longest wait until all workers have the last commit: a little more than the time limit of one call."""
 _CLOSE_SECONDS = 10.0
+"""The longest wait for the end of the announcer's thread. A choice."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +34,18 @@ class LastCommit:
     """The last commit of the query that runs: its epoch, its batch, and the committed reference of each stream."""
 
     epoch: int
-    """Grows with every start of a query."""
+    """The number of the query's start; it increases with each start."""
     batch: int
-    """-1 before the first commit."""
+    """The committed batch; -1 before the first commit."""
     references: References
     """The committed reference of each stream."""
     _notices: dict[int | None, Notice] = field(default_factory=dict, compare=False, repr=False)
-    """The notices of it, by the batch that a worker knows; most workers know the same batch."""
+    """The notices of this commit, by the batch that the worker knows; most workers know the same batch."""
     _making: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)
+    """Guards ``_notices``."""
 
     def since(self, known: LastCommit | None) -> Notice:
-        """What a worker is told that knows of a commit; everything, when it knows none of this query."""
+        """The notice for a worker that knows the commit ``known``: all references if that is of another epoch."""
         if known is not None and known.epoch != self.epoch:
             known = None
         with self._making:
@@ -55,18 +57,17 @@ class LastCommit:
                     else Notice(COMMITTED, self.epoch, self.batch, changed(known.references, self.references))
                 )
             notice = self._notices[batch]
+            # Encoded here, under the lock, so that it is encoded only once.
             _ = notice.body
             return notice
 
-    """The committed reference of each stream."""
-
 
 class Announcer:
-    """Threads that keep the workers informed, one a worker, so that one that does not answer delays no other.
+    """Threads that send commit notices, one for each worker, so that a worker that does not answer delays no other.
 
-    ``each_round`` runs along with looking for workers, to renew what the driver holds; ``leases_seen`` is told the
-    leases of each look that the registry answered. ``connect`` makes the client of a worker from its inner address and
-    the fleet's token.
+    ``each_round`` is called before each look for workers, to renew the driver's leases. ``leases_seen`` is called with
+    the leases after each look that the registry answered. ``connect`` makes the client of a worker from its inner
+    address and the fleet's token.
     """
 
     def __init__(
@@ -89,16 +90,16 @@ class Announcer:
         self._thread = threading.Thread(target=self._run, name="wallaroo-announcer", daemon=True)
         self.error = ""
         self.registry_error = ""
-        """Why the registry did not answer in the last round; empty when it did."""
+        """The reason why the registry did not answer in the last round; empty if it answered."""
         self.leases: Mapping[int, Lease] | None = None
         """The live leases of the last look; None while the registry does not answer."""
 
     def start(self) -> None:
-        """Begin the rounds."""
+        """Start the thread that looks for workers."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End them."""
+        """End all threads."""
         self._stopping.set()
         with self._changed:
             tellers = list(self._tellers.values())
@@ -114,15 +115,18 @@ class Announcer:
         return self._last_commit
 
     def next_epoch(self, number: int) -> int:
-        """The epoch of a query that starts now: the registry's ``number``, as long as that grows.
+        """The epoch of a query that starts now: ``number`` of the registry, or one above the last epoch if greater.
 
-        A Redis that has taken another's place may be behind it, and workers pass over what is of an older epoch.
+        A new Redis may have lower numbers than the one before it, and workers ignore notices of an older epoch.
         """
         last_commit = self._last_commit
         return max(number, last_commit.epoch + 1) if last_commit is not None else number
 
     def begin(self, last_commit: LastCommit) -> None:
-        """A query starts: tell all workers before it does. One that does not answer is told again later."""
+        """Send the position of a query that is about to start to all workers, and wait until they have it.
+
+        A worker that does not answer gets it later.
+        """
         with self._changed:
             self._last_commit = last_commit
         self.find_workers()
@@ -131,10 +135,10 @@ class Announcer:
     def commit(
         self, epoch: int, batch: int, references: References, undecided: Collection[tuple[str, str]] = ()
     ) -> None:
-        """Spark has committed ``batch`` of the query of that epoch: have the workers that are known now told.
+        """Send the commit of ``batch`` in the query of this epoch to all known workers, without waiting.
 
-        The streams in ``undecided``, by scope and stream id, stand where they stood before.
-        Commit notices of a query that another one has followed are about another checkpoint, and are ignored.
+        The streams in ``undecided`` (pairs of scope and stream id) keep their earlier references. A commit of an
+        earlier query is ignored, because it is of another checkpoint.
         """
         with self._changed:
             last_commit = self._last_commit
@@ -146,7 +150,7 @@ class Announcer:
             self._changed.notify_all()
 
     def settle(self, seconds: float = TELL_SECONDS) -> bool:
-        """Wait until every known worker has been told the last commit, or has not answered; False after ``seconds``."""
+        """Wait until every known worker has the last commit or has not answered; return False after ``seconds``."""
         with self._changed:
             last_commit = self._last_commit
             for teller in self._tellers.values():
@@ -161,23 +165,23 @@ class Announcer:
             )
 
     def workers(self) -> dict[int, tuple[Lease, WorkerClient]]:
-        """The workers that are known, by slot."""
+        """The known workers, by slot."""
         with self._changed:
             return {slot: (teller.lease, teller.client) for slot, teller in self._tellers.items()}
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             errors = [error for step in (self._each_round, self.find_workers) if (error := _attempt(step)) is not None]
-            said = "; ".join(str(error) for error in errors)
-            if said and said != self.error:
-                log.warning("a round of commit notices failed, and the next one tries again: %s", said)
-            self.error = said
+            message = "; ".join(str(error) for error in errors)
+            if message and message != self.error:
+                log.warning("renewing the receiver's keys or looking for workers failed, and is repeated: %s", message)
+            self.error = message
             away = (error for error in errors if isinstance(error, RegistryError))
             self.registry_error = next((error.message for error in away), "")
             self._stopping.wait(ROUND_SECONDS)
 
     def find_workers(self) -> None:
-        """Workers that are known stay known while the registry is away."""
+        """Look for workers in the registry. Known workers stay known while the registry does not answer."""
         leases = self.leases = self._discovery.look()
         if leases is not None:
             self._leases_seen(leases)
@@ -193,15 +197,14 @@ class Announcer:
             self._begin_to_tell(teller)
 
     def _begin_to_tell(self, teller: Teller) -> None:
-        """Have a worker told from now on."""
+        """Start the thread that sends notices to a worker."""
         threading.Thread(target=teller.run, name=f"wallaroo-tell-{teller.lease.slot}", daemon=True).start()
 
 
 class Teller:
-    """Tells one worker the last commit, whenever it does not know it yet; runs in a thread of its own.
+    """Sends the last commit to one worker, whenever there is a newer one; it runs in a thread of its own.
 
-    ``changed`` guards what is read and written here, and is never held over a call. ``told`` is what the worker knows,
-    None when that is not known; ``refused`` is why it was not told when it was last tried.
+    ``changed`` guards the state, and is never held during a call to the worker.
     """
 
     def __init__(
@@ -214,20 +217,22 @@ class Teller:
         self.lease = lease
         self.client = client
         self.told: LastCommit | None = None
+        """The commit that the worker knows; None if that is unknown."""
         self.refused: Exception | None = None
+        """The error of the last attempt; None if it succeeded."""
         self._changed = changed
         self._last_commit = last_commit
         self._stopped = False
 
     def stop(self) -> None:
-        """Tell it nothing more; a call that is under way has an end of its own."""
+        """Send no more notices. A call that is under way ends by its own time limit."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
     def run(self) -> None:
-        """Tell it all news until :meth:`stop`."""
-        while self._await_news():
+        """Send each newer commit, until :meth:`stop`."""
+        while self._await_newer():
             self.tell()
             with self._changed:
                 if self.refused:
@@ -235,7 +240,7 @@ class Teller:
         self.client.close()
 
     def tell(self) -> None:
-        """Tell it once, when there is news."""
+        """Send the last commit once, unless the worker knows it."""
         with self._changed:
             last_commit, known = self._last_commit(), self.told
         if last_commit is None or known is last_commit:
@@ -248,16 +253,16 @@ class Teller:
                 passed(Step.REFERENCES_SENT)
         except Exception as error:
             refused = error
-            # Nobody else would be told of an error of this program, and the worker would wait for news for ever.
+            # An error of this program must not end the thread, because the worker would then get no more notices.
             ours = None if isinstance(error, TransportError) else error
             level = logging.WARNING if ours else logging.INFO
-            log.log(level, "slot %d will be told again: %s", self.lease.slot, error, exc_info=ours)
+            log.log(level, "the commit notice to slot %d is sent again: %s", self.lease.slot, error, exc_info=ours)
         with self._changed:
             self.refused, self.told = refused, None if refused else last_commit
             self._changed.notify_all()
 
-    def _await_news(self) -> bool:
-        """Whether there is something that the worker does not know yet; false once it is to be told nothing more."""
+    def _await_newer(self) -> bool:
+        """Wait until there is a commit that the worker does not know; return False after :meth:`stop`."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._last_commit() is not self.told)
             return not self._stopped
@@ -266,7 +271,7 @@ class Teller:
 def _keeping(
     before: References, references: References, streams: Collection[tuple[str, str]]
 ) -> dict[str, dict[str, Reference]]:
-    """``references``, and for these streams what was there before."""
+    """``references``, with the earlier references of these streams."""
     kept = {scope: dict(known) for scope, known in references.items()}
     for scope, stream in streams:
         if stream in before.get(scope, {}):
@@ -275,7 +280,7 @@ def _keeping(
 
 
 def _attempt(step: Callable[[], None]) -> Exception | None:
-    """One step of a round; what goes wrong in it must not keep the others from being taken."""
+    """Run one step of a round; return its error, which must not prevent the other steps."""
     try:
         step()
     except Exception as error:

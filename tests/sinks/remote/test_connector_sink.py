@@ -83,7 +83,7 @@ def test_what_is_aborted_is_never_shown(server: ServingSink) -> None:
 
     assert sink.recover() == []
     assert server.shown() == {}
-    with pytest.raises(SinkError, match="and has 0: it does not know the transaction any more; restore what it had"):
+    with pytest.raises(SinkError, match="and has only 0: it no longer knows the transaction; restore the sink's data"):
         sink.commit(0, [one])
 
 

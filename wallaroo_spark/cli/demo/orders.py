@@ -34,7 +34,7 @@ def orders(shop: int, count: int) -> Iterator[dict[str, Any]]:
 
 
 def write_orders(folder: Path, messages: int, wrote: Callable[[int], None]) -> list[Path]:
-    """A file a shop, so many orders in all; ``wrote`` is told of each burst written."""
+    """Write one file for each shop, with ``messages`` orders in all; ``wrote`` is called after each burst of orders."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for shop in range(1, SHOPS + 1):

@@ -215,7 +215,7 @@ def make_view(inputs: Sequence[SendInput], every: float, as_json: bool) -> SendV
 
 
 def waits(obstacle: str | None, states: Collection[InputProgress]) -> str:
-    """What sending waits for, in words; once everything is sent, the commit of Spark."""
+    """The cause for which sending waits, in words; when everything is sent, it is Spark's commit."""
     if obstacle is not None:
         return _WAITS.get(obstacle, obstacle)
     if all(state.outcome for state in states):

@@ -294,8 +294,8 @@ class ConnectorSink:
             if is_there:
                 return
         raise client.refused(
-            f"it was told to commit {one.transaction.id}, up to {end} of {one.detail['worker']}, and has "
-            f"{client.reference}: it does not know the transaction any more; restore what it had"
+            f"it was told to commit {one.transaction.id}, up to {end} of {one.detail['worker']}, and has only "
+            f"{client.reference}: it no longer knows the transaction; restore the sink's data"
         )
 
     async def _abort(self, unwanted: tuple[int, set[str]]) -> None:
@@ -387,7 +387,7 @@ def _explained(
     return type(error)(
         f"{error.message}; this checkpoint's log has {start} bytes of {worker} as committed, and the sink says "
         f"{reference}: where another query or an older checkpoint has written as {worker}, use another name=, or "
-        'start="sink" to go on behind what is there',
+        'start="sink" to continue behind the rows that the sink has',
         **error.fields,
     )
 

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class _PlainParts:
-    """Parts of a lot that their streams take as they are, of several sessions, until they are appended together."""
+    """Parts of a lot from several sessions whose messages are all new, collected to be appended together."""
 
     def __init__(self, held: HeldLot, grouped: Grouped, received_at: int) -> None:
         self.held = held
@@ -58,14 +58,14 @@ class _PlainParts:
         self._receipts: list[tuple[int, int]] = []
 
     def add(self, connection: Connection, parts: Sequence[int], streams: list[HeldStream]) -> None:
-        """Parts of one session, each with its stream."""
+        """Add parts of one session, each with its stream."""
         self.connections.append(connection)
         self.streams += streams
         self._parts += parts
         self._receipts.append((self.held.receipt(connection.instance, self.received_at), len(parts)))
 
     def append(self, buffer: Buffer) -> int:
-        """Append all of them, and forget them; how many rows they have."""
+        """Append all collected parts, and forget them; return the number of their rows."""
         streams, parts, receipts = self.streams, self._parts, self._receipts
         self.streams, self._parts, self._receipts = [], [], []
         numbers, counts = (np.array(column, np.int64) for column in zip(*receipts, strict=True))
@@ -162,7 +162,7 @@ class Arrivals:
             if decoded.error is not None or grouped is None or not grouped.lot.plain:
                 plain = None
             for connection, rows in zip(connections, by_run, strict=True):
-                # What another session has sent may have ended this one.
+                # The messages of another session may have ended this one.
                 if connection.phase is not ConnectionPhase.STREAMING:
                     continue
                 if plain is None or self._guarded(connection, self._admit_plain, connection, rows, plain) is False:
@@ -173,9 +173,9 @@ class Arrivals:
                 self._buffer.settle(held)
 
     def _admit_plain(self, connection: Connection, rows: RunRows, plain: _PlainParts) -> bool:
-        """Accept the rows of a run without flags, most of them later, with those of other sessions.
+        """Accept the rows of a run without flags; most of them are appended later, with those of other sessions.
 
-        False, with nothing changed, where a stream may not send.
+        Returns False, and changes nothing, when one of the streams may not send.
         """
         if not connection.protocol.admit_plain(rows.stream_ids):
             return False
@@ -206,7 +206,7 @@ class Arrivals:
         return True
 
     def _append_plain(self, plain: _PlainParts | None) -> None:
-        """Append the rows that wait for it."""
+        """Append the collected rows."""
         if plain is None or not plain.streams:
             return
         connections, plain.connections = plain.connections, []

@@ -71,7 +71,7 @@ class QueryPosition:
             self._gates.tell(connection, keys.get(connection.number, ()))
 
     def _concerned(self, owners: Collection[int | None]) -> list[Connection]:
-        """The sessions that are told something of a commit: under pressure all, because a read may need any of them."""
+        """The sessions that get a frame after a commit: under pressure all, because a read may need any of them."""
         connections = self._connections
         if connections.flow.pressure(connections.buffer.used) is not Pressure.NONE:
             return list(connections.streaming.values())

@@ -102,13 +102,13 @@ def digest(value: e.Event | e.Instruction) -> Digest:
 
 
 def _few(values: Collection[Any]) -> tuple[Any, ...]:
-    """The first of some values, and how many there are when there are more."""
+    """The first values of a collection, and the number of all values if there are more."""
     few = tuple(_small(value) for value in islice(values, _SHOWN))
     return few if len(values) <= _SHOWN else (*few, f"{len(values)} in all")
 
 
 def _fields(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-    """A small value is kept as it is, but for long texts and what has many parts."""
+    """The names of a type's fields, and a function that keeps their values; long texts and collections are cut."""
     names = tuple(field.name for field in dataclasses.fields(kind))
 
     def keep(value: Any) -> tuple[Any, ...]:

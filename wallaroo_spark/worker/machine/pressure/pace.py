@@ -1,23 +1,25 @@
-"""How much the buffer should hold: what the batch that runs has taken, and what the next one needs.
+"""The number of bytes that the buffer should hold: the rows of the batch that runs, and the rows for the next batch.
 
-A micro-batch has a fixed price, whatever is in it, beside the price of its bytes. So a larger batch drains faster up to
-a point, and beyond it is only later. A batch should last :data:`WORTH` times its fixed price, which is then a small
-part of it, and needs as many bytes as drain in that time:
+A micro-batch has a fixed cost, in addition to the cost of its bytes. So a larger batch drains faster, up to a size
+above which it only takes longer. A batch should last :data:`WORTH` times its fixed cost, which is then a small part of
+it. It needs as many bytes as drain in that time:
 
     batch = the highest of the last drain rates × WORTH × the shortest but one of the last batch lengths
 
-The highest rate times the shortest time is how BBR finds what a path holds. Why that and not a PID: a PID acts on an
-error, and how full the buffer should be is not known before rate and length are; once they are, their product is the
-answer, in one step and with no gains to tune. Simulated loads are in ``proving/bench/simulated_loads.py``.
+BBR finds the capacity of a network path in the same way: the highest rate times the shortest time. A PID controller
+does not fit, because it reacts to an error, and the right size of the buffer is unknown until rate and length are
+known. When they are known, their product is the right size, in one step and without factors to tune. Simulated loads
+are in ``proving/bench/simulated_loads.py``.
 
-- *Supply is the limit.* A batch that had all there was says nothing of the sink, and changes nothing. One that was held
-  back may make the next half as large, or four times as large: a slow start, ended by the formula.
-- *The shortest length* is seen when a batch is small: in a lull, and else because two are made small on purpose now and
-  then, at the same numbers in every worker (BBR's ProbeRTT), for the first time some seconds after a start. Without, a
-  sink that is always busy would seem to have a high fixed price. It is the shortest but one, for a commit that is told
-  of late makes the next batch seem short.
-- *No commit comes.* That a sink has stalled cannot be told from a planner that waits for more, so what may be held
-  grows, slowly. When nothing that is held can be planned, no sink is to blame, and all of it may be used at once.
+- *The supply is the limit.* A batch that took all available rows shows nothing about the sink, and changes nothing. A
+  batch that was limited may halve the next batch, or make it up to four times as large: a slow start, which the formula
+  ends.
+- *The shortest length* is observed when a batch is small: when few messages arrive, and in probes. A probe is a batch
+  that is small on purpose (BBR's ProbeRTT); every worker makes two of them at the same batch numbers, the first ones
+  some seconds after a start. Without probes, a sink that is always busy would seem to have a high fixed cost. The
+  shortest length but one is used, because a late commit notice makes the next batch seem short.
+- *No commit comes.* A stalled sink looks the same as a planner that waits for more messages, so the limit grows slowly.
+  When no held row can be planned, the sink is not the cause, and the whole buffer may be used at once.
 
 Pure: all times are arguments, in monotonic seconds; sizes are bytes of memory. Source: ``docs/decisions/credits.md``.
 """
@@ -177,7 +179,7 @@ class Pace:
 
     def _set_limit(self) -> None:
         gathers = self.batch // _PROBE_PART if self._probing else self.batch
-        # As much as two batches may stand, for what the next one needs may just have been halved.
+        # Up to two batches may be held, because the size of the next batch may just have been halved.
         limit = min(self._held, 2 * self.batch) + gathers + int(self._crept)
         if not self._probing:
             limit = max(limit, 2 * SMALLEST_BATCH)

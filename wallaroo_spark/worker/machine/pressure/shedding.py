@@ -88,7 +88,7 @@ class Shedding:
         self._connections.tidy(stream)
 
     def _drop_unstable_tails(self) -> None:
-        """When no stream has a row at which a batch may end, end the session that has sent most since it could."""
+        """When no stream has a row at which a batch may end, end the session with the most unstable bytes."""
         while self._connections.flow.pressure(self._buffer.held) is not Pressure.NONE:
             streams = [stream for stream in self._buffer.streams.values() if not stream.empty]
             if not streams or any(stream.start < stream.stable_end for stream in streams):

@@ -18,7 +18,7 @@ from wallaroo_spark.worker.machine.pressure.gates import Gates
 
 
 class UnfinishedFrames:
-    """Gives sessions a turn: they are read whatever the pressure, until their frame is whole or their time is over."""
+    """Gives sessions a turn: under any pressure they are read until their frame is complete or their time is over."""
 
     def __init__(self, connections: Connections, gates: Gates) -> None:
         self._connections = connections
