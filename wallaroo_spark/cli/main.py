@@ -25,6 +25,11 @@ except ModuleNotFoundError:
 from wallaroo_spark.cli.common import DEBUG, INTERRUPTED, debug_option
 
 VERBS = {
+    "check": (
+        "wallaroo_spark.cli.check.command",
+        "check",
+        "Check everything that a receiver needs, before it is started.",
+    ),
     "capture": (
         "wallaroo_spark.cli.wire.capture",
         "capture",

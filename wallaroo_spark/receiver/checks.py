@@ -148,6 +148,11 @@ def synchronous(writer: Any, holes: tuple[int, ...], checkpoint: str) -> None:
         raise ConfigurationError(
             "with asyncProgressTrackingEnabled a planned range may change, so messages could be lost; remove the option"
         )
+    without_holes(holes, checkpoint)
+
+
+def without_holes(holes: tuple[int, ...], checkpoint: str) -> None:
+    """Refuse a checkpoint whose logs lack batches, as asynchronous progress tracking leaves them."""
     if holes:
         raise CheckpointError(
             f"checkpoint {checkpoint} lacks batches {', '.join(map(str, holes[:5]))} within its logs, as asynchronous "

@@ -1,0 +1,156 @@
+"""``check``: each thing that a receiver needs, whole and broken, with real servers and a real Spark."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import yaml
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from tests.doors.acl import users
+from wallaroo_spark.cli.main import cli
+from wallaroo_spark.registry import EmbeddedRedis, Registry
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    with EmbeddedRedis() as server:
+        yield server.url
+
+
+class Desk:
+    """A configuration file that a test changes, and the findings of a check of it."""
+
+    def __init__(self, folder: Path, registry: str) -> None:
+        self.checkpoint = folder / "checkpoint"
+        self._path = folder / "receive.yaml"
+        self._values = {
+            "receiver": "orders",
+            "registry": registry,
+            "workers": 1,
+            "checkpoint": str(self.checkpoint),
+            "sink": {"format": "noop"},
+        }
+
+    def run(self, *flags: str, **values: Any) -> Result:
+        self._path.write_text(yaml.safe_dump(self._values | values), encoding="utf-8")
+        return CliRunner().invoke(cli, ["check", str(self._path), *flags])
+
+    def findings(self, *flags: str, **values: Any) -> list[dict[str, str]]:
+        """The findings of a check with these values; its exit status has to fit them."""
+        outcome = self.run("--json", *flags, **values)
+        *found, verdict = map(json.loads, outcome.stdout.splitlines())
+        assert verdict["sound"] is (not problems(found))
+        assert outcome.exit_code == (0 if verdict["sound"] else 1)
+        return found
+
+
+@pytest.fixture
+def desk(tmp_path: Path, redis_url: str) -> Desk:
+    return Desk(tmp_path, redis_url)
+
+
+def problems(found: list[dict[str, str]]) -> list[tuple[str, str]]:
+    return [(one["subject"], one["text"]) for one in found if one["state"] == "problem"]
+
+
+def test_a_sound_configuration_has_no_problem(desk: Desk) -> None:
+    outcome = desk.run("--without-spark")
+
+    assert outcome.exit_code == 0, outcome.output
+    assert outcome.stdout.endswith("The receiver can be started.\n")
+    assert all(line.startswith("ok ") for line in outcome.stdout.splitlines()[:-1])
+
+
+def test_each_problem_of_the_file_is_a_finding(desk: Desk) -> None:
+    found = problems(desk.findings("--without-spark", wokers=2, port=70_000))
+
+    assert [subject for subject, _ in found] == ["file", "file"]
+    assert "did you mean workers?" in found[1][1]
+
+
+def test_a_redis_that_is_not_there_is_a_problem(desk: Desk) -> None:
+    [(subject, text)] = problems(desk.findings("--without-spark", registry="redis://127.0.0.1:1"))
+
+    assert subject == "Redis"
+    assert "127.0.0.1:1 cannot be reached" in text
+
+
+def test_a_user_without_the_rights_of_the_fleet_is_a_problem(desk: Desk) -> None:
+    with EmbeddedRedis() as server:
+        urls = users(server.url, {"orders": "orders"})
+
+        assert problems(desk.findings("--without-spark", registry=urls["fleet"])) == []
+        [(subject, text)] = problems(desk.findings("--without-spark", registry=urls["operators"]))
+
+    assert subject == "Redis"
+    assert "permissions of the URL's user" in text
+
+
+def test_a_receiver_that_runs_is_noted_and_its_ports_are_no_problem(desk: Desk, redis_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held, Registry(redis_url, "orders") as registry:
+        port = held.getsockname()[1]
+        [(subject, text)] = problems(desk.findings("--without-spark", port=port))
+        registry.lock("receiver", "the driver of this test", 60)
+        running = desk.findings("--without-spark", port=port)
+        registry.unlock("receiver", "the driver of this test")
+
+    assert (subject, f"cannot listen on 127.0.0.1:{port}" in text) == ("ports", True)
+    assert problems(running) == []
+    assert [one["subject"] for one in running if one["state"] == "note"] == ["receiver", "ports"]
+
+
+@pytest.mark.parametrize(("days", "state"), [(-1, "problem"), (10, "note"), (300, "ok")])
+def test_a_certificate_that_ends_soon_or_has_ended_is_told(desk: Desk, tmp_path: Path, days: int, state: str) -> None:
+    end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days)
+    issued = trustme.CA().issue_cert("localhost", not_before=end - datetime.timedelta(400), not_after=end)
+    certificate, key = tmp_path / "worker.pem", tmp_path / "worker.key"
+    issued.cert_chain_pems[0].write_to_path(str(certificate))
+    issued.private_key_pem.write_to_path(str(key))
+
+    found = desk.findings("--without-spark", tls={"certificate": str(certificate), "key": str(key)})
+
+    told = [one for one in found if one["subject"] == "TLS"]
+    assert told[-1]["state"] == state
+    assert end.strftime("%Y-%m-%d") in told[-1]["text"]
+
+
+@pytest.mark.spark
+class TestWithSpark:
+    def test_executors_and_the_checkpoint_are_looked_at_and_nothing_is_left(
+        self, desk: Desk, spark: SparkSession
+    ) -> None:
+        found = desk.findings()
+
+        assert problems(found) == []
+        assert [one["subject"] for one in found][-5:] == [
+            "Spark",
+            "task slots",
+            "executors",
+            "checkpoint",
+            "checkpoint",
+        ]
+        assert found[-1]["text"] == "Spark writes it where this process reads it"
+        assert [path.name for path in desk.checkpoint.parent.iterdir()] == ["receive.yaml"]
+
+    def test_too_few_task_slots_are_a_problem(self, desk: Desk, spark: SparkSession) -> None:
+        [(subject, text)] = problems(desk.findings(workers=500))
+
+        assert subject == "Spark"
+        assert "need 501 task slots" in text
+
+    def test_a_checkpoint_that_cannot_be_used_is_a_problem(self, desk: Desk, spark: SparkSession) -> None:
+        desk.checkpoint.write_text("a file and no folder", encoding="utf-8")
+
+        [(subject, text)] = problems(desk.findings())
+
+        assert subject == "checkpoint"
+        assert str(desk.checkpoint) in text

@@ -1,0 +1,1 @@
+"""``wallaroo-spark check``: whether a receiver could run here, told before it runs."""

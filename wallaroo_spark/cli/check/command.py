@@ -1,0 +1,113 @@
+"""``wallaroo-spark check``: everything that a receiver needs, looked at one after the other, before it is started."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from wallaroo_spark.cli.check.findings import Finding, explained, note, ok, problem
+from wallaroo_spark.cli.common import count, debug_option, set_up_logging
+from wallaroo_spark.cli.receive.command import overrides_option
+
+if TYPE_CHECKING:
+    from wallaroo_spark.cli.receive.config import ReceiveConfig
+
+MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("PROBLEM", "red")}
+"""The mark of each state, and its colour on a terminal."""
+WIDTH = max(len(mark) for mark, _ in MARKS.values())
+
+
+@click.command(short_help="Check everything that a receiver needs, before it is started.")
+@click.argument("config", type=click.Path(dir_okay=False))
+@overrides_option
+@click.option(
+    "--without-spark", is_flag=True, help="Check the file, Redis, ports and TLS only, without a Spark session."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each finding, and the verdict last.")
+@debug_option
+def check(config: str, overrides: tuple[str, ...], without_spark: bool, as_json: bool) -> None:
+    """Check whether the receiver of the YAML file CONFIG can run here; nothing of it is started.
+
+    Looked at are the file, the packages, Redis and the rights of its user, the ports, TLS; and with Spark its version,
+    Java, task slots, the packages and clocks of the executors, whether they reach Redis, and the checkpoint: whether
+    driver and tasks can use it, whose it is, and whether Spark writes it where this program reads it. For the last one
+    a query without rows writes to a folder beside the checkpoint, which is deleted again. Run it where the receiver
+    will run, also with spark-submit. The exit status is 0 without a problem, and 1 otherwise.
+    """
+    set_up_logging()
+    found = dict.fromkeys(MARKS, 0)
+    for finding in findings(config, overrides, with_spark=not without_spark):
+        found[finding.state] += 1
+        if as_json:
+            click.echo(json.dumps(dataclasses.asdict(finding)))
+        else:
+            mark, colour = MARKS[finding.state]
+            click.echo(f"{click.style(mark.ljust(WIDTH), fg=colour)}  {finding.subject}: {finding.text}")
+    if as_json:
+        click.echo(json.dumps({"sound": not found["problem"], **found}))
+    elif found["problem"]:
+        click.echo(f"{count(found['problem'], 'problem')}: the receiver would not start, or not work.", err=True)
+    else:
+        click.echo("The receiver can be started.")
+    if found["problem"]:
+        raise click.exceptions.Exit(1)
+
+
+def findings(path: str, overrides: tuple[str, ...], *, with_spark: bool) -> Iterator[Finding]:
+    """All findings for a file, as they are made."""
+    from wallaroo_spark.cli.check import steps
+    from wallaroo_spark.cli.receive.config import problems
+
+    yield from explained("packages", steps.installed)
+    config, errors = problems(path, overrides)
+    yield from (problem("file", error.message) for error in errors)
+    if config is None:
+        return
+    yield ok("file", f"{path} is valid, for receiver {config.receiver!r}")
+    options, running = config.options, False
+    url = steps.resolved_registry(options)
+    if url:
+        for finding in explained("Redis", functools.partial(steps.registry, options, url)):
+            running = running or finding.subject == "receiver"
+            yield finding
+    else:
+        yield ok("Redis", "the receiver starts one of its own, on this machine")
+    host = options.host or "127.0.0.1"
+    yield from explained("ports", functools.partial(steps.ports, options, host, running=running))
+    yield from explained("TLS", functools.partial(steps.certificates, options))
+    if with_spark:
+        yield from _with_spark(config, url)
+
+
+def _with_spark(config: ReceiveConfig, url: str) -> Iterator[Finding]:
+    from wallaroo_spark.cli.check import steps
+    from wallaroo_spark.cli.receive.running import open_session
+
+    sessions: list[tuple[object, bool]] = []
+
+    def opened() -> Iterator[Finding]:
+        sessions.append(open_session(config))
+        yield from steps.session(sessions[0][0], config.options)
+
+    try:
+        yield from explained("Spark", opened)
+        if not sessions:
+            return
+        session = sessions[0][0]
+        sound = True
+        for finding in explained("executors", functools.partial(steps.tasks, session, config.options, url)):
+            sound = sound and finding.state != "problem"
+            yield finding
+        if sound:
+            yield from explained("checkpoint", functools.partial(steps.checkpoint, session, config, url))
+        else:
+            yield note("checkpoint", "not looked at, because tasks cannot run as they have to")
+    finally:
+        for session, ours in sessions:
+            if ours:
+                session.stop()  # type: ignore[attr-defined]

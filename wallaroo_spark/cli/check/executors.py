@@ -1,0 +1,79 @@
+"""What ``check`` asks Spark's executors: their packages, their clock, and whether they reach the registry."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PACKAGES = ("wallaroo-spark", "pyarrow", "pandas", "numpy", "cryptography", "redis", "tenacity")
+"""The distributions that a worker imports."""
+PRESENT = "present"
+"""The version of a package that is there without its metadata, as --py-files brings it."""
+SPREAD_SECONDS = 0.3
+"""How long each task stays, so that Spark starts the tasks on all executors. A choice."""
+
+
+def ask(spark: Any, tasks: int, registry: str, receiver: str) -> list[dict[str, Any]]:
+    """Run ``tasks`` tasks and return the answer of each, one for each Python process that has answered.
+
+    ``registry`` is the resolved URL of the registry, where the tasks look up ``receiver``; empty: they do not try.
+    """
+
+    def answer(parts: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        import pandas as pd
+
+        for _ in parts:
+            pass
+        time.sleep(SPREAD_SECONDS)
+        yield pd.DataFrame({"answer": [json.dumps(look(registry, receiver))]})
+
+    rows = spark.range(0, tasks, 1, tasks).mapInPandas(answer, "answer string").collect()
+    answers = [json.loads(row.answer) for row in rows]
+    return list({(one["host"], one["pid"]): one for one in answers}.values())
+
+
+def look(registry: str, receiver: str) -> dict[str, Any]:
+    """The answer of one process."""
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "time": time.time(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "registry": _reach(registry, receiver) if registry else "",
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return PRESENT if _importable(name.replace("-", "_")) else ""
+
+
+def _importable(name: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(name) is not None
+
+
+def _reach(url: str, receiver: str) -> str:
+    """Why this process does not reach the registry; empty when it does."""
+    from wallaroo_spark.errors import WallarooError
+    from wallaroo_spark.registry import Registry
+
+    try:
+        with Registry(url, receiver, attempts=1) as found:
+            found.ping()
+    except WallarooError as error:
+        return error.message
+    return ""

@@ -1,0 +1,50 @@
+"""The findings of ``check``: what was looked at, whether it is well, and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from wallaroo_spark.errors import WallarooError
+
+State = Literal["ok", "note", "problem"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One result of a check."""
+
+    subject: str
+    """What was looked at, such as ``Redis`` or ``task slots``."""
+    state: State
+    """``ok``, ``problem`` (the receiver would not start or not work), or ``note`` (a person should know it)."""
+    text: str
+    """The result as one sentence, with the way out of a problem."""
+
+
+def ok(subject: str, text: str) -> Finding:
+    """A finding that all is well."""
+    return Finding(subject, "ok", text)
+
+
+def note(subject: str, text: str) -> Finding:
+    """A finding that a person should know."""
+    return Finding(subject, "note", text)
+
+
+def problem(subject: str, text: str) -> Finding:
+    """A finding with which a receiver would not start or not work."""
+    return Finding(subject, "problem", text)
+
+
+def explained(subject: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """The findings of a check; its error is a finding too, so the checks after it still run."""
+    try:
+        yield from check()
+    except WallarooError as error:
+        yield problem(subject, error.message)
+    except Exception as error:
+        # A check calls Spark, Redis clients and file systems, and each of them has errors of its own.
+        text = " ".join(str(error).split())[:300] or type(error).__name__
+        yield problem(subject, f"the check failed: {type(error).__name__}: {text}")

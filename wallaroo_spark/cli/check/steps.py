@@ -1,0 +1,221 @@
+"""The checks of ``check``, one function each: they take a configuration and yield findings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyarrow import fs
+
+from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.cli.check import executors
+from wallaroo_spark.cli.check.findings import Finding, note, ok, problem
+from wallaroo_spark.cli.common import count
+from wallaroo_spark.cli.receive.config import ReceiveConfig
+from wallaroo_spark.errors import TransportError
+from wallaroo_spark.options import Options, resolve_secret
+from wallaroo_spark.receiver import checks
+from wallaroo_spark.registry import Registry
+from wallaroo_spark.sidecar.folder import SidecarFolder
+from wallaroo_spark.sidecar.task_access import FOLDER, require_reach
+from wallaroo_spark.slots import spark_checks
+from wallaroo_spark.storage.locations import open_location
+from wallaroo_spark.transport import tls
+from wallaroo_spark.transport.binding import bind
+
+ATTEMPTS = 2
+"""Attempts to reach the registry: few, because a person waits for the answer."""
+LOCK_SECONDS = 10.0
+"""How long the lock of the check lasts if the check dies."""
+CLOCK_SECONDS = 1.0
+"""A clock that differs by more is mentioned. A choice: leases last ten seconds, and are measured by Redis alone."""
+QUERY_SECONDS = 120.0
+"""How long the query of the check may take. A choice: it reads nothing; the time is for starting Python and Java."""
+EXPIRES_DAYS = 30
+"""A certificate that expires sooner is mentioned."""
+
+
+def installed() -> Iterator[Finding]:
+    """The packages of this Python."""
+    checks.packages()
+    yield ok("packages", f"Python {'.'.join(map(str, sys.version_info[:3]))} has what a driver needs")
+
+
+def registry(options: Options, url: str) -> Iterator[Finding]:
+    """Whether the registry answers, and grants what a driver and its workers need."""
+    with Registry(url, options.receiver, attempts=ATTEMPTS) as found:
+        found.ping()
+        owner = f"check/{uuid.uuid4().hex[:8]}"
+        # The scripts, the hashes and the texts that the driver and the workers use.
+        if not found.lock("check", owner, LOCK_SECONDS):
+            yield note("Redis", "another check of this receiver runs now")
+        found.unlock("check", owner)
+        found.leases()
+        found.fleet()
+        yield ok("Redis", f"{found} answers, and grants reading, writing and scripts for receiver {options.receiver!r}")
+        driver = found.locked_by("receiver")
+        if driver is not None:
+            yield note("receiver", f"receiver {options.receiver!r} runs already, by the driver {driver}")
+    with Registry(url, "checkpoints", attempts=ATTEMPTS) as found:
+        if found.lock("check", owner, LOCK_SECONDS):
+            found.unlock("check", owner)
+        yield ok("Redis", "it grants the locks of checkpoints")
+
+
+def ports(options: Options, host: str, *, running: bool) -> Iterator[Finding]:
+    """Whether the fixed ports of this machine are free; ``running``: the receiver itself may hold them."""
+    taken = []
+    wanted = [
+        (name, first + slot)
+        for name, first in (("port", options.port), ("innerPort", options.inner_port))
+        for slot in range(options.workers if first else 0)
+    ]
+    for name, port in wanted:
+        try:
+            for bound in asyncio.run(bind(host, port, 1)):
+                bound.close()
+        except TransportError as error:
+            taken.append(f"option {name}: {error.message}")
+    for text in taken:
+        yield note("ports", f"{text} (the receiver runs already)") if running else problem("ports", text)
+    if not taken:
+        yield ok("ports", f"{count(len(wanted), 'fixed port')} can be bound" if wanted else "any free ports are taken")
+
+
+def certificates(options: Options) -> Iterator[Finding]:
+    """The certificate, its key and the authorities; when the certificate expires, and for which names it is."""
+    if not options.tls_certificate:
+        yield ok("TLS", "not used" if not options.tls_ca else "an authority is given, and no certificate")
+        return
+    tls.server_context(options.tls_certificate, options.tls_key, options.tls_ca)
+    if options.tls_workers_ca:
+        tls.read_authority(options.tls_workers_ca)
+    from cryptography import x509
+
+    pair = tls.read_pair(options.tls_certificate, options.tls_key)
+    certificate = x509.load_pem_x509_certificate(pair[0])
+    left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    until = certificate.not_valid_after_utc.strftime("%Y-%m-%d")
+    if left.total_seconds() <= 0:
+        yield problem("TLS", f"certificate {options.tls_certificate} has expired on {until}; issue a new one")
+        return
+    with contextlib.suppress(x509.ExtensionNotFound):
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        shown = ", ".join(str(name.value) for name in names)
+        yield ok("TLS", f"the certificate is for {shown}; connectors must reach the workers by one of these names")
+    verdict = note if left < datetime.timedelta(EXPIRES_DAYS) else ok
+    yield verdict("TLS", f"certificate and key belong together, and the certificate expires on {until}")
+
+
+def session(spark: Any, options: Options) -> Iterator[Finding]:
+    """Spark, Java, the Python of Spark's tasks, and the number of task slots."""
+    checks.environment(spark)
+    context = spark_checks.classic_context(spark)
+    java = f", Java {context._jvm.java.lang.System.getProperty('java.version')}" if context is not None else ""
+    master = context.master if context is not None else "Spark Connect"
+    yield ok("Spark", f"version {spark.version}{java}, at {master}")
+    spark_checks.registry_reach(options.registry, context.master if context is not None else "connect")
+    spark_checks.task_slots(spark, options.workers)
+    if context is not None and spark.conf.get("spark.dynamicAllocation.enabled", "false") != "true":
+        slots = spark_checks.count_task_slots(context)
+        yield ok("task slots", f"{slots}; {count(options.workers, 'worker')} and the query need {options.workers + 1}")
+    else:
+        yield note("task slots", f"they cannot be counted here; {options.workers + 1} are needed at the same time")
+
+
+def tasks(spark: Any, options: Options, url: str) -> Iterator[Finding]:
+    """The packages and the clock of Spark's executors, and whether they reach the registry."""
+    began = time.time()
+    answers = executors.ask(spark, options.workers + 1, url, options.receiver)
+    ended = time.time()
+    hosts = ", ".join(sorted({str(one["host"]) for one in answers}))
+    here = executors.look("", "")
+    found = 0
+    for one in answers:
+        for text in _wrong(one, here):
+            found += 1
+            yield problem("executors", f"{one['host']}: {text}")
+        off = max(began - one["time"], one["time"] - ended)
+        if off > CLOCK_SECONDS:
+            yield note("clock", f"the clock of {one['host']} differs by {off:.1f} s from this one; run a time service")
+    if not found:
+        reach = ", and reach the registry" if url else ""
+        yield ok("executors", f"{count(len(answers), 'process', 'processes')} on {hosts} have what workers need{reach}")
+
+
+def _wrong(one: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
+    """What a process lacks, as sentences."""
+    for name, version in one["packages"].items():
+        if not version:
+            yield f"{name} is not installed for Python {one['python']}; install 'wallaroo-spark[worker]' there"
+        elif name == "wallaroo-spark" and len({version, here["packages"][name]} - {executors.PRESENT}) > 1:
+            yield f"{name} is {version}, and this driver has {here['packages'][name]}; install the same version"
+    if one["registry"]:
+        yield f"it does not reach the registry: {one['registry']}"
+
+
+def checkpoint(spark: Any, config: ReceiveConfig, url: str) -> Iterator[Finding]:
+    """Whether driver and tasks use the checkpoint's file system, and whose checkpoint it is."""
+    files = CheckpointFiles(config.checkpoint, spark)
+    recorded = files.receivers()
+    checks.same_receivers(files.identity, recorded, {config.receiver})
+    checks.without_holes(files.holes(), files.identity)
+    if url and files.exists():
+        with Registry(url, "checkpoints", attempts=ATTEMPTS) as found:
+            user = found.locked_by(files.key)
+        if user is not None:
+            yield note("checkpoint", f"{files.identity} is used by a running query of {user}")
+    yield from _writable(spark, config.checkpoint)
+    state = "is continued" if recorded else "is new"
+    yield ok("checkpoint", f"{files.identity} can be read, and {state}")
+    require_reach(spark, config.checkpoint, "the check")
+    yield from _written_by_spark(spark, config.checkpoint)
+
+
+def _writable(spark: Any, location: str) -> Iterator[Finding]:
+    """Whether an existing checkpoint is a folder in which this process may write."""
+    filesystem, root, identity = open_location(location, spark)
+    kind = filesystem.get_file_info(root).type
+    if kind == fs.FileType.File:
+        yield problem("checkpoint", f"{identity} is a file; name a folder that belongs to this query alone")
+    elif kind == fs.FileType.Directory:
+        folder = SidecarFolder(location, FOLDER, spark=spark)
+        name = f"{uuid.uuid4().hex}.check"
+        folder.write(name, b"check")
+        folder.delete(name)
+
+
+def _written_by_spark(spark: Any, location: str) -> Iterator[Finding]:
+    """Whether this process reads the files where Spark writes them: with a query that reads nothing."""
+    scratch = f"{location.rstrip('/')}-check-{uuid.uuid4().hex[:8]}"
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
+    writer = rows.writeStream.format("noop").trigger(availableNow=True).option("checkpointLocation", scratch)
+    try:
+        query = writer.start()
+        if not query.awaitTermination(QUERY_SECONDS):
+            query.stop()
+            yield problem("checkpoint", f"a query wrote no batch into {scratch} within {QUERY_SECONDS:g} s")
+            return
+        if CheckpointFiles(scratch, spark).query_id() != str(query.id):
+            yield problem(
+                "checkpoint",
+                f"Spark writes {location} to a place that this process does not read; give the checkpoint as a whole "
+                "URI (hdfs://…, s3a://…, file:///…)",
+            )
+            return
+        yield ok("checkpoint", "Spark writes it where this process reads it")
+    finally:
+        filesystem, root, _ = open_location(scratch, spark)
+        with contextlib.suppress(OSError):
+            filesystem.delete_dir(root)
+
+
+def resolved_registry(options: Options) -> str:
+    """The registry's URL; empty for the embedded one, which the receiver starts itself."""
+    return "" if options.registry == "embedded" else resolve_secret(options.registry)
