@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import fs
 
 from wallaroo_spark.checkpoint import CheckpointFiles, PlannedBatch, QueryProgress
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
@@ -29,9 +31,11 @@ class Counting:
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self.opened: list[str] = []
+        self.listed = 0
         self.before_open: Any = lambda path: None
 
     def get_file_info(self, selector: Any) -> Any:
+        self.listed += isinstance(selector, fs.FileSelector)
         return self.inner.get_file_info(selector)
 
     def open_input_stream(self, path: str) -> Any:
@@ -143,6 +147,67 @@ def test_nothing_is_read_again_while_nothing_changes(checkpoint: Checkpoint) -> 
     checkpoint.commit(1)
     assert files.progress("orders") == QueryProgress(plan(1), None)
     assert len(filesystem.opened) == opened + 1
+
+
+def test_new_batches_are_found_without_a_listing(checkpoint: Checkpoint) -> None:
+    files, filesystem = counted(checkpoint)
+    checkpoint.run(0)
+    files.progress("orders")
+    listed = filesystem.listed
+
+    for batch in range(1, 20):
+        checkpoint.plan(batch)
+        assert files.progress("orders") == QueryProgress(plan(batch - 1), plan(batch))
+        checkpoint.commit(batch)
+        assert files.progress("orders") == QueryProgress(plan(batch), None)
+        assert files.committed() == batch
+    # Several at once, as after a pause.
+    checkpoint.run(20)
+    checkpoint.run(21)
+    assert files.progress("orders") == QueryProgress(plan(21), None)
+
+    assert filesystem.listed == listed
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_to_the_files_is_seen_as_by_a_new_reader(checkpoint: Checkpoint, seed: int) -> None:
+    """Files of the newest batches are added, written again, half written and removed."""
+    chance = random.Random(seed)
+    files = CheckpointFiles(str(checkpoint.folder))
+    checkpoint.run(0)
+    newest = 0
+    for _ in range(60):
+        match chance.randrange(8):
+            case 0 | 1 | 2:
+                newest += 1
+                checkpoint.plan(newest)
+            case 3:
+                checkpoint.run(newest)
+            case 4:
+                checkpoint.put(f"commits/{newest}", "" if chance.random() < 0.5 else "v1")
+            case 5:
+                checkpoint.put(f"offsets/{newest}", offsets_text(offset({"shop-1": {"7": chance.randrange(9000)}})))
+            case 6 if newest:
+                (checkpoint.folder / f"commits/{newest}").unlink(missing_ok=True)
+                (checkpoint.folder / f"offsets/{newest}").unlink(missing_ok=True)
+                newest -= 1
+            case 7:
+                for log in ("offsets", "commits"):
+                    (checkpoint.folder / log / str(max(0, newest - 3))).unlink(missing_ok=True)
+        # Removals of older files are seen when the folders are listed again, and nothing depends on them.
+        assert files.progress("orders") == CheckpointFiles(str(checkpoint.folder)).progress("orders")
+
+
+def test_a_gap_in_the_numbers_is_seen_when_the_folders_are_listed_again(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, _ = counted(checkpoint)
+    checkpoint.run(0)
+    files.progress("orders")
+    checkpoint.run(7)
+    monkeypatch.setattr("wallaroo_spark.checkpoint.files._LIST_SECONDS", 0.0)
+
+    assert files.progress("orders") == QueryProgress(plan(7), None)
 
 
 def test_a_plan_that_vanishes_between_list_and_read_is_looked_for_again(checkpoint: Checkpoint) -> None:
