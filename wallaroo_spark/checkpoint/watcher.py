@@ -122,7 +122,7 @@ class CheckpointWatcher:
             self._purge(_committed(progress))
 
     def _purge(self, batch: int) -> None:
-        """Delete plans that no offset leads to; an error of that must not keep anybody from an acknowledgement."""
+        """Delete plans to which no offset leads. An error here is only logged, because ACKs must not depend on it."""
         if 0 <= batch - self._purged < PURGE_BATCHES:
             return
         self._purged = batch

@@ -26,9 +26,9 @@ class FleetRecord(Keyspace):
         return self._read("read the fleet", _texts, text) if text is not None else {}
 
     def publish_report(self, report: str) -> None:
-        """Replace the driver's report, a JSON text for whoever asks for the receiver's status; no secret stands in it.
+        """Replace the driver's report: a JSON text, without secrets, for programs that show the receiver's status.
 
-        It stays when the driver has ended, so that its last state can still be seen.
+        The report stays in Redis when the driver has ended, so that its last state can still be seen.
         """
         self._connection.call("publish the report", lambda: self._connection.client.set(self._key("report"), report))
 

@@ -1,10 +1,11 @@
-"""Plans that are too large for an offset: their names, their chain, and the point from which one is no longer needed.
+"""Plans that are too large for an offset: their names, their chains, and the files that are no longer needed.
 
-Pure: no file is read or written here. A plan is the end reference of every stream of a receiver. A small plan stands in
-Spark's offset itself; for a large one, it has only the name. A named plan is a *snapshot* (all references), or a
-chain of *changes*, each against its parent, down to a snapshot, the *base*. An offset names both ends of the chain.
-Numbers grow along a chain, so every file with a number below that of the base of the oldest offset is of no use.
-A name is never used twice, because a process may have written a plan and died before Spark knew the plan's offset.
+Pure: no file is read or written here. A plan is the end reference of every stream of a receiver. Spark's offset
+contains a small plan itself, and only the name of a large plan. A named plan is a *snapshot* (all references), or a
+chain of *changes*, each relative to its parent, that ends at a snapshot, the *base*. An offset names both ends of the
+chain. Numbers increase along a chain, so a file is no longer needed if its number is below the number of the oldest
+offset's base. A name is never used twice, because a process may have written a plan and died before Spark knew the
+plan's offset.
 Source: ``docs/decisions/plans-beside-the-checkpoint.md``.
 """
 
@@ -39,7 +40,7 @@ class PlanName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The name that :meth:`__str__` has written. Raises ValueError for another text."""
+        """Parse the text that :meth:`__str__` returns. Raises ValueError for any other text."""
         found = _NAME.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} is not the name of a plan")
@@ -47,19 +48,19 @@ class PlanName(NamedTuple):
 
     @classmethod
     def after(cls, number: int) -> Self:
-        """A new name behind a number."""
+        """Return a new name with the next number."""
         return cls(number + 1, secrets.token_hex(4))
 
 
 class NamedPlan(NamedTuple):
-    """The plan of an offset: its name, and that of the snapshot at which its chain ends."""
+    """The plan of an offset: its name, and the name of the snapshot at which its chain ends."""
 
     plan: PlanName
     base: PlanName
 
     @classmethod
     def of(cls, offset: Mapping[str, Any]) -> Self | None:
-        """The plan that an offset names; None when the references stand in it. Raises ValueError for a bad name."""
+        """The plan that an offset names; None if the offset contains the plan. Raises ValueError for a bad name."""
         if offset.get("wallaroo") != NAMED_VERSION:
             return None
         return cls(PlanName.parse(str(offset.get("plan"))), PlanName.parse(str(offset.get("base"))))
@@ -77,7 +78,7 @@ class NamedPlan(NamedTuple):
 
 
 class Form(Enum):
-    """How a plan is kept."""
+    """The form in which a plan is stored."""
 
     INLINE = "in the offset"
     SNAPSHOT = "in a file of all references"
@@ -100,14 +101,14 @@ class Chain:
         return Chain(NamedPlan(name, self.named.base), self.links + 1, self.changes + changes)
 
     def from_snapshot(self, at: Chain) -> Chain:
-        """The same plan, behind a snapshot that was written of the plan at which ``at`` ends, further down."""
+        """The chain of the same plan with a newer base: the snapshot of an earlier plan, whose chain is ``at``."""
         return Chain(
             NamedPlan(self.named.plan, at.named.plan), self.links - at.links, max(0, self.changes - at.changes)
         )
 
 
 def form_of(chain: Chain | None, *, small: bool) -> Form:
-    """How the next plan is kept; ``chain`` is that of the plan before, None when that stands in an offset."""
+    """The form of the next plan; ``chain`` is the chain of the plan before, None if an offset contains that plan."""
     if small:
         return Form.INLINE
     if chain is None or chain.links >= LINKS_AT_MOST:
@@ -116,7 +117,7 @@ def form_of(chain: Chain | None, *, small: bool) -> Form:
 
 
 def snapshot_is_due(chain: Chain, streams: int, links: int = LINKS) -> bool:
-    """Whether a snapshot of this plan pays: a restart would read many files, or nearly as much again as a snapshot."""
+    """Whether this plan should get a snapshot: without it a restart would read many files, or many changes."""
     return chain.links >= links or 2 * chain.changes > streams
 
 

@@ -24,7 +24,7 @@ _SECRET = ("key", "token", "secret", "password")
 
 
 def place_record(location: Location, spark: Any = None) -> str:
-    """The record of a checkpoint's location; empty where a source cannot use it. Raises nothing."""
+    """The record of a checkpoint's location; empty if a source cannot use the location. Raises no error."""
     try:
         place = for_tasks(location, spark)
         mark = SidecarFolder(location, spark=spark).mark()
@@ -43,7 +43,7 @@ def place_record(location: Location, spark: Any = None) -> str:
 
 
 def plans_at(record: str, receiver: str) -> PlanFiles | None:
-    """The plans of a receiver at the place of a record; None, with a warning, when this process cannot use it."""
+    """The plans of a receiver at the location in a record; None, with a warning, if this process cannot use it."""
     if not record:
         return None
     try:

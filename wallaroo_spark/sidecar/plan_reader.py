@@ -1,4 +1,4 @@
-"""The references of a named plan: from memory when it is one of the last, else from its files."""
+"""The references of a named plan: from memory if it is one of the last plans, otherwise from its files."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ T = TypeVar("T")
 
 
 class PlanReader:
-    """Remembers the last plans. A plan whose parent is remembered costs its changes. Not for several threads."""
+    """Keeps the last plans in memory. If a plan's parent is in memory, only its changes are read. For one thread."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[PlanName, tuple[VersionedReferences, Chain]] = OrderedDict()
 
     def known(self, name: PlanName) -> tuple[VersionedReferences, Chain] | None:
-        """A plan that is remembered, with its chain."""
+        """The references of a plan in memory, with its chain; None if it is not in memory."""
         found = self._known.get(name)
         if found is not None:
             self._known.move_to_end(name)
         return found
 
     def remember(self, references: VersionedReferences, chain: Chain) -> None:
-        """Keep a plan, and forget the one that was not asked for the longest."""
+        """Keep a plan in memory, and forget the plan that was used least recently."""
         self._known[chain.named.plan] = references, chain
         self._known.move_to_end(chain.named.plan)
         while len(self._known) > _KEPT:
             self._known.popitem(last=False)
 
     def read(self, named: NamedPlan, store: PlanStore) -> tuple[VersionedReferences, Chain]:
-        """The references of a plan, with its chain. Raises :class:`CheckpointError` when its files are not there."""
+        """The references of a plan, with its chain. Raises :class:`CheckpointError` when its files do not exist."""
         behind: list[tuple[PlanName, Changes]] = []
         at = named.plan
         while (found := self.known(at)) is None and at != named.base:

@@ -51,12 +51,12 @@ ERROR_LENGTH = 300
 
 @dataclass(frozen=True)
 class JobDeath:
-    """An end of a job that its owner had not asked for."""
+    """The end of a job that its owner did not request."""
 
     at: float
     """Time of the end, in seconds since 1970 UTC."""
     submission: int
-    """How many times the job had been submitted by then."""
+    """Number of submissions of the job up to that time."""
     error: str
     """The short text of its error; empty when it ended without one."""
 
@@ -78,12 +78,12 @@ class JobRecord:
     permanent: bool = False
     """Whether every further submission will fail too until somebody changes something."""
     died: int = 0
-    """How often the job has ended although its owner had not asked for that."""
+    """Number of times that the job ended without a request of its owner."""
     deaths: tuple[JobDeath, ...] = ()
     """The last of these ends, the oldest first."""
 
     def count_death(self, error: str) -> None:
-        """The job has ended although its owner had not asked for that."""
+        """Record that the job ended without a request of its owner."""
         self.died += 1
         death = JobDeath(time.time(), self.submissions, error[:ERROR_LENGTH])
         self.deaths = (*self.deaths, death)[-DEATHS:]
