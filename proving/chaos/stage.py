@@ -18,9 +18,9 @@ import pyspark
 
 from proving.chaos.connector import COOKIE_VARIABLE, RECEIVER, REGISTRY_VARIABLE
 from proving.chaos.processes import Supervised, Victim, victim
-from wallaroo_spark.cli.status.command import look
-from wallaroo_spark.errors import RegistryError
+from wallaroo_spark.cli.status.command import as_json_values
 from wallaroo_spark.registry import EmbeddedRedis, Registry
+from wallaroo_spark.status.collect import Question, RegistryCollector
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "scripts" / "cluster.py"
@@ -195,12 +195,15 @@ class Stage:
 
     def _look(self) -> None:
         """Note the workers' processes regularly, so that they are known while Redis does not answer."""
-        with Registry(self.redis.url, RECEIVER, attempts=1) as registry:
+        with (
+            Registry(self.redis.url, RECEIVER, attempts=1) as registry,
+            RegistryCollector(registry, RECEIVER) as collector,
+        ):
             while not self._closing.wait(LOOK_SECONDS):
-                try:
-                    self._slots = look(registry, RECEIVER)["workers"]
-                except RegistryError:
+                found = collector.status(Question(most=0))
+                if found.registry_error:
                     continue
+                self._slots = as_json_values(found)["workers"]
                 for slot in self._slots:
                     pid = slot.get("worker", {}).get("pid")
                     known = victim(f"worker of slot {slot['slot']}", pid) if pid else None

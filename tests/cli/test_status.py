@@ -15,6 +15,7 @@ from wallaroo_spark.cli.main import cli
 from wallaroo_spark.inner.trust import status_token
 from wallaroo_spark.pubsub.topic_catalog import PublisherProgress, TopicCatalog, TopicRecord, leases_of
 from wallaroo_spark.registry import NO_QUERY
+from wallaroo_spark.status import from_json
 
 
 def status(desk: Desk, *arguments: str, receiver: str = "") -> Result:
@@ -26,21 +27,24 @@ def test_a_serving_worker_is_a_row_of_the_table(desk: Desk) -> None:
     shown = status(desk)
 
     assert shown.exit_code == 0, shown.output
-    head, names, row = shown.stdout.splitlines()
+    head, cause, query, names, row = shown.stdout.splitlines()
     assert head == f"Receiver '{desk.receiver}', driver driver-of-the-tests"
-    assert names.split() == [
-        "slot", "state", "address", "sessions", "streams", "messages", "buffered", "pressure", "faults",
-    ]  # fmt: skip
-    assert row.split() == ["0", "serving", desk.address, "0", "0", "0", "0%", "of", "256", "MiB", "none", "0"]
+    assert cause == f"{desk.receiver} waits: no connector is connected [no-connector]"
+    assert query == "query unknown · 0 rows held"
+    assert names.split("  ")[0].strip() == "slot"
+    assert row.split()[:3] == ["0", "serving", desk.address]
+    assert row.split()[-4:] == ["MiB", "0", "0", "none"]
 
 
-def test_json_holds_what_the_worker_says_and_no_secret(desk: Desk) -> None:
+def test_json_holds_the_model_the_older_keys_and_no_secret(desk: Desk) -> None:
     shown = status(desk, "--json")
 
     answer = json.loads(shown.stdout)
     assert (shown.exit_code, answer["running"], answer["driver"]) == (0, True, "driver-of-the-tests")
-    assert [slot["state"] for slot in answer["workers"]] == ["serving"]
-    assert answer["workers"][0]["worker"]["budget_bytes"] == 256 << 20
+    assert (answer["cause"]["code"], answer["schema"]) == ("no-connector", 1)
+    assert [slot["state"] for slot in answer["slots"]] == ["serving"]
+    assert answer["workers"][0]["worker"]["budget_bytes"] == answer["slots"][0]["memory_budget"] == 256 << 20
+    assert from_json(answer).slots[0].address == desk.address
     assert TOKEN not in shown.output
 
 
@@ -49,7 +53,7 @@ def test_debug_shows_the_last_events_of_each_worker(desk: Desk) -> None:
     shown = status(desk, "--debug")
     as_json = json.loads(status(desk, "--debug", "--json").stdout)
 
-    (story,) = (slot["story"] for slot in as_json["workers"])
+    (story,) = (slot["story"] for slot in as_json["slots"])
     assert any("Rewound(epoch=" in line for line in story)
     assert all(f"  {line}" in shown.stdout.splitlines() for line in story)
 
@@ -60,7 +64,9 @@ def test_a_receiver_that_does_not_run_is_said_to_be_so(desk: Desk) -> None:
 
     assert (shown.exit_code, as_json.exit_code) == (1, 1)
     assert shown.stdout.startswith("Receiver 'nobody' does not run: no driver and no worker holds a lease")
-    assert json.loads(as_json.stdout) == {"receiver": "nobody", "running": False, "driver": None, "workers": []}
+    answer = json.loads(as_json.stdout)
+    assert (answer["running"], answer["driver"], answer["workers"]) == (False, None, [])
+    assert answer["cause"]["code"] == "not-running"
 
 
 def test_a_slot_that_nobody_serves_is_vacant(desk: Desk) -> None:
@@ -78,7 +84,8 @@ def test_a_slot_that_waits_for_its_query_is_not_served(desk: Desk) -> None:
     shown = status(desk)
 
     assert shown.exit_code == 1
-    assert shown.stdout.splitlines()[2].split()[:2] == ["0", "waiting"]
+    assert f"{desk.receiver} waits: the receiver has started no query" in shown.stdout
+    assert ["0", "waiting"] in [line.split()[:2] for line in shown.stdout.splitlines()]
     assert "starts one, and .start() of Spark alone does not" in shown.stdout
 
 
@@ -148,6 +155,7 @@ def test_a_registry_without_topics_says_so(desk: Desk) -> None:
 def test_workers_that_let_everybody_in_are_said_to(redis_url: str) -> None:
     with fleet(redis_url, host="0.0.0.0", cookie="") as made:
         made.registry.publish_fleet({"status_token": status_token(WORKERS_TOKEN), "workers": "1"})
+        made.registry.lock("receiver", "driver-of-the-tests", 60)
         made.start()
         given = ["status", "--registry", redis_url, "--receiver", made.receiver]
         shown, as_json = (CliRunner().invoke(cli, [*given, *more]) for more in ((), ("--json",)))
@@ -160,3 +168,19 @@ def test_workers_that_let_everybody_in_are_said_to(redis_url: str) -> None:
 
 def test_workers_that_ask_for_a_cookie_give_no_warning(desk: Desk) -> None:
     assert json.loads(status(desk, "--json").stdout)["warnings"] == []
+
+
+def test_watching_repeats_the_status_until_it_is_interrupted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("wallaroo_spark.cli.status.command.time.sleep", sleep)
+    shown = status(desk, "--watch", "--every", "0.5", "--json")
+
+    assert looks == [0.5, 0.5]
+    assert [json.loads(line)["name"] for line in shown.stdout.splitlines()] == [desk.receiver] * 2
+    assert shown.exit_code == 130

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.status.snapshots import NOW, instance, receiver, slot, stream
 from wallaroo_spark.status import CODES, Death, QueryStatus, ReadStatus, ReceiverStatus, Refusal, Totals, with_causes
+from wallaroo_spark.status.cause import HEALTHY
 
+PAGE = ROOT / "docs" / "status.md"
 RUNNING = QueryStatus("running", committed_batch=40)
 SLOW = replace(RUNNING, batch=41, phase="writing", since=NOW - 4.2)
 
@@ -78,7 +81,6 @@ def test_a_dead_worker_explains_all_that_waits() -> None:
         ({"query": QueryStatus("failed", error="boom")}, "query-failed"),
         ({"query": QueryStatus("failed", error="full", error_kind="checkpoint")}, "checkpoint-unwritable"),
         ({"query": replace(RUNNING, watcher_error="no rights")}, "checkpoint-unreadable"),
-        ({"query": replace(SLOW, phase="planning")}, "planning-slow"),
         ({"query": SLOW}, "sink-slow"),
         (
             {"query": replace(SLOW, phase="reading"), "slots": (slot(rows=1, read=ReadStatus(3, 2, 4.0)),)},
@@ -119,3 +121,20 @@ def test_a_connector_before_its_ok_waits_for_the_query() -> None:
 
 def test_each_code_has_a_meaning_and_each_meaning_ends() -> None:
     assert all(meaning.endswith(".") for meaning in CODES.values())
+
+
+def test_the_page_lists_every_code() -> None:
+    """``python -m tests.status.test_cause`` writes the table of the page anew."""
+    assert code_table() in PAGE.read_text(encoding="utf-8")
+
+
+def code_table() -> str:
+    """The table of the codes."""
+    rows = [f"| `{code}` | {'yes' if code in HEALTHY else 'no'} | {meaning} |" for code, meaning in CODES.items()]
+    return "\n".join(["| code | healthy | meaning |", "|---|---|---|", *rows]) + "\n"
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition("| code | healthy | meaning |")
+    PAGE.write_text(before + code_table() + "\n" + rest.partition("\n\n")[2], encoding="utf-8")

@@ -23,6 +23,7 @@ except ModuleNotFoundError:
     sys.exit("Error: the command line needs click; run: pip install 'wallaroo-spark[cli]'")
 
 from wallaroo_spark.cli.common import DEBUG, INTERRUPTED, debug_option
+from wallaroo_spark.cli.defaults import defaults
 
 VERBS = {
     "check": (
@@ -41,6 +42,11 @@ VERBS = {
         "Print the frames of a capture, or of plain bytes, as text or JSON.",
     ),
     "demo": ("wallaroo_spark.cli.demo", "demo", "Run the whole thing on this machine and reconcile what came out."),
+    "list": (
+        "wallaroo_spark.cli.status.list_command",
+        "list_receivers",
+        "List all receivers and topics of a registry.",
+    ),
     "receive": ("wallaroo_spark.cli.receive.command", "receive", "Run a receiver and its query as a YAML file says."),
     "replay": (
         "wallaroo_spark.cli.wire.replay",
@@ -53,12 +59,14 @@ VERBS = {
         "Send the records of files, or of standard input, to a receiver.",
     ),
     "sink": ("wallaroo_spark.cli.sink", "sink", "Receive the rows of transactional connector sinks into files."),
-    "status": (
-        "wallaroo_spark.cli.status.command",
-        "status",
-        "Show the workers of a running receiver, topics and sinks.",
+    "status": ("wallaroo_spark.cli.status.command", "status", "Show a receiver at a glance, topics and sinks."),
+    "streams": (
+        "wallaroo_spark.cli.status.streams_command",
+        "streams",
+        "Show the streams of a receiver, with references, lag and age.",
     ),
     "subscribe": ("wallaroo_spark.cli.subscribe", "subscribe", "Print the rows of a topic as they are published."),
+    "top": ("wallaroo_spark.cli.status.top_command", "top", "Watch a receiver live, by slot, instance and stream."),
     "validate": (
         "wallaroo_spark.cli.receive.validate",
         "validate",
@@ -98,6 +106,15 @@ class Verbs(click.Group):
         except ModuleNotFoundError as error:
             raise _missing(error) from error
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; its options get their defaults from the environment and the profile (:mod:`.defaults`)."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and command is not None:
+            ctx.default_map = {name: defaults(command, str(ctx.params.get("context") or ""))}
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs with the lines of the table."""
@@ -150,8 +167,9 @@ def _missing(error: ModuleNotFoundError) -> click.ClickException:
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="wallaroo-spark")
+@click.option("--context", default="", metavar="NAME", help="The profile that gives defaults (also WALLAROO_CONTEXT).")
 @debug_option
-def cli() -> None:
+def cli(context: str) -> None:
     """Push streams of records straight into Spark Structured Streaming, acknowledged by its checkpoint."""
 
 

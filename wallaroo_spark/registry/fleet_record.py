@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from wallaroo_spark.registry.connection import RedisConnection
 from wallaroo_spark.registry.keyspace import Keyspace
+
+_SCAN_COUNT = 1000
+"""Keys that one ``SCAN`` step examines. A choice: it bounds one step's work inside Redis."""
+_FRONT, _END = "wallaroo:{", "}:fleet"
 
 
 class FleetRecord(Keyspace):
@@ -39,3 +44,20 @@ class FleetRecord(Keyspace):
 
 def _texts(text: str) -> dict[str, str]:
     return {str(name): str(value) for name, value in json.loads(text).items()}
+
+
+def receiver_names(url: str, attempts: int = 5) -> list[str]:
+    """The names of the receivers that have published a fleet, sorted; also those that have ended since.
+
+    ``url`` and ``attempts`` are as for :class:`RedisConnection`. Raises :class:`RegistryError` when the registry does
+    not answer.
+    """
+    connection = RedisConnection(url, attempts=attempts, timeout=3.0)
+    try:
+        found = connection.call(
+            "list the receivers",
+            lambda: list(connection.client.scan_iter(match=f"{_FRONT}*{_END}", count=_SCAN_COUNT)),
+        )
+    finally:
+        connection.close()
+    return sorted({str(key).removeprefix(_FRONT).removesuffix(_END) for key in found})

@@ -47,7 +47,6 @@ CODES = {
     "query-starting": "The query is being started.",
     "resend-awaited": "A batch waits for rows that connectors have to send again.",
     "sink-slow": "All rows of a batch are read, and the query or its sink has worked on them for long.",
-    "planning-slow": "Spark has been planning a batch for long.",
     "memory-full": "A worker's buffer is full, so it does not read from its connectors.",
     "wrong-cookie": "Connectors are refused because their cookie is wrong.",
     "refused": "Connectors are refused for another reason.",
@@ -62,7 +61,7 @@ CODES = {
 }
 """Every code with its meaning. Codes are stable: programs may compare them."""
 
-_HEALTHY = frozenset(
+HEALTHY = frozenset(
     [
         "batch-running",
         "connector-gone",
@@ -92,7 +91,7 @@ class _Finding:
     def of(self, subject: str, more: str = "") -> Cause:
         """The cause of a subject."""
         verb = ": " if self.code == "flowing" else " waits: "
-        return Cause(self.code, f"{subject}{verb}{self.text}{more}", self.code in _HEALTHY, self.cure)
+        return Cause(self.code, f"{subject}{verb}{self.text}{more}", self.code in HEALTHY, self.cure)
 
 
 def with_causes(status: ReceiverStatus) -> ReceiverStatus:
@@ -259,13 +258,12 @@ def _query(status: ReceiverStatus) -> _Finding | None:
 def _phase(status: ReceiverStatus) -> tuple[str, float]:
     """The phase of the batch under way, as a verb phrase, and how long it has lasted; empty without a batch."""
     query = status.query
-    if query.batch is None or query.phase not in ("planning", "reading", "writing"):
+    if query.batch is None or query.phase not in _VERBS:
         return "", 0.0
     return query.phase, max(0.0, status.time - query.since) if query.since is not None else 0.0
 
 
 _VERBS = {
-    "planning": "has been planned for",
     "reading": "has been reading for",
     "writing": "has been in the query and its sink for",
 }
@@ -285,9 +283,7 @@ def _batch(status: ReceiverStatus) -> _Finding | None:
             "start the connectors that are missing; after replayTimeout the batch fails with the names of the streams",
         )
     if seconds >= SLOW_SECONDS:
-        code = "planning-slow" if phase == "planning" else "sink-slow"
-        cure = "look at the query's sink and at Spark's UI" if code == "sink-slow" else ""
-        return _Finding(code, text, cure)
+        return _Finding("sink-slow", text, "look at the query's sink and at Spark's UI")
     return _Finding("batch-running", text)
 
 

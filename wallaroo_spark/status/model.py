@@ -96,9 +96,8 @@ class QueryStatus:
     batch: int | None = None
     """The batch under way: it is planned and not committed; None between batches."""
     phase: str = ""
-    """The phase of the batch under way. ``planning``: Spark asks the source how far to read. ``reading``: a reading
-    task waits for rows. ``writing``: all rows are read, and the query and its sink work on them. ``idle``: no batch is
-    under way. Empty when it is not known."""
+    """The phase of the batch under way. ``reading``: a reading task waits for rows. ``writing``: all rows are read, and
+    the query and its sink work on them. ``idle``: no batch is under way. Empty when it is not known."""
     since: float | None = None
     """When this phase began; None when it is not known."""
     message: str = ""

@@ -10,24 +10,45 @@ from collections.abc import Iterator
 
 import click
 
+from wallaroo_spark.cli.defaults import VARIABLES
 from wallaroo_spark.cli.main import cli
 
 HEAD = """\
 # The command line
 
-`pip install 'wallaroo-spark[cli]'` is enough for `send` and `sink`; `status` needs `[worker]` beside it, `receive` and
-`demo` need `[all]`, or `[worker,cli]` where there is a Spark already. This page is generated from the commands' own
-help by `python -m wallaroo_spark.cli.pages.commands > docs/cli.md`.
+`pip install 'wallaroo-spark[cli]'` is enough for `send` and `sink`; `status`, `streams`, `top` and `list` need
+`[worker]` beside it, `receive` and `demo` need `[all]`, or `[worker,cli]` where there is a Spark already. This page is
+generated from the commands' own help by `python -m wallaroo_spark.cli.pages.commands > docs/cli.md`.
 
 Errors are one sentence on standard error. The exit status is 0 when all is well, 1 after an error, 2 when the command
-was not understood, 130 after Ctrl-C.
+was not understood, 130 after Ctrl-C. `status` and `top` end with 1 when something of the receiver does not work.
+
+**Defaults.** An option on the command line comes first, then the environment ({variables}), then a profile,
+then its own default. Profiles stand in `~/.config/wallaroo-spark/config.toml` (or the file `WALLAROO_CONFIG`), and
+`--context NAME`, `WALLAROO_CONTEXT` or the file itself chooses one:
+
+```toml
+context = "test"              # the profile without --context
+
+[contexts.test]
+registry = "redis://redis.test:6379"
+receiver = "orders"
+
+[contexts.test.streams]       # only for the verb streams
+sort = "held"
+```
+
+**Completion.** The shell completes verbs and options after `eval "$(_WALLAROO_SPARK_COMPLETE=bash_source
+wallaroo-spark)"` in `~/.bashrc`, with `zsh_source` in `~/.zshrc`, and after
+`_WALLAROO_SPARK_COMPLETE=fish_source wallaroo-spark | source` in fish's `config.fish`.
 """
 WIDTH = 100
 
 
 def cli_page() -> str:
     """The whole page as Markdown: a head, then the help of the group and of each verb, as a terminal shows it."""
-    return HEAD + "".join(f"\n## {title}\n\n```text\n{text}\n```\n" for title, text in _helps())
+    head = HEAD.replace("{variables}", ", ".join(f"`{name}`" for name in VARIABLES.values()))
+    return head + "".join(f"\n## {title}\n\n```text\n{text}\n```\n" for title, text in _helps())
 
 
 def _helps() -> Iterator[tuple[str, str]]:

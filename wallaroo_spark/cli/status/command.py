@@ -1,25 +1,24 @@
-"""``wallaroo-spark status``: the state of a receiver from its registry, its workers and a checkpoint."""
+"""``wallaroo-spark status``: a receiver at a glance, with the topics of its registry and the sinks of a checkpoint."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from wallaroo_spark.cli.common import debug_option, debugging, set_up_logging
-from wallaroo_spark.errors import TransportError
+from wallaroo_spark.cli.status import sources
+from wallaroo_spark.errors import RegistryError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Group
 
-    from wallaroo_spark.inner.client import Trust
-    from wallaroo_spark.registry import Lease, Registry
+    from wallaroo_spark.status import History, ReceiverStatus
+    from wallaroo_spark.status.collect import RegistryCollector
 
-ATTEMPTS = 2
-"""Attempts to reach the registry: few, because a person waits for the answer."""
-ANSWER_SECONDS = 5.0
-WIDE = 200
 WAITING = (
     "Workers accept no connector before the receiver has started a query: receiver.start_query(rows.writeStream…, "
     "checkpoint=…) starts one, and .start() of Spark alone does not."
@@ -33,158 +32,164 @@ SINKS = {
 """The text for a sink in each state."""
 
 
-@click.command(short_help="Show the workers of a running receiver, topics and sinks.")
-@click.option(
-    "--registry", default="", metavar="URL", help="The Redis of receivers and topics; also env:NAME or file:PATH."
+@click.command(
+    short_help="Show a receiver at a glance, topics and sinks.",
+    epilog="Examples: wallaroo-spark status --registry redis://127.0.0.1:6379 --receiver orders · "
+    "wallaroo-spark status --context test --watch · wallaroo-spark status --json | jq .cause.code",
 )
-@click.option("--receiver", default="", metavar="NAME", help="The receiver's name.")
+@sources.registry_options
+@sources.receiver_option
 @click.option("--checkpoint", default="", metavar="PATH", help="A query's checkpoint, to show its transactional sinks.")
+@click.option("--watch", is_flag=True, help="Show it again every --every seconds, until Ctrl-C.")
 @click.option(
-    "--tls", is_flag=True, help="The workers use TLS; verify them with the authorities that this system trusts."
+    "--every", default=2.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds between two looks."
 )
-@click.option("--tls-ca", default="", metavar="FILE", help="PEM file of the authority of the workers' certificates.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of a table.")
 @debug_option
-def status(registry: str, receiver: str, checkpoint: str, tls: bool, tls_ca: str, as_json: bool) -> None:
-    """Show each slot of a receiver: who serves it, who is connected, and how full its buffer is.
+def status(
+    registry: str,
+    receiver: str,
+    checkpoint: str,
+    tls: bool,
+    tls_ca: str,
+    watch: bool,
+    every: float,
+    as_json: bool,
+) -> None:
+    """Show a receiver at a glance: what it waits for, its query and batch, rate and lag, each slot and connector,
+    and which worker died and why.
 
     With --registry it also shows the topics, and without --receiver only the topics: the address of each partition,
     its newest epoch and the number of its subscribers. With --checkpoint it also shows the transactional sinks of a
     query: for each the newest batch that was decided, and whether it is finished. The exit status is 0 when
-    every slot and every partition is served, and 1 when one is not, waits for its query, or the receiver does not run.
+    everything works, and 1 when something does not, the query is missing, or the receiver does not run.
     """
     if (receiver and not registry) or not (registry or checkpoint):
         raise click.UsageError("give --registry URL, with --receiver NAME for its slots, or --checkpoint PATH, or all")
     set_up_logging()
-    answer = _look(registry, receiver, tls, tls_ca) if receiver else {}
-    topics = _topics(registry) if registry else []
-    if topics or (registry and not receiver):
-        answer["topics"] = topics
-    if checkpoint:
-        from wallaroo_spark.sinks.two_phase.decision_log import sinks_of
-
-        answer["sinks"] = sinks_of(checkpoint)
-    if as_json:
-        click.echo(json.dumps(answer))
+    if receiver:
+        with sources.collector(registry, receiver, tls, tls_ca) as collector:
+            _watch(collector, registry, checkpoint, watch, every, as_json)
     else:
-        _print(answer, checkpoint)
-    places = [*answer.get("workers", ()), *(place for topic in topics for place in topic["partitions"])]
-    if not answer.get("running", True) or any(place["state"] != "serving" for place in places):
+        _others(registry, checkpoint, as_json)
+
+
+def _watch(
+    collector: RegistryCollector, registry: str, checkpoint: str, watch: bool, every: float, as_json: bool
+) -> None:
+    from wallaroo_spark.status import History
+
+    history = History()
+    while True:
+        found = look(collector, registry, checkpoint)
+        history.add(found)
+        if as_json:
+            click.echo(json.dumps(as_json_values(found)))
+        else:
+            _show(found, history, clear=watch)
+        if not watch:
+            break
+        time.sleep(every)
+    if not found.healthy or _unserved(found):
         raise click.exceptions.Exit(1)
 
 
-def _look(registry: str, receiver: str, tls: bool, tls_ca: str) -> dict[str, Any]:
-    from wallaroo_spark.inner.client import Trust
-    from wallaroo_spark.registry import Registry
-    from wallaroo_spark.transport import read_authority
+def look(collector: RegistryCollector, registry: str = "", checkpoint: str = "") -> ReceiverStatus:
+    """One snapshot, with the topics of the registry and the sinks of the checkpoint where these are given."""
+    from wallaroo_spark.cli.status.topics_view import sinks_in, topics_in
+    from wallaroo_spark.status.collect import Question
 
-    trust = Trust(read_authority(tls_ca) if tls_ca else b"") if tls or tls_ca else None
-    with Registry(registry, receiver, attempts=ATTEMPTS) as found:
-        return look(found, receiver, trust)
-
-
-def _topics(registry: str) -> list[dict[str, Any]]:
-    from wallaroo_spark.cli.status.topics_view import look_at_topics
-    from wallaroo_spark.pubsub.topic_catalog import TopicCatalog
-
-    with TopicCatalog(registry, attempts=ATTEMPTS) as found:
-        return look_at_topics(found)
+    found = collector.status(Question(story=debugging()))
+    if registry and not found.registry_error:
+        try:
+            found = dataclasses.replace(found, topics=topics_in(registry))
+        except RegistryError as error:
+            found = dataclasses.replace(found, registry_error=error.message)
+    return dataclasses.replace(found, sinks=sinks_in(checkpoint)) if checkpoint else found
 
 
-def _print(answer: dict[str, Any], checkpoint: str) -> None:
-    if answer.get("running"):
-        _show(answer)
-    elif "running" in answer:
-        click.echo(nothing_runs(answer))
-    if answer.get("topics"):
-        from wallaroo_spark.cli.status.topics_view import topics_table
+def as_json_values(found: ReceiverStatus) -> dict[str, Any]:
+    """The JSON of a snapshot, with the keys ``receiver`` and ``workers`` that it had before the model."""
+    from wallaroo_spark.status import to_json
+    from wallaroo_spark.status.older import as_before
 
-        _console().print(topics_table(answer["topics"]))
-    elif "topics" in answer:
+    before = as_before(found)
+    workers = [{**old, "state": slot.state} for old, slot in zip(before["workers"], found.slots, strict=True)]
+    return {**to_json(found), "receiver": found.name, "workers": workers}
+
+
+def _unserved(found: ReceiverStatus) -> bool:
+    return any(partition.state != "serving" for topic in found.topics for partition in topic.partitions)
+
+
+def _others(registry: str, checkpoint: str, as_json: bool) -> None:
+    """Topics and sinks without a receiver."""
+    from wallaroo_spark.cli.status.topics_view import sinks_in, topics_in
+    from wallaroo_spark.status.schema import record_to_json
+
+    topics = topics_in(registry) if registry else ()
+    sinks = sinks_in(checkpoint) if checkpoint else ()
+    if as_json:
+        answer: dict[str, Any] = {"topics": [record_to_json(topic) for topic in topics]} if registry else {}
+        click.echo(json.dumps(answer | ({"sinks": [record_to_json(sink) for sink in sinks]} if checkpoint else {})))
+    else:
+        _show_others(topics, sinks, registry, checkpoint)
+    if any(partition.state != "serving" for topic in topics for partition in topic.partitions):
+        raise click.exceptions.Exit(1)
+
+
+def _show_others(topics: Any, sinks: Any, registry: str, checkpoint: str) -> None:
+    from wallaroo_spark.cli.status.topics_view import topics_table
+
+    if topics:
+        sources.console().print(topics_table(topics))
+    elif registry:
         click.echo("No topic runs in this registry.")
-    for sink in answer.get("sinks", ()):
-        click.echo(f"Sink {sink['sink']!r}: {SINKS[sink['state']].format(**sink)}")
-    if checkpoint and not answer["sinks"]:
+    for sink in sinks:
+        click.echo(f"Sink {sink.sink!r}: {SINKS[sink.state].format(batch=sink.batch)}")
+    if checkpoint and not sinks:
         click.echo(f"No transactional sink has a log in {checkpoint}.")
 
 
-def look(registry: Registry, receiver: str, trust: Trust | None = None) -> dict[str, Any]:
-    """The status, as JSON-ready values: ``receiver``, ``running``, ``driver`` and ``workers``, one a slot.
-
-    ``trust`` is how the workers are verified, None when they speak plain text.
-    When debugging, each worker that answers has its last events as ``story``.
-    Raises :class:`RegistryError` when the registry does not answer; a worker that does not is listed as unreachable.
-    """
-    fleet, leases, driver = registry.fleet(), registry.leases(), registry.locked_by("receiver")
-    if not leases and driver is None:
-        return {"receiver": receiver, "running": False, "driver": None, "workers": []}
-    slots = range(max([int(fleet.get("workers", 0)), *(slot + 1 for slot in leases)]))
-    workers = [_slot(slot, leases.get(slot), fleet, trust) for slot in slots]
-    # All workers give the same warnings about shared settings.
-    warnings = sorted({said for slot in workers for said in slot.get("worker", {}).get("warnings", ())})
-    return {"receiver": receiver, "running": True, "driver": driver, "warnings": warnings, "workers": workers}
+def _show(found: ReceiverStatus, history: History, *, clear: bool) -> None:
+    if found.registry_error and not found.slots and not clear:
+        # Nothing else is known: the sentence is the error.
+        raise RegistryError(found.registry_error)
+    console = sources.console()
+    if clear and console.is_terminal:
+        console.clear()
+    if not found.running and not found.registry_error:
+        click.echo(nothing_runs(found.name))
+    else:
+        console.print(at_a_glance(found, history), soft_wrap=False)
+    if found.topics or found.sinks:
+        _show_others(found.topics, found.sinks, "", "")
 
 
-def nothing_runs(answer: dict[str, Any]) -> str:
+def nothing_runs(receiver: str) -> str:
     """The sentence for a receiver that does not run."""
     return (
-        f"Receiver {answer['receiver']!r} does not run: no driver and no worker holds a lease in this registry. "
-        "Start it with wallaroo-spark receive, or check the name and the registry."
+        f"Receiver {receiver!r} does not run: no driver and no worker holds a lease in this registry. "
+        "Start it with wallaroo-spark receive, or check the name and the registry; wallaroo-spark list shows all."
     )
 
 
-def _slot(slot: int, lease: Lease | None, fleet: dict[str, str], trust: Trust | None) -> dict[str, Any]:
-    from wallaroo_spark.registry import state_served
+def at_a_glance(found: ReceiverStatus, history: History | None = None) -> Group:
+    """The status for a person: the cause, the query, slots, connectors, and what died or was refused."""
+    from rich.console import Group
+    from rich.text import Text
 
-    if lease is None:
-        return {"slot": slot, "state": "vacant"}
-    known = {"slot": slot, "connect": lease.connect, "holder": lease.holder, "generation": lease.generation}
-    if not lease.flight:
-        return {**known, "state": "starting"}
-    from wallaroo_spark.inner.client import WorkerClient
+    from wallaroo_spark.cli.status import live_tables
 
-    client = WorkerClient(lease.flight, fleet.get("status_token", ""), ANSWER_SECONDS, trust)
-    try:
-        worker = client.status()
-        known |= {"story": client.story()} if debugging() else {}
-    except TransportError as error:
-        return {**known, "state": "unreachable", "error": error.message}
-    finally:
-        client.close()
-    state = "stopping" if worker.get("stopping") else state_served(worker["ready"], fleet.get("query", ""))
-    return {**known, "state": state, "worker": worker}
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    # Output to a program or a file is not wrapped at the width of a terminal.
-    return console if console.is_terminal else Console(highlight=False, width=WIDE)
-
-
-def _show(answer: dict[str, Any]) -> None:
-    from wallaroo_spark.cli.tables import slots_table
-
-    console = _console()
-    driver = (
-        f"driver {answer['driver']}" if answer["driver"] else "no driver: it has ended, or does not reach the registry"
-    )
-    console.print(f"Receiver {answer['receiver']!r}, {driver}", markup=False, soft_wrap=True)
-    console.print(slots_table(answer["workers"]))
-    for warning in answer["warnings"]:
-        console.print(f"Warning: {warning}", markup=False, soft_wrap=True)
-    for slot in answer["workers"]:
-        if slot["state"] == "unreachable":
-            console.print(
-                f"slot {slot['slot']}: {slot['error']}; its inner port must be reachable from here",
-                markup=False,
-                soft_wrap=True,
-            )
-    for slot in answer["workers"]:
-        if slot.get("story"):
-            console.print(f"slot {slot['slot']}, its last events:", markup=False)
-            for line in slot["story"]:
-                console.print(f"  {line}", markup=False, soft_wrap=True)
-    if any(slot["state"] == "waiting" for slot in answer["workers"]):
-        console.print(WAITING, markup=False, soft_wrap=True)
+    rates = history.rates() if history is not None else None
+    parts: list[Any] = [*live_tables.header(found, rates), live_tables.slots_view(found, rates)]
+    if found.instances:
+        parts += [Text(), live_tables.instances_view(found, rates)]
+    parts += live_tables.notes(found)
+    for slot in found.slots:
+        if slot.story:
+            parts.append(Text(f"slot {slot.slot}, its last events:"))
+            parts += [Text(f"  {line}") for line in slot.story]
+    if found.query.state == "none":
+        parts.append(Text(WAITING))
+    return Group(*parts)
