@@ -211,6 +211,7 @@ def _planning(results: Results, figure: Figure) -> None:
         _steps(axes, places, "active streams" if places is active else "known streams")
         axes.tick_params(axis="x", labelsize=8)
         _goal_lines(axes, key)
+        axes.legend(fontsize=9, frameon=False, loc="center right")
         axes.margins(y=0.25)
         axes.set_ylim(bottom=0)
 
@@ -395,7 +396,7 @@ def _goals(results: Results, figure: Figure) -> None:
     axes.set_xlim(0.09, 25)
     axes.set_yticks(range(len(kept)), [goal.description.replace("`", "") for goal, _ in kept], fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel("the figure in multiples of its goal; red: missed, blue: met, green: aim met; mark: the aim")
+    axes.set_xlabel("multiples of the goal; red: missed, blue: met, green: aim met; mark: aim")
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
