@@ -105,7 +105,7 @@ def _run() -> Any:
             connector.open("archive").send_many(b"%d" % number for number in range(1000))
             connector.drain(60.0)
         assert spark.read.parquet(f"{folder}/rows").count() == 1000
-    java = getattr(spark.sparkContext._gateway, "proc")  # noqa: B009
+    java = getattr(spark.sparkContext._gateway, "proc")  # noqa: B009  # the gateway's type lacks it
     spark.stop()
     return java
 

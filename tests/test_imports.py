@@ -1,8 +1,9 @@
-"""Who may import whom, and that what is public is explained: read from the source itself."""
+"""Who may import whom, that public names are explained, and silenced lines too: read from the source itself."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -327,3 +328,33 @@ def test_a_missing_docstring_is_found() -> None:
 
     assert list(undocumented(ast.parse(source))) == ["bare (line 4)"]
     assert list(undocumented(ast.parse("x = 1\n"))) == ["the module"]
+
+
+SILENCED = re.compile(r"# (?:type: ignore|noqa|pragma: no cover)")
+EXPLAINED = re.compile(
+    r"# (?:type: ignore\[[\w, -]+\]|noqa: [A-Z]+\d+(?:, ?[A-Z]+\d+)*|pragma: no cover)(?:  # | --? )\w"
+)
+"""A check is silenced for what it says there and for nothing else, and the reason follows in the same line."""
+
+
+def unexplained(text: str) -> list[int]:
+    """The numbers of the lines that silence a check and do not say why."""
+    lines = enumerate(text.splitlines(), start=1)
+    return [number for number, line in lines if SILENCED.search(line) and not EXPLAINED.search(line)]
+
+
+def test_a_silenced_line_says_why() -> None:
+    root = Path(__file__).resolve().parents[1]
+    folders = ("wallaroo_spark", "tests", "proving", "examples")
+    files = (path for folder in folders for path in (root / folder).rglob("*.py"))
+    found = {str(path.relative_to(root)): unexplained(path.read_text(encoding="utf-8")) for path in sorted(files)}
+    del found[str(Path(__file__).resolve().relative_to(root))]
+    found = {path: lines for path, lines in found.items() if lines}
+    assert not found, f"lines that silence a check without '  # reason' behind it: {found}"
+
+
+def test_a_line_that_is_silenced_without_a_reason_is_found() -> None:
+    assert unexplained("a = b  # type: ignore[misc]\n") == [1]
+    assert unexplained("a = b  # type: ignore  # for everything\n") == [1]
+    assert unexplained("\na = b  # noqa\n") == [2]
+    assert unexplained("a = b  # type: ignore[misc]  # a reason\nb = c  # noqa: E501 -- a reason\n") == []

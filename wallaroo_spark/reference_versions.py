@@ -103,7 +103,7 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
             return same or (self.count == other.count and self.plain() == other.plain())
         return self.plain() == other if isinstance(other, Mapping) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # typeshed types it as a method
 
     def __repr__(self) -> str:
         return f"VersionedReferences({self.count} streams, version {self._version})"

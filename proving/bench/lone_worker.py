@@ -87,7 +87,8 @@ def main() -> None:
 
             threading.Thread(target=end_with_input, daemon=True).start()
             while not over.wait(alone.batch_seconds):
-                asyncio.run_coroutine_threadsafe(driver.commit(), service._loop).result(READY_SECONDS)  # type: ignore[arg-type]
+                assert service._loop is not None
+                asyncio.run_coroutine_threadsafe(driver.commit(), service._loop).result(READY_SECONDS)
 
 
 if __name__ == "__main__":

@@ -130,12 +130,12 @@ class TestCalls:
                 hand_over = loop.call_soon_threadsafe
 
                 def interrupted(*call: Any, **options: Any) -> None:
-                    loop.call_soon_threadsafe = hand_over  # type: ignore[method-assign]
+                    loop.call_soon_threadsafe = hand_over  # type: ignore[method-assign]  # the real one again
                     if begun:
                         hand_over(*call, **options)
                     raise KeyboardInterrupt
 
-                loop.call_soon_threadsafe = interrupted  # type: ignore[method-assign, assignment]
+                loop.call_soon_threadsafe = interrupted  # type: ignore[method-assign, assignment]  # a signal here
                 with pytest.raises(KeyboardInterrupt):
                     stream.send(b"x")
                 return sender.waiting_for

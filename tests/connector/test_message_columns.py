@@ -66,9 +66,9 @@ class TestGrouping:
     @pytest.mark.parametrize(
         ("odd", "complaint"),
         [
-            (Record(2, "text"), "a payload is bytes, and this one is str"),  # type: ignore[arg-type]
+            (Record(2, "text"), "a payload is bytes, and this one is str"),  # type: ignore[arg-type]  # refused
             (Record(2, b"", datetime(2026, 1, 1)), "no time zone"),
-            (Record(2, b"", None, 7), "a key is bytes"),  # type: ignore[arg-type]
+            (Record(2, b"", None, 7), "a key is bytes"),  # type: ignore[arg-type]  # refused
             ((2, "text"), "a payload is bytes"),
         ],
     )
@@ -80,7 +80,7 @@ class TestGrouping:
 
     def test_what_can_be_converted_is(self) -> None:
         moment = datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)
-        odd = Record(1, bytearray(b"a"), moment, memoryview(b"k"))  # type: ignore[arg-type]
+        odd = Record(1, bytearray(b"a"), moment, memoryview(b"k"))  # type: ignore[arg-type]  # converted
         assert list(grouped(iter([odd]))) == [MessageColumns([b"a"], [1], [2_000_000_000], [b"k"])]
 
 

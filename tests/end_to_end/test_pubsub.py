@@ -126,8 +126,7 @@ class Play:
             visits = []
             while not self.enough.is_set():
                 most = chance.randint(1, MOST_EPOCHS)
-                leave = lambda seen, most=most: len(seen.rows) >= most or self.enough.is_set()  # noqa: E731
-                visits.append(self.visit(leave))
+                visits.append(self.visit(lambda seen, most=most: len(seen.rows) >= most or self.enough.is_set()))
             return visits
 
         return self.pool.submit(run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -61,8 +62,8 @@ def away() -> Registry:
 
 def partition(fleet: Fleet, address: str, **options: float | bool) -> RangePartition:
     planned = [PlannedRange(StreamKey("good", 1), None, MESSAGES)]
-    settings = {"replay_timeout": SECONDS, **options}
-    return RangePartition(0, planned, {0: address}, fleet.receiver, fleet.url, TOKEN, **settings)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {"replay_timeout": SECONDS, **options}
+    return RangePartition(0, planned, {0: address}, fleet.receiver, fleet.url, TOKEN, **settings)
 
 
 def ids(batches: Iterator[pa.RecordBatch]) -> list[int]:

@@ -39,7 +39,8 @@ def announce(stage: Stage, partitions: int = 1) -> None:
 
 
 def following(stage: Stage, **settings: object) -> Subscription:
-    return subscribe(TOPIC, registry=stage.registry, cookie=COOKIE, lost_after=60.0, **settings)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"lost_after": SECONDS, **settings}
+    return subscribe(TOPIC, registry=stage.registry, cookie=COOKIE, **given)
 
 
 class Follower(threading.Thread):
@@ -91,7 +92,7 @@ def test_everybody_sees_whole_epochs_while_publishers_and_subscribers_come_and_g
         if batch % 5 == 2:
             service = dice.choice(stage.services[-PARTITIONS:])
             for peer in list(service._peers.values()):
-                service._loop.call_soon_threadsafe(peer.stream.abort)  # type: ignore[union-attr]
+                service._loop.call_soon_threadsafe(peer.stream.abort)  # type: ignore[union-attr]  # it runs
         if batch % 6 == 0:
             followers.append(Follower(stage, BATCHES))
             followers[-1].start()

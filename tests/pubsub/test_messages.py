@@ -198,7 +198,7 @@ def test_the_longest_hello_and_the_longest_time_fit() -> None:
     "message",
     [
         Data(((1,) * 13,) * 5, b""),
-        Data(1.5, b""),  # type: ignore[arg-type]
+        Data(1.5, b""),  # type: ignore[arg-type]  # refused
         SubscriberHello("1", "c" * (MAX_TEXT_BYTES + 1), "totals", 0, "board"),
     ],
 )

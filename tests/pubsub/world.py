@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.pubsub.audience import Audience, Violation
 from wallaroo_spark.errors import WallarooError
@@ -167,7 +168,7 @@ class World:
         partition = self.dice.choice(dead)
         seen = max(self.removed[partition], self.committed - self.dice.choice((0, 0, 1)))
         self.publications[partition] = self.publication(partition, seen)
-        self.forget(self.publications[partition])  # type: ignore[arg-type]
+        self.forget(self.publications[partition])  # type: ignore[arg-type]  # None only before the start
         return True
 
     def arrive(self) -> bool:
@@ -231,7 +232,8 @@ class World:
         found = connection.publication.take(connection.session)
         if found is None:
             return False
-        connection.pipe.extend(found.source if isinstance(found, BatchPart) else [found])  # type: ignore[arg-type]
+        said: Any = found.source if isinstance(found, BatchPart) else [found]
+        connection.pipe.extend(said)
         return True
 
     def deliver(self) -> bool:

@@ -186,14 +186,14 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         if asked["do"] == "serve":
-            answer = {"pid": forked(lambda asked=asked: supervise(asked), asked["log"])}
+            answer: dict[str, Any] = {"pid": forked(lambda asked=asked: supervise(asked), asked["log"])}
         else:
             log = Path(asked["log"])
             log.unlink(missing_ok=True)
             pid = forked(lambda asked=asked: drive(asked), asked["log"])
             _, status = os.waitpid(pid, 0)
             text = log.read_text() if log.exists() else ""
-            answer = {"status": os.waitstatus_to_exitcode(status), "text": text}  # type: ignore[dict-item]
+            answer = {"status": os.waitstatus_to_exitcode(status), "text": text}
         print(json.dumps(answer), flush=True)
 
 

@@ -24,7 +24,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     class Counted(WorkerClient):
         def __init__(self, address: str, token: str, **options: object) -> None:
-            super().__init__(address, token, **options)  # type: ignore[arg-type]
+            super().__init__(address, token, **options)  # type: ignore[arg-type]  # options of several types
             found.append(address)
 
     monkeypatch.setattr(kept_clients, "WorkerClient", Counted)
@@ -70,7 +70,7 @@ def test_a_task_that_ends_in_the_middle_leaves_no_connection(fleet: LiveFleet, m
 
     part = partition(fleet, of_shop(10, 30), of_shop(50, 60))
     rows = read_ranges(part, lambda: Registry(part.registry, part.receiver, attempts=1))
-    with contextlib.closing(rows):  # type: ignore[type-var]
+    with contextlib.closing(rows):  # type: ignore[type-var]  # a generator
         next(rows)
     assert read(partition(fleet, of_shop(10, 30))) == list(range(11, 31))
     assert len(made) == 2

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -63,5 +64,6 @@ def test_a_driver_that_is_killed_goes_on_from_a_checkpoint_elsewhere(server: Ser
         eventually(lambda: stream.acknowledged == 300 or driver.poll() is not None, seconds=SECONDS)
         assert stream.acknowledged == 300, drivers.log(driver)
         drivers.end(driver)
-        entries = [fields[b"value"] for _, fields in found.xrange("orders")]  # type: ignore[union-attr, index]
+        answer: Any = found.xrange("orders")
+        entries = [fields[b"value"] for _, fields in answer]
     assert entries == [payload("s", number) for number in range(1, 301)]

@@ -35,7 +35,7 @@ def test_those_who_ask_while_a_call_runs_get_its_result() -> None:
             joined.release()
             return original(timeout)
 
-        running.result = result  # type: ignore[method-assign]
+        running.result = result  # type: ignore[method-assign]  # counts the calls
         others = [pool.submit(call) for _ in range(2)]
         for _ in others:
             assert joined.acquire(timeout=WAIT)

@@ -138,7 +138,7 @@ class TestConnections:
 
 @asynccontextmanager
 async def _serving(handler: object) -> AsyncIterator[tuple[str, int]]:
-    listener = await serve(handler, "127.0.0.1", 0)  # type: ignore[arg-type]
+    listener = await serve(handler, "127.0.0.1", 0)  # type: ignore[arg-type]  # a handler of either kind
     try:
         yield listener.address
     finally:

@@ -216,6 +216,6 @@ async def test_an_idle_delivery_makes_no_objects_for_waiting(pems: Pems) -> None
         ours.write(b"one")
         await asyncio.wait_for(delivered.enough.wait(), SECONDS)
         # One event with its queue takes 800 bytes, and a worker may have ten thousand such streams.
-        assert theirs._changed is None  # type: ignore[attr-defined]
-        assert theirs._chunks is tcp._NO_CHUNKS  # type: ignore[attr-defined]
+        assert theirs._changed is None  # type: ignore[attr-defined]  # a TCP stream
+        assert theirs._chunks is tcp._NO_CHUNKS  # type: ignore[attr-defined]  # a TCP stream
         delivered.task.cancel()

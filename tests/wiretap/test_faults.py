@@ -65,4 +65,4 @@ def test_split_pieces_have_at_most_that_many_bytes() -> None:
 @pytest.mark.parametrize("wrong", [{"delay": -1.0}, {"cut": -1}, {"stutter_bytes": 0}])
 def test_a_fault_below_zero_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
-        Faults(**wrong)  # type: ignore[arg-type]
+        Faults(**wrong)  # type: ignore[arg-type]  # refused

@@ -119,7 +119,8 @@ def _groups(given: Iterator[RecordOrPair]) -> Iterator[list[RecordOrPair]]:
         try:
             for one in given:
                 group.append(one)
-                size += len(one[1] if type(one) is tuple else one.payload)  # type: ignore[union-attr]
+                payload = one[1] if type(one) is tuple else one.payload  # type: ignore[union-attr]  # narrowed by type()
+                size += len(payload)
                 if size > GROUP_BYTES or len(group) >= GROUP_MESSAGES or now() > until:
                     more = True
                     break

@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from wallaroo_spark.errors import CheckpointError
@@ -46,8 +47,7 @@ class PlanReader:
         behind: list[tuple[PlanName, Changes]] = []
         at = named.plan
         while (found := self.known(at)) is None and at != named.base:
-            name = at
-            parent, changes = _trying(lambda name=name: store.read_changes(name))  # type: ignore[misc]
+            parent, changes = _trying(partial(store.read_changes, at))
             behind.append((at, changes))
             at = parent
         if found is None:

@@ -29,7 +29,7 @@ from wallaroo_spark.references import Reference, References
 try:
     import fcntl
 except ImportError:  # pragma: no cover - Windows has no such locks; each source plans alone there
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 

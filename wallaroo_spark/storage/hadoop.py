@@ -139,7 +139,7 @@ class Hadoop:
         return self.jvm.org.apache.hadoop.fs.Path(text)
 
 
-class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]
+class HadoopHandler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no type information
     """Implements the handler interface of ``pyarrow.fs`` with a Hadoop file system. Paths are whole URIs.
 
     Unlike in ``pyarrow.fs``, :meth:`move` does not replace an existing file. Methods raise OSError and its subclasses.

@@ -189,7 +189,7 @@ class Counted:
     def __init__(self, view: SlotView) -> None:
         self.bytes = 0
         self._call = view.client._call
-        view.client._call = self  # type: ignore[method-assign]
+        view.client._call = self  # type: ignore[method-assign]  # times its calls
 
     def __call__(self, name: str, body: bytes, timeout: float | None = None) -> bytes:
         """The call itself."""

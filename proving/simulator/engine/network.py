@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from proving.simulator.engine.core import Part, Promise, Simulation
@@ -50,7 +51,7 @@ class End:
             at = sim.random.randrange(1, len(data))
             pieces = [data[:at], data[at:]]
         for piece in pieces:
-            self._post(lambda piece=piece: self.peer._take(piece))  # type: ignore[misc]
+            self._post(partial(self.peer._take, piece))
 
     def close(self) -> None:
         """Close in good order: written bytes arrive before the end does."""

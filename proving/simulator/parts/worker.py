@@ -9,6 +9,7 @@ import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from proving.simulator.engine.core import Promise, Simulation, Steps, Violation
@@ -536,7 +537,7 @@ class Worker(InnerPort):
     def _wake(self) -> None:
         for waiting in list(self._reads):
             if self._look(waiting.ranges):
-                self.sim.after(0.0, self, lambda waiting=waiting: self._settle(waiting))  # type: ignore[misc]
+                self.sim.after(0.0, self, partial(self._settle, waiting))
 
     def _settle(self, waiting: Waiting) -> None:
         if waiting not in self._reads:

@@ -86,7 +86,7 @@ class TestRun:
         with pytest.raises(LocalProtocolError, match="v3 messages have no flags"):
             run.add_any(b"x", None, int(Flags.UNSTABLE_REFERENCE), None, None)
         with pytest.raises(LocalProtocolError, match="event time is noon"):
-            run.add_any(b"x", None, 0, "noon", None)  # type: ignore[arg-type]
+            run.add_any(b"x", None, 0, "noon", None)  # type: ignore[arg-type]  # refused
         assert (run.count, run.add(b"x", None)) == (0, 11)
 
     def test_a_closed_run_takes_nothing(self) -> None:
@@ -102,7 +102,7 @@ class TestRun:
 
 def runs(sender: Connector) -> int:
     """How many runs the streams of a connector keep."""
-    return sum(len(stream.messages._sent) for stream in sender._streams)  # type: ignore[attr-defined]
+    return sum(len(stream.messages._sent) for stream in sender._streams)  # type: ignore[attr-defined]  # it resends
 
 
 class TestStream:
@@ -195,7 +195,7 @@ class TestStream:
             with pytest.raises(LocalProtocolError, match="not an unsigned 64-bit integer"):
                 await stream.send(b"x", id=U64_MAX + 1)
             with pytest.raises(LocalProtocolError, match="a payload is bytes"):
-                await stream.send("text")  # type: ignore[arg-type]
+                await stream.send("text")  # type: ignore[arg-type]  # refused
             assert await stream.send(b"x", id=U64_MAX) == U64_MAX
             with pytest.raises(LocalProtocolError, match="not an unsigned 64-bit integer"):
                 await stream.send(b"x")

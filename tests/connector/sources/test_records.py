@@ -74,4 +74,4 @@ class TestRecordsInBatches:
         source = Records("orders", lambda: [Record(1, b"x"), Record(None, b"y")]).read(None)
         assert next(source) == Record(1, b"x")  # type: ignore[arg-type]  # a plain iterator
         with pytest.raises(ReplayError, match="without a reference"):
-            next(source)  # type: ignore[arg-type]
+            next(source)  # type: ignore[arg-type]  # a plain iterator

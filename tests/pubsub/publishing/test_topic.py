@@ -217,9 +217,9 @@ def test_a_topic_that_does_not_run_says_so(outside: Callable[..., Topic]) -> Non
     topic = outside()
 
     with pytest.raises(PubSubError, match="topic 'totals' does not run; start it, or use it in a with statement"):
-        topic.publish(None)  # type: ignore[arg-type]
+        topic.publish(None)  # type: ignore[arg-type]  # refused
     with pytest.raises(PubSubError, match=r"no topic 'totals' runs in this driver \(none do\); start it with Topic"):
-        publish(None, "totals")  # type: ignore[arg-type]
+        publish(None, "totals")  # type: ignore[arg-type]  # refused
     assert topic.status() == {"topic": "totals", "identity": "", "error": "", "warnings": [], "partitions": []}
     topic.stop()
 

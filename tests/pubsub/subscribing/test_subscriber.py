@@ -286,18 +286,20 @@ async def test_a_subscription_goes_on_from_a_position(catalog: Catalog) -> None:
         assert await frontier_at(topic, 3) == [(1,), (1, [1]), (2,), (2, [2]), (3,)]
 
 
-async def test_a_slow_subscriber_is_told_why_it_is_cut_off(catalog: Catalog) -> None:
+async def test_a_slow_subscriber_is_told_why_it_is_cut_off(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     publisher = await Publisher(catalog, max_subscriber_bytes=1000).start()
     async with following(catalog) as slow, following(catalog) as quick:
         await anext(slow)
         await anext(quick)
         stalled = publisher.machine.take
         sessions = list(publisher._streams)
-        publisher.machine.take = lambda session: None if session == sessions[0] else stalled(session)  # type: ignore
+        monkeypatch.setattr(
+            publisher.machine, "take", lambda session: None if session == sessions[0] else stalled(session)
+        )
         for batch in range(30):
             publisher.commit(batch, list(range(100)))
             await frontier_at(quick, batch + 1)
-        publisher.machine.take = stalled  # type: ignore[method-assign]
+        monkeypatch.setattr(publisher.machine, "take", stalled)
         publisher.commit(30)
 
         with pytest.raises(PubSubError, match="is too slow") as caught:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -15,10 +16,11 @@ import pytest
 
 from tests.pubsub.subscribing.scripted import COOKIE, Catalog, Publisher, Record, until
 from tests.waiting import SECONDS
+from wallaroo_spark.connector import Record as SourceRecord
 from wallaroo_spark.errors import ConfigurationError, PubSubError, ReplayError
 from wallaroo_spark.pubsub.subscribing import partition_link
 from wallaroo_spark.pubsub.subscribing.topic_source import INDEX_BITS, ReferenceCounter, TopicSource, row_as_json
-from wallaroo_spark.pubsub.topic_catalog import TopicCatalog, TopicRecord
+from wallaroo_spark.pubsub.topic_catalog import ServedPartition, TopicCatalog, TopicRecord
 from wallaroo_spark.registry import EmbeddedRedis
 
 
@@ -34,7 +36,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def source(catalog: Catalog, **settings: Any) -> TopicSource:
-    return TopicSource("totals", registry=catalog, cookie=COOKIE, lost_after=20.0, **settings)
+    return TopicSource("totals", registry=catalog, cookie=COOKIE, lost_after=SECONDS, **settings)
+
+
+def records_of(records: AsyncIterator[SourceRecord]) -> aclosing[AsyncGenerator[SourceRecord, None]]:
+    """The records of a source, whose generator is closed at the end."""
+    assert isinstance(records, AsyncGenerator)
+    return aclosing(records)
 
 
 async def both(catalog: Catalog, **settings: Any) -> list[Publisher]:
@@ -51,12 +59,13 @@ def publish(publishers: list[Publisher], batch: int) -> None:
 async def take(source: TopicSource, after: int | None, count: int, doing: Any = None) -> list[tuple[int, Any]]:
     """So many records as (reference, number), batch and place in the reference set apart by a dot."""
     found = []
-    async with asyncio.timeout(SECONDS), aclosing(source.read(after)) as records:  # type: ignore[type-var]
+    async with asyncio.timeout(SECONDS), records_of(source.read(after)) as records:
         reading = asyncio.ensure_future(anext(records))
         if doing is not None:
             await doing()
         for number in range(count):
             record = await reading
+            assert record.id is not None
             found.append((record.id, json.loads(record.payload)["n"]))
             if number + 1 < count:
                 reading = asyncio.ensure_future(anext(records))
@@ -130,7 +139,7 @@ async def test_a_source_that_was_cut_off_as_slow_goes_on_where_it_was(catalog: C
     for batch in range(2):
         publish(publishers, batch)
     found = []
-    async with asyncio.timeout(SECONDS), aclosing(source(catalog).read(at(0, 0))) as records:  # type: ignore[type-var]
+    async with asyncio.timeout(SECONDS), records_of(source(catalog).read(at(0, 0))) as records:
         async for record in records:
             found.append(json.loads(record.payload)["n"])
             if len(found) == 2:
@@ -145,7 +154,7 @@ async def test_a_source_that_was_cut_off_as_slow_goes_on_where_it_was(catalog: C
 
 async def test_rows_may_go_as_arrow(catalog: Catalog) -> None:
     publish(await both(catalog), 0)
-    async with asyncio.timeout(SECONDS), aclosing(source(catalog, value="arrow").read(at(0, 0))) as records:  # type: ignore[type-var]
+    async with asyncio.timeout(SECONDS), records_of(source(catalog, value="arrow").read(at(0, 0))) as records:
         found = [await anext(records) for _ in range(2)]
 
     assert [record.id for record in found] == [at(0, 1), at(0, 2)]
@@ -156,7 +165,7 @@ async def test_rows_may_go_as_arrow(catalog: Catalog) -> None:
 async def test_a_topic_that_ends_may_end_the_source(catalog: Catalog) -> None:
     publishers = await both(catalog)
     publish(publishers, 0)
-    async with asyncio.timeout(SECONDS), aclosing(source(catalog, reopen=False).read(at(0, 3))) as records:  # type: ignore[type-var]
+    async with asyncio.timeout(SECONDS), records_of(source(catalog, reopen=False).read(at(0, 3))) as records:
         assert (await anext(records)).id == at(0, 4)
         for publisher in publishers:
             publisher.end()
@@ -166,13 +175,19 @@ async def test_a_topic_that_ends_may_end_the_source(catalog: Catalog) -> None:
 async def test_a_redis_that_is_gone_is_logged_once_with_how_long_is_tried(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with EmbeddedRedis() as redis:
-        topics = TopicCatalog(redis.url)
+
+        class Leaving(TopicCatalog):
+            """It goes once the topic is found, so that each failure of the subscriber is of Redis."""
+
+            def served(self, name: str) -> dict[int, ServedPartition]:
+                redis.stop()
+                return super().served(name)
+
+        topics = Leaving(redis.url)
         topics.announce(TopicRecord("totals", 1, "history", False, b"", "a query"))
         endless = TopicSource("totals", registry=topics, cookie=COOKIE, lost_after=2.0, reopen=False)
         records = endless.read(None)
         reading = asyncio.ensure_future(anext(records))
-        await until(lambda: "no publisher serves it" in caplog.text)
-        redis.stop()
         async with asyncio.timeout(SECONDS):
             with pytest.raises(PubSubError, match=r"Redis at .* cannot be reached .* in 5 attempts"):
                 await reading

@@ -295,7 +295,7 @@ def test_a_sink_that_stops_reading_is_given_up() -> None:
     async def run() -> None:
         async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(1)
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.transport.pause_reading()  # type: ignore[attr-defined]  # a transport that reads
             writer.write(V3.encode(Ok(2)) + V3.encode(NotifyAck(True, 1, 0)))
             reply = encode_control(ReplyUncommitted(1))
             writer.write(V3.encode(Message(0, 0, reply, event_time=0, key=b"")))

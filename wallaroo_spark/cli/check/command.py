@@ -110,4 +110,4 @@ def _with_spark(config: ReceiveConfig, url: str) -> Iterator[Finding]:
     finally:
         for session, ours in sessions:
             if ours:
-                session.stop()  # type: ignore[attr-defined]
+                session.stop()  # type: ignore[attr-defined]  # a session
