@@ -102,7 +102,7 @@ def test_an_acknowledgement_of_what_another_program_has_sent_is_taken_for_none_o
     assert last is not None
     held(worker, 3)
     worker.commit({"shop-1": {str(STREAM): last + 1_000_000_000_000}})
-    with pytest.raises(WallarooError, match="another one sends this stream under the same instance name"):
+    with pytest.raises(WallarooError, match="another program sends this stream under the same instance name"):
         sender.drain(20.0)
     assert stream.unacknowledged == 3
     sender.close()
