@@ -34,7 +34,7 @@ def urls() -> Iterator[dict[str, str]]:
     """A Redis of its own, with the page's users."""
     with EmbeddedRedis() as server:
         # The receiver of a test's fleet has a name that nobody chooses, so its pattern is that of all of them.
-        yield users(server.url, {"orders": "orders*", "topic:totals": f"topic:{TOPIC}"})
+        yield users(server.url, {"orders": "fleet*", "topic:totals": f"topic:{TOPIC}"})
 
 
 @pytest.fixture(scope="module")
