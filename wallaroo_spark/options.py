@@ -227,6 +227,13 @@ class Options:
         "ever waits becomes a series in Prometheus.",
         minimum=0,
     )
+    trace_sample: int = setting(
+        0,
+        Kind.COUNT,
+        "One of so many messages of each worker is traced from its arrival to its acknowledgement. The driver makes "
+        "the spans with OpenTelemetry, and needs the extra otel. 0: none.",
+        minimum=0,
+    )
     status_page: str = setting(
         "127.0.0.1:4140",
         Kind.TEXT,

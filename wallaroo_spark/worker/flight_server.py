@@ -38,6 +38,7 @@ from wallaroo_spark.references import PlannedRange
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import format_address
 from wallaroo_spark.worker.buffer.delivery import NOTHING_YET, gather
+from wallaroo_spark.worker.buffer.found import FoundRanges
 from wallaroo_spark.worker.buffer.offers import offer
 from wallaroo_spark.worker.inspection import InspectionQuestion, inspect
 from wallaroo_spark.worker.machine import events as e
@@ -217,6 +218,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             "status": _json(self._status),
             "story": _json(lambda _: {"events": self._ask(lambda state: state.story.lines())}),
             "sample": self._sample,
+            "samples": _json(self._samples),
             "stop": _json(self._stop),
         }
 
@@ -249,7 +251,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         try:
             while ranges and not context.is_cancelled():
                 patience = min(_PATIENCE, until - time.monotonic())
-                found = self._worker.call(self._reads.find(ranges, patience), _CALL_SECONDS)
+                found = self._worker.call(self._found(ranges, patience), _CALL_SECONDS)
                 if not found and time.monotonic() >= until:
                     return
                 if not found:
@@ -264,6 +266,16 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
                 request.done_at = time.monotonic()
         finally:
             request.ended = True
+
+    async def _found(self, ranges: dict[int, PlannedRange], patience: float) -> FoundRanges:
+        """:meth:`.Reads.find`; messages that are followed for traces note the times."""
+        samples = await self._worker.on_loop(lambda state: state.samples)
+        if samples is None:
+            return await self._reads.find(ranges, patience)
+        samples.planned(ranges.values(), time.time_ns() // 1000)
+        found = await self._reads.find(ranges, patience)
+        samples.read([ranges[index] for index in found], time.time_ns() // 1000)
+        return found
 
     def _ask(self, work: Callable[[WorkerState], T]) -> T:
         return self._worker.call(self._worker.on_loop(work), _CALL_SECONDS)
@@ -311,9 +323,20 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def _committed(self, body: bytes) -> bytes:
         passed(Step.REFERENCES_RECEIVED)
-        self._tell(e.Committed(*notices.decode(body), time.monotonic(), time.time_ns() // 1000))
+        event = e.Committed(*notices.decode(body), time.monotonic(), time.time_ns() // 1000)
+        self._worker.call(self._commit(event), _CALL_SECONDS)
         passed(Step.ACK_SENT)
         return b""
+
+    async def _commit(self, event: e.Committed) -> None:
+        await self._worker.apply(event)
+        samples = await self._worker.on_loop(lambda state: state.samples)
+        if samples is not None:
+            samples.acknowledged(time.time_ns() // 1000)
+
+    def _samples(self, body: dict[str, Any]) -> Any:
+        after = int(body["after"])
+        return {"samples": self._ask(lambda state: state.samples.finished(after) if state.samples is not None else [])}
 
     def _rewind(self, body: bytes) -> bytes:
         self._tell(e.Rewound(*notices.decode(body)))

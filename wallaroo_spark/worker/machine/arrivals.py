@@ -210,8 +210,14 @@ class Arrivals:
         if plain is None or not plain.streams:
             return
         connections, plain.connections = plain.connections, []
+        last = plain.streams[-1]
         try:
-            self._connections.counts["messages"] += plain.append(self._buffer)
+            accepted = plain.append(self._buffer)
+            self._connections.counts["messages"] += accepted
+            if self._connections.samples is not None:
+                self._connections.samples.accepted(
+                    accepted, last, last.key.scope or connections[-1].instance, plain.received_at
+                )
         except Exception as error:
             self._connections.give_up([connection.number for connection in connections], error)
 
@@ -265,6 +271,8 @@ class Arrivals:
             accepted = buffer.rows - before
             counts["messages"] += accepted
             counts["replayed"] += sent - accepted
+        if accepted and self._connections.samples is not None:
+            self._connections.samples.accepted(accepted, pairs[-1][0], connection.instance, received_at)
 
     def _end(self, connection: Connection, stream: HeldStream) -> None:
         """A stream has ended. If all of it is committed already, acknowledge it again, because the connector waits."""

@@ -34,6 +34,7 @@ from wallaroo_spark.worker.machine.pressure.shedding import Shedding
 from wallaroo_spark.worker.machine.pressure.unfinished_frames import UnfinishedFrames
 from wallaroo_spark.worker.machine.query_position import QueryPosition
 from wallaroo_spark.worker.machine.resend import Resend
+from wallaroo_spark.worker.machine.samples import Samples
 from wallaroo_spark.worker.machine.story import Story
 from wallaroo_spark.worker.machine.streams import Streams
 
@@ -77,6 +78,11 @@ class WorkerState:
     def claims(self) -> set[int]:
         """The stream ids that this slot has claimed for the whole source."""
         return self.connections.claims
+
+    @property
+    def samples(self) -> Samples | None:
+        """The messages that are followed for traces; None when there are none."""
+        return self.connections.samples
 
     def handle(self, event: e.Event) -> list[e.Instruction]:
         """Handle one event. Returns the instructions, in order.
