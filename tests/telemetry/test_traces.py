@@ -17,20 +17,21 @@ from wallaroo_spark.protocol.revisions import DRAFT_LE
 from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.telemetry import traces
 from wallaroo_spark.worker.machine import events as e
-from wallaroo_spark.worker.machine.samples import KEPT_SAMPLES, Samples
+from wallaroo_spark.worker.machine import traced_messages
+from wallaroo_spark.worker.machine.traced_messages import TracedMessages
 
 SECOND = 1_000_000
 KEY = StreamKey("shop-1", 7)
 
 
-def sending(every: int, messages: int) -> tuple[Bench, Samples | None]:
+def sending(every: int, messages: int) -> tuple[Bench, TracedMessages | None]:
     """A worker that has received messages, ten at a time."""
     bench = Bench(trace_sample=every)
     shop = bench.join(DRAFT_LE, "shop-1")
     shop.open(7, name="orders")
     for first in range(1, messages + 1, 10):
         shop.messages(7, range(first, min(first + 10, messages + 1)))
-    return bench, bench.state.samples
+    return bench, bench.state.traced
 
 
 def commit(bench: Bench, reference: int, seconds: float) -> None:
@@ -80,20 +81,21 @@ def test_streams_of_the_whole_source_and_single_messages_are_followed_too() -> N
     shop.messages(7, [5])
     bench.batch += 1
     bench.do(e.Committed(bench.epoch, bench.batch, {StreamKey("", 7): 5}, 1.0, NOON))
-    assert bench.state.samples is not None
-    bench.state.samples.acknowledged(NOON)
+    assert bench.state.traced is not None
+    bench.state.traced.acknowledged(NOON)
 
-    assert [sample["instance"] for sample in bench.state.samples.finished(0)] == ["shop-1"]
+    assert [sample["instance"] for sample in bench.state.traced.finished(0)] == ["shop-1"]
 
 
-def test_what_is_kept_is_bounded() -> None:
-    bench, samples = sending(1, 20 * KEPT_SAMPLES)
+def test_the_finished_messages_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traced_messages, "KEPT_MESSAGES", 3)
+    bench, samples = sending(1, 60)
     assert samples is not None
-    for reference in range(10, 20 * KEPT_SAMPLES, 10):
+    for reference in range(10, 61, 10):
         commit(bench, reference, 1.0)
         samples.acknowledged(NOON)
 
-    assert len(samples.finished(0)) <= KEPT_SAMPLES
+    assert [sample["serial"] for sample in samples.finished(0)] == [4, 5, 6]
 
 
 @pytest.fixture
@@ -118,7 +120,7 @@ class Worker:
         serial = len(self.samples_) + 1
         self.samples_.append({**known, **times, "acknowledged_at": NOON + 4, "serial": serial, **fields})
 
-    def samples(self, after: int) -> list[dict[str, Any]]:
+    def traced(self, after: int) -> list[dict[str, Any]]:
         if self.silent:
             raise TransportError("it does not answer")
         return [sample for sample in self.samples_ if sample["serial"] > after]

@@ -150,10 +150,10 @@ class WorkerClient:
         """Copies of some messages that the worker holds; the tap token suffices."""
         return MessageSample.decode(self._call("sample", question.encode(), self._timeout + question.wait))
 
-    def samples(self, after: int) -> list[dict[str, Any]]:
+    def traced(self, after: int) -> list[dict[str, Any]]:
         """The messages that were followed to their acknowledgement, with a serial number greater than ``after``."""
-        samples: list[dict[str, Any]] = self._act("samples", {"after": after})["samples"]
-        return samples
+        messages: list[dict[str, Any]] = self._act("traced", {"after": after})["messages"]
+        return messages
 
     def stop(self, reason: str) -> None:
         """Ask the worker to shut down in order."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -67,7 +68,7 @@ class Announcer:
 
     ``each_round`` is called before each look for workers, to renew the driver's leases. ``leases_seen`` is called with
     the leases after each look that the registry answered. ``connect`` makes the client of a worker from its inner
-    address and the fleet's token.
+    address and the fleet's token. ``counts`` gets the numbers of ``commits`` and of ``registry-errors``.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Announcer:
         each_round: Callable[[], None],
         connect: Callable[[str, str], WorkerClient] = WorkerClient,
         leases_seen: Callable[[Mapping[int, Lease]], None] = lambda leases: None,
+        counts: Counter[str] | None = None,
     ) -> None:
         self._discovery = FleetDiscovery(registry.leases, "the receiver", self._found)
         self._token = token
@@ -88,6 +90,7 @@ class Announcer:
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wallaroo-announcer", daemon=True)
+        self._counts = Counter[str]() if counts is None else counts
         self.error = ""
         self.registry_error = ""
         """The reason why the registry did not answer in the last round; empty if it answered."""
@@ -146,6 +149,7 @@ class Announcer:
                 return
             if undecided:
                 references = _keeping(last_commit.references, references, undecided)
+            self._counts["commits"] += batch - last_commit.batch
             self._last_commit = LastCommit(epoch, batch, references)
             self._changed.notify_all()
 
@@ -178,6 +182,7 @@ class Announcer:
             self.error = message
             away = (error for error in errors if isinstance(error, RegistryError))
             self.registry_error = next((error.message for error in away), "")
+            self._counts["registry-errors"] += bool(self.registry_error)
             self._stopping.wait(ROUND_SECONDS)
 
     def find_workers(self) -> None:

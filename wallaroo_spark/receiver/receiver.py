@@ -37,6 +37,7 @@ from wallaroo_spark.inner.trust import fleet_keys, status_token, tap_token
 from wallaroo_spark.options import Options, public_name, resolve_secret
 from wallaroo_spark.receiver import checks, writers
 from wallaroo_spark.receiver.announcer import Announcer, LastCommit
+from wallaroo_spark.receiver.batch_reports import read_batches
 from wallaroo_spark.receiver.file_manager import quick_on_local_disk
 from wallaroo_spark.receiver.fleet import Fleet
 from wallaroo_spark.receiver.ownership import require_own
@@ -58,6 +59,9 @@ from wallaroo_spark.status import ReceiverStatus
 from wallaroo_spark.status.collect import ANSWER_SECONDS, MOST, Collector, Question, ReceiverFacts
 from wallaroo_spark.status.frames import streams_frame
 from wallaroo_spark.status.report import DriverReport, job_report
+from wallaroo_spark.telemetry import BatchTimes, Telemetry
+from wallaroo_spark.telemetry.traces import TracedWorker, Tracer
+from wallaroo_spark.telemetry.traces import require as require_traces
 from wallaroo_spark.web import Monitor, PageServer
 from wallaroo_spark.worker import ports
 from wallaroo_spark.worker.service import WorkerSetup
@@ -124,6 +128,10 @@ class Receiver:
         self._publishing = threading.Lock()
         self._query_facts = QueryFacts()
         self._collector = Collector()
+        self._telemetry = Telemetry(
+            lambda: self.status(most=self.options.metrics_instances), self._read_batches, self.options.metrics_instances
+        )
+        self._tracer: Tracer | None = None
         self._reported_at = 0.0
         self._reported_query = ""
         self._warnings: list[str] = []
@@ -249,7 +257,25 @@ class Receiver:
             announcer.registry_error if announcer else "",
             tuple(self._warnings),
         )
-        return self._collector.status(facts, Question(most, instance, stream), seconds)
+        found = self._collector.status(facts, Question(most, instance, stream), seconds)
+        self._telemetry.observe(found)
+        return found
+
+    def metrics(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the metrics of ``/metrics`` (``docs/metrics.md``) as JSON-ready values, by name.
+
+        Each has a list of values: ``labels`` and ``value``, and for a histogram ``sum``, ``count`` and ``buckets`` in
+        place of ``value``. Counters never go backwards for as long as this object lives. Raises nothing, as
+        :meth:`status`.
+        """
+        return self._telemetry.metrics()
+
+    def _read_batches(self, times: BatchTimes) -> None:
+        query = self._query
+        if query is not None:
+            # A query that ends meanwhile, or a lost connection to Spark: the next call reads the reports.
+            with contextlib.suppress(Exception):
+                read_batches(query, times)
 
     def status_frame(self, *, most: int = MOST, instance: str = "", stream: str = "") -> DataFrame:
         """Return the streams of :meth:`status` as a DataFrame: a row for each stream, with its slot and instance."""
@@ -295,6 +321,7 @@ class Receiver:
             self._end_watching,
             self._stop_query,
             self._count_last,
+            self._stop_traces,
             self._stop_workers,
             self._stop_page,
             self._write_report,
@@ -328,6 +355,16 @@ class Receiver:
             self._report_written = True
             self.report(self.options.report)
             log.info("receiver %s: the report of the run is %s", self.name, self.options.report)
+
+    def _stop_traces(self) -> None:
+        tracer, self._tracer = self._tracer, None
+        if tracer is not None:
+            tracer.stop()
+
+    def _traced_workers(self) -> dict[int, tuple[int, TracedWorker]]:
+        announcer = self._announcer
+        workers = announcer.workers() if announcer else {}
+        return {slot: (lease.generation, client) for slot, (lease, client) in workers.items()}
 
     def _stop_page(self) -> None:
         page, self._page = self._page, None
@@ -371,6 +408,7 @@ class Receiver:
         checks.addresses(self.options)
         place = checks.status_page(self.options)
         check_report(self.options.report)
+        require_traces(self.options.trace_sample)
         trust = Trust.of(self.options)
         self._collector = Collector(trust)
         checks.environment(self._spark)
@@ -380,7 +418,7 @@ class Receiver:
         spark_checks.task_slots(self._spark, self.options.workers)
         registry = self._open_registry()
         self._monitor, self._report_written = Monitor(self._look, self.name), False
-        self._page = start_page(place, self.options, page_routes(self._monitor))
+        self._page = start_page(place, self.options, {**page_routes(self._monitor), **self._telemetry.routes()})
         self._token = resolve_secret(self.options.token) or self._token or secrets.token_urlsafe(32)
         register(self._spark, self.name, self._secrets())
         host = self.options.host or ("127.0.0.1" if spark_checks.on_one_machine(master) else "0.0.0.0")
@@ -400,7 +438,9 @@ class Receiver:
         self._patience.ask(lambda: registry.forget_slots_from(self.options.workers))
         self._fleet = Fleet(self._spark, registry, WorkerSetup(shipped, 0, 0, self._token, fleet_keys(self._token)))
         connect = functools.partial(WorkerClient, trust=trust)
-        self._announcer = Announcer(registry, self._token, self._renew, connect, self._fleet.leases_seen)
+        self._announcer = Announcer(
+            registry, self._token, self._renew, connect, self._fleet.leases_seen, self._telemetry.driver
+        )
         self._patience.ask(self._renew)
         self._fleet.start()
         self._announcer.start()
@@ -412,6 +452,9 @@ class Receiver:
             WORKERS_SECONDS,
         )
         self._announcer.find_workers()
+        if self.options.trace_sample:
+            self._tracer = Tracer(self.name, self._traced_workers)
+            self._tracer.start()
         if trust is not None:
             self._verify_workers(self._announcer)
 

@@ -29,14 +29,14 @@ STEPS = (
 """The spans within ``wallaroo.message``: each with the names of the times at which it begins and ends."""
 
 
-class SampledWorker(Protocol):
+class TracedWorker(Protocol):
     """The part of a worker's client that is needed here; see ``wallaroo_spark.inner.client.WorkerClient``."""
 
-    def samples(self, after: int) -> list[dict[str, Any]]:
+    def traced(self, after: int) -> list[dict[str, Any]]:
         """The followed messages behind a serial number."""
 
 
-Workers = Callable[[], Mapping[int, tuple[int, SampledWorker]]]
+Workers = Callable[[], Mapping[int, tuple[int, TracedWorker]]]
 """The workers by slot, each with the generation of its lease."""
 
 
@@ -117,7 +117,7 @@ class Tracer:
         self._last = {known: serial for known, serial in self._last.items() if known in current}
         for slot, (generation, worker) in workers.items():
             try:
-                samples = worker.samples(self._last.get((slot, generation), 0))
+                samples = worker.traced(self._last.get((slot, generation), 0))
             except TransportError as error:
                 log.debug("slot %d was not asked for traces: %s", slot, error)
                 continue

@@ -218,7 +218,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             "status": _json(self._status),
             "story": _json(lambda _: {"events": self._ask(lambda state: state.story.lines())}),
             "sample": self._sample,
-            "samples": _json(self._samples),
+            "traced": _json(self._traced),
             "stop": _json(self._stop),
         }
 
@@ -268,13 +268,13 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             request.ended = True
 
     async def _found(self, ranges: dict[int, PlannedRange], patience: float) -> FoundRanges:
-        """:meth:`.Reads.find`; messages that are followed for traces note the times."""
-        samples = await self._worker.on_loop(lambda state: state.samples)
-        if samples is None:
+        """Find ranges, and note the times for messages that are followed for traces."""
+        traced = await self._worker.on_loop(lambda state: state.traced)
+        if traced is None:
             return await self._reads.find(ranges, patience)
-        samples.planned(ranges.values(), time.time_ns() // 1000)
+        traced.planned(ranges.values(), time.time_ns() // 1000)
         found = await self._reads.find(ranges, patience)
-        samples.read([ranges[index] for index in found], time.time_ns() // 1000)
+        traced.read([ranges[index] for index in found], time.time_ns() // 1000)
         return found
 
     def _ask(self, work: Callable[[WorkerState], T]) -> T:
@@ -330,13 +330,13 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     async def _commit(self, event: e.Committed) -> None:
         await self._worker.apply(event)
-        samples = await self._worker.on_loop(lambda state: state.samples)
-        if samples is not None:
-            samples.acknowledged(time.time_ns() // 1000)
+        traced = await self._worker.on_loop(lambda state: state.traced)
+        if traced is not None:
+            traced.acknowledged(time.time_ns() // 1000)
 
-    def _samples(self, body: dict[str, Any]) -> Any:
+    def _traced(self, body: dict[str, Any]) -> Any:
         after = int(body["after"])
-        return {"samples": self._ask(lambda state: state.samples.finished(after) if state.samples is not None else [])}
+        return {"messages": self._ask(lambda state: state.traced.finished(after) if state.traced is not None else [])}
 
     def _rewind(self, body: bytes) -> bytes:
         self._tell(e.Rewound(*notices.decode(body)))

@@ -214,8 +214,8 @@ class Arrivals:
         try:
             accepted = plain.append(self._buffer)
             self._connections.counts["messages"] += accepted
-            if self._connections.samples is not None:
-                self._connections.samples.accepted(
+            if self._connections.traced is not None:
+                self._connections.traced.accepted(
                     accepted, last, last.key.scope or connections[-1].instance, plain.received_at
                 )
         except Exception as error:
@@ -271,8 +271,8 @@ class Arrivals:
             accepted = buffer.rows - before
             counts["messages"] += accepted
             counts["replayed"] += sent - accepted
-        if accepted and self._connections.samples is not None:
-            self._connections.samples.accepted(accepted, pairs[-1][0], connection.instance, received_at)
+        if accepted and self._connections.traced is not None:
+            self._connections.traced.accepted(accepted, pairs[-1][0], connection.instance, received_at)
 
     def _end(self, connection: Connection, stream: HeldStream) -> None:
         """A stream has ended. If all of it is committed already, acknowledge it again, because the connector waits."""

@@ -22,7 +22,7 @@ from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.connection_state import BEFORE_OK, Connection, ConnectionPhase
 from wallaroo_spark.worker.machine.pressure.flow import FlowControl
-from wallaroo_spark.worker.machine.samples import Samples
+from wallaroo_spark.worker.machine.traced_messages import TracedMessages
 
 LEAVING_SECONDS = 5.0
 """Seconds that a peer has to close its side after RESTART or ERROR. A choice; it bounds the sockets of old sessions."""
@@ -78,7 +78,7 @@ class Connections:
         self.claims: set[int] = set()
         """The stream ids that the registry has claimed for this slot, in v3."""
         self.counts: Counter[str] = Counter()
-        self.samples = Samples(options.trace_sample) if options.trace_sample else None
+        self.traced = TracedMessages(options.trace_sample) if options.trace_sample else None
         """The messages that are followed for traces; None when there are to be none."""
         self.room: int | None = None
         """The number of connections for which the worker's process has open files; None: no limit."""

@@ -38,8 +38,8 @@ class QueryPosition:
         moved = buffer.commit(event.references)
         self._connections.counts["commits"] += 1
         buffer.commit_ages.take(self._connections.counts, event.told_at)
-        if self._connections.samples is not None and event.told_at is not None:
-            self._connections.samples.committed(event.references, event.batch, event.told_at)
+        if self._connections.traced is not None and event.told_at is not None:
+            self._connections.traced.committed(event.references, event.batch, event.told_at)
         self._connections.flow.committed(event.now, event.batch, before - buffer.held, buffer.used)
         self._moved(moved)
 

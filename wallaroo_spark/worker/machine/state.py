@@ -34,9 +34,9 @@ from wallaroo_spark.worker.machine.pressure.shedding import Shedding
 from wallaroo_spark.worker.machine.pressure.unfinished_frames import UnfinishedFrames
 from wallaroo_spark.worker.machine.query_position import QueryPosition
 from wallaroo_spark.worker.machine.resend import Resend
-from wallaroo_spark.worker.machine.samples import Samples
 from wallaroo_spark.worker.machine.story import Story
 from wallaroo_spark.worker.machine.streams import Streams
+from wallaroo_spark.worker.machine.traced_messages import TracedMessages
 
 _SERVING = (ConnectionPhase.PARKED, ConnectionPhase.ASKING, ConnectionPhase.STREAMING)
 
@@ -80,9 +80,9 @@ class WorkerState:
         return self.connections.claims
 
     @property
-    def samples(self) -> Samples | None:
+    def traced(self) -> TracedMessages | None:
         """The messages that are followed for traces; None when there are none."""
-        return self.connections.samples
+        return self.connections.traced
 
     def handle(self, event: e.Event) -> list[e.Instruction]:
         """Handle one event. Returns the instructions, in order.

@@ -14,14 +14,14 @@ from typing import Any
 from wallaroo_spark.references import PlannedRange, Reference, StreamKey
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 
-OPEN_SAMPLES = 64
+OPEN_MESSAGES = 64
 """Messages that are followed at the same time. A choice that bounds the work of each read and commit."""
-KEPT_SAMPLES = 256
+KEPT_MESSAGES = 256
 """Finished ones that are kept until the driver asks. A choice: the driver asks each second."""
 
 
 @dataclass
-class SampledMessage:
+class TracedMessage:
     """One message on its way; times are µs since 1970 UTC, 0 as long as they are to come."""
 
     instance: str
@@ -48,15 +48,15 @@ class SampledMessage:
     """Number among the finished ones of this worker, from 1."""
 
 
-class Samples:
+class TracedMessages:
     """The followed messages of a worker. ``every`` is how many messages there are for each one that is followed."""
 
     def __init__(self, every: int) -> None:
         self._every = every
         self._left = 1
-        self._open: deque[tuple[StreamKey, int, SampledMessage]] = deque(maxlen=OPEN_SAMPLES)
-        self._committed: list[SampledMessage] = []
-        self._finished: deque[SampledMessage] = deque(maxlen=KEPT_SAMPLES)
+        self._open: deque[tuple[StreamKey, int, TracedMessage]] = deque(maxlen=OPEN_MESSAGES)
+        self._committed: list[TracedMessage] = []
+        self._finished: deque[TracedMessage] = deque(maxlen=KEPT_MESSAGES)
         self._serial = 0
 
     def accepted(self, messages: int, stream: HeldStream, instance: str, received_at: int) -> None:
@@ -67,7 +67,7 @@ class Samples:
         self._left = self._every
         last = stream.reference_at(stream.end)
         if isinstance(last, int):
-            sample = SampledMessage(instance, stream.name, str(stream.key.stream_id), str(last), received_at)
+            sample = TracedMessage(instance, stream.name, str(stream.key.stream_id), str(last), received_at)
             self._open.append((stream.key, last, sample))
 
     def planned(self, ranges: Iterable[PlannedRange], now: int) -> None:
@@ -80,7 +80,7 @@ class Samples:
         for sample in self._within(ranges):
             sample.read_at = sample.read_at or now
 
-    def _within(self, ranges: Iterable[PlannedRange]) -> list[SampledMessage]:
+    def _within(self, ranges: Iterable[PlannedRange]) -> list[TracedMessage]:
         if not self._open:
             return []
         ends = {planned.key: (planned.start, planned.end) for planned in ranges}
@@ -88,7 +88,7 @@ class Samples:
 
     def committed(self, references: Mapping[StreamKey, Reference], batch: int, now: int) -> None:
         """The worker was told of a commit up to these references."""
-        still: list[tuple[StreamKey, int, SampledMessage]] = []
+        still: list[tuple[StreamKey, int, TracedMessage]] = []
         for key, last, sample in self._open:
             reference = references.get(key)
             if isinstance(reference, int) and reference >= last:
@@ -96,7 +96,7 @@ class Samples:
                 self._committed.append(sample)
             else:
                 still.append((key, last, sample))
-        self._open = deque(still, maxlen=OPEN_SAMPLES)
+        self._open = deque(still, maxlen=OPEN_MESSAGES)
 
     def acknowledged(self, now: int) -> None:
         """The worker has sent the ACKs of the last commit."""
