@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
+from wallaroo_spark.transport import parse_address
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEBUG = "wallaroo_spark.debug"
@@ -78,6 +80,12 @@ class _Fresh(logging.Filter):
         if fresh:
             self._shown = {**self._shown, message: record.created} if len(self._shown) < _REMEMBERED else {}
         return fresh
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """Parse the address of a listener: as other addresses, and port 0 for any free port."""
+    host, _, port = text.rpartition(":")
+    return (parse_address(f"{host}:1")[0], 0) if port == "0" else parse_address(text)
 
 
 def count(number: int, thing: str = "", things: str = "") -> str:

@@ -42,6 +42,7 @@ VERBS = {
         "Print the frames of a capture, or of plain bytes, as text or JSON.",
     ),
     "demo": ("wallaroo_spark.cli.demo", "demo", "Run the whole thing on this machine and reconcile what came out."),
+    "dev": ("wallaroo_spark.cli.dev", "dev", "Tools for authors of connectors."),
     "list": (
         "wallaroo_spark.cli.status.list_command",
         "list_receivers",

@@ -59,6 +59,12 @@ def _helps() -> Iterator[tuple[str, str]]:
         assert command is not None
         own = click.Context(command, info_name=verb, parent=group)
         yield f"wallaroo-spark {verb}", command.get_help(own)
+        if isinstance(command, click.Group):
+            for name in command.list_commands(own):
+                inner = command.get_command(own, name)
+                assert inner is not None
+                context = click.Context(inner, info_name=name, parent=own)
+                yield f"wallaroo-spark {verb} {name}", inner.get_help(context)
 
 
 if __name__ == "__main__":

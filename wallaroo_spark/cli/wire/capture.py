@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from wallaroo_spark.cli.common import INTERRUPTED, count, debug_option, set_up_logging, size
+from wallaroo_spark.cli.common import INTERRUPTED, count, debug_option, listen_address, set_up_logging, size
 from wallaroo_spark.errors import WallarooError, one_line
 from wallaroo_spark.transport import client_context, format_address, parse_address, server_context
 from wallaroo_spark.wiretap.faults import STUTTER_BYTES, Faults
@@ -91,7 +91,7 @@ def capture(file: Path | None, listen: str, to: str, no_file: bool, **settings: 
     events: queue.SimpleQueue[int | WallarooError] = queue.SimpleQueue()
     faults = Faults(**{name: settings[name] for name in ("delay", "stutter", "stutter_bytes", "cut", "split", "seed")})
     proxy_of = _Contexts(settings)
-    target, at = parse_address(to), _listen(listen)
+    target, at = parse_address(to), listen_address(listen)
     recorder = None
     if file is not None:
         recorder = Recorder(
@@ -131,13 +131,6 @@ class _Contexts:
         self.server = server_context(certificate, key) if certificate else None
         own = {name: settings[f"to_tls_{name}"] for name in ("ca", "certificate", "key")}
         self.client = client_context(**own) if settings["to_tls"] or any(own.values()) else None
-
-
-def _listen(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if port == "0":
-        return parse_address(f"{host}:1")[0], 0
-    return parse_address(text)
 
 
 def _wait(events: queue.SimpleQueue[int | WallarooError]) -> int | WallarooError:

@@ -1,0 +1,326 @@
+"""``wallaroo-spark dev up``: a receiver on this machine that prints its rows, for somebody who writes a connector."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wallaroo_spark.cli.common import INTERRUPTED, count, debug_option, listen_address
+from wallaroo_spark.errors import WallarooError, printable
+from wallaroo_spark.protocol import Error
+from wallaroo_spark.wiretap.decoding import CaptureDecoder, DecodedFrame
+from wallaroo_spark.wiretap.proxy import End, Proxy
+from wallaroo_spark.wiretap.recording import ConnectionOpened, Passed, Recorder, Remark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+POLL_SECONDS = 0.1
+"""Seconds between two looks for committed batches. A choice: a person notices no such delay."""
+SHOWN_ROWS = 1000
+"""Most rows that are printed of a batch. A choice that bounds memory and output."""
+SHOWN_BYTES = 200
+"""Bytes of a key or a payload that are printed. A choice: a row takes about a line."""
+_HOST = "127.0.0.1"
+_COLUMNS = [
+    "instance",
+    "stream",
+    "stream_id",
+    "message_id",
+    "event_time",
+    f"substring(key, 1, {SHOWN_BYTES}) AS key",
+    f"substring(value, 1, {SHOWN_BYTES}) AS value",
+    "length(value) AS size",
+    "flags",
+]
+
+
+@click.group(short_help="Tools for authors of connectors.")
+def dev() -> None:
+    """Tools for authors of connectors."""
+
+
+@dev.command(
+    short_help="Run Redis and a receiver here, and print the rows that are committed.",
+    epilog="""\b
+Examples:
+  wallaroo-spark dev up
+  wallaroo-spark dev up --frames --capture shop.capture
+  wallaroo-spark dev up --folder dev --set messageIds=opaque""",
+)
+@click.option(
+    "--listen", default=f"{_HOST}:7100", show_default=True, metavar="HOST:PORT", help="Address for connectors."
+)
+@click.option("--cookie", default="dev", show_default=True, help="Cookie that connectors must present.")
+@click.option("--frames", is_flag=True, help="Print every frame, too, and not only errors.")
+@click.option("--capture", type=click.Path(dir_okay=False, path_type=Path), help="Record the frames to this file.")
+@click.option(
+    "--folder", type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the checkpoint and Spark's log, to go on with next time; else a temporary one.",
+)  # fmt: skip
+@click.option(
+    "--set", "overrides", metavar="NAME=VALUE", multiple=True, help="An option of the receiver, e.g. messageIds=opaque."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print rows as lines of JSON, and all else on standard error.")
+@debug_option
+def up(
+    listen: str,
+    cookie: str,
+    frames: bool,
+    capture: Path | None,
+    folder: Path | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Start Spark, an embedded Redis and a receiver with one worker, and print each row once it is committed.
+
+    One command, until Ctrl-C. It prints the address and the cookie for a connector. An ERROR of the worker, and a frame
+    of the connector that breaks the protocol, is printed with the byte that is wrong. Nothing is kept without --folder:
+    every start is a new receiver without committed messages, so a connector begins with its first message. Java 17 or
+    newer is needed.
+    """
+    from wallaroo_spark.cli.signals import Signals
+
+    settings = {"cookie": cookie, **_options(overrides)}
+    home = (folder or Path(tempfile.mkdtemp(prefix="wallaroo-dev-"))).resolve()
+    home.mkdir(parents=True, exist_ok=True)
+    view = _View(as_json, frames)
+    recorder = None if capture is None else Recorder(capture, listen)
+    with Signals() as signals, contextlib.ExitStack() as stack:
+        if folder is None:
+            stack.callback(shutil.rmtree, home, ignore_errors=True)
+        if recorder is not None:
+            stack.callback(recorder.close)
+        try:
+            _run(home, listen, settings, view, _Watcher(view, recorder), signals)
+        except KeyboardInterrupt:
+            if signals.received != signal.SIGTERM:
+                raise
+    view.say(f"Stopped; {count(view.rows, 'row')} committed.")
+    if signals.received == signal.SIGINT:
+        raise click.exceptions.Exit(INTERRUPTED)
+
+
+def _options(overrides: tuple[str, ...]) -> dict[str, Any]:
+    from wallaroo_spark.options import Options, table
+
+    wrong = next((override for override in overrides if "=" not in override), None)
+    if wrong is not None:
+        raise click.UsageError(f"--set {wrong}: write NAME=VALUE")
+    texts = dict(override.split("=", 1) for override in overrides)
+    parsed = Options.parse(texts)
+    given = {name.lower() for name in texts}
+    return {row.attribute: getattr(parsed, row.attribute) for row in table() if row.name.lower() in given}
+
+
+def _run(home: Path, listen: str, settings: dict[str, Any], view: _View, watcher: _Watcher, signals: Any) -> None:
+    from wallaroo_spark.cli.demo.job import make_session
+    from wallaroo_spark.receiver import Receiver
+
+    host, port = listen_address(listen)
+    with socket.create_server((_HOST, 0)) as free:
+        worker_port = free.getsockname()[1]
+    with Proxy((_HOST, worker_port), (host, port), watcher=watcher) as proxy:
+        view.say(f"Starting Spark, Redis and a worker; Spark's messages are in {home / 'spark.log'} …")
+        with _quiet(home / "spark.log"):
+            spark = make_session(home)
+            signals.install()
+            batches = _Batches(home / "checkpoint")
+            try:
+                with Receiver(
+                    spark, "dev", workers=1, host=_HOST, port=worker_port, advertise=proxy.address, **settings
+                ) as receiver:
+                    writer = receiver.stream().writeStream.foreachBatch(batches.collect)
+                    query = receiver.start_query(writer, checkpoint=str(home / "checkpoint"))
+                    signals.gentle = True
+                    view.ready(proxy.address, settings["cookie"], receiver.registry_url, receiver.page_address)
+                    while signals.received is None:
+                        view.show(batches.committed())
+                        _check(query)
+                        time.sleep(POLL_SECONDS)
+                    view.show(batches.committed())
+            finally:
+                spark.stop()
+
+
+def _check(query: Any) -> None:
+    error = query.exception()
+    if error is not None:
+        first = (str(error).splitlines() or [""])[0][:500]
+        raise WallarooError(f"the query failed: {first}")
+
+
+@contextlib.contextmanager
+def _quiet(log: Path) -> Iterator[None]:
+    """Redirect the standard error of this process and of those that it starts to a file."""
+    import os
+
+    saved = os.dup(2)
+    with log.open("a") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+@dataclass(frozen=True)
+class CommittedRows:
+    """The rows of a committed batch."""
+
+    batch: int
+    """Number of the batch."""
+    rows: list[dict[str, Any]]
+    """The first rows, with keys and payloads cut."""
+    total: int
+    """Number of all rows."""
+
+
+class _Batches:
+    """Collects the rows of batches, and returns them once Spark has committed them."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._commits = checkpoint / "commits"
+        self._collected: dict[int, CommittedRows] = {}
+        self._lock = threading.Lock()
+
+    def collect(self, batch: DataFrame, number: int) -> None:
+        """One batch, for ``foreachBatch``. A batch that runs again replaces what it was before."""
+        rows = [row.asDict() for row in batch.selectExpr(*_COLUMNS).limit(SHOWN_ROWS).collect()]
+        total = batch.count() if len(rows) == SHOWN_ROWS else len(rows)
+        with self._lock:
+            self._collected[number] = CommittedRows(number, rows, total)
+
+    def committed(self) -> list[CommittedRows]:
+        """The batches that have been committed since the last call, in order."""
+        with self._lock:
+            done = [number for number in sorted(self._collected) if (self._commits / str(number)).exists()]
+            return [self._collected.pop(number) for number in done]
+
+
+class _View:
+    """Prints rows, frames and errors; any thread may call it."""
+
+    def __init__(self, as_json: bool, frames: bool) -> None:
+        self.rows = 0
+        self._as_json = as_json
+        self._frames = frames
+        self._lock = threading.Lock()
+        self._out = sys.stdout
+
+    def say(self, text: str) -> None:
+        """Print a line about the program itself."""
+        self._print(json.dumps({"info": text}) if self._as_json else text)
+
+    def ready(self, address: str, cookie: str, registry: str, page: str) -> None:
+        """Connectors may connect now."""
+        if self._as_json:
+            self._print(json.dumps({"address": address, "cookie": cookie, "registry": registry, "page": page}))
+            return
+        lines = [
+            f"Ready. Connect to {address} with cookie {cookie!r}, version '0.0.1', in any revision.",
+            f"  by registry: {registry}, receiver 'dev'",
+            *([f"  status page: {page}"] if page else []),
+            f"  try it: echo hello | wallaroo-spark send - --workers {address} --cookie {cookie}",
+            "Rows are printed once they are committed. Ctrl-C ends.",
+        ]
+        self._print("\n".join(lines))
+
+    def show(self, batches: list[CommittedRows]) -> None:
+        """Print committed rows."""
+        for batch in batches:
+            self.rows += batch.total
+            for row in batch.rows:
+                self._print(_row_as_json(batch.batch, row) if self._as_json else _row_as_text(batch.batch, row))
+            if batch.total > len(batch.rows):
+                self.say(f"batch {batch.batch}: … {count(batch.total - len(batch.rows), 'more row')}")
+
+    def frame(self, one: DecodedFrame) -> None:
+        """Print a frame, or only what is wrong with it."""
+        if not (self._frames or one.error or isinstance(one.frame, Error)):
+            return
+        if self._as_json:
+            self._print(json.dumps(one.to_json()))
+            return
+        sign = "→" if one.sender is End.CONNECTOR else "←"
+        self._print(f"#{one.connection} {sign} @{one.offset} {one.text()}")
+        if one.error:
+            self._print(f"    error at byte {one.error_offset}: {one.error}")
+            if one.frame is None:
+                self._print(f"    {one.data[:64].hex(' ')}")
+
+    def remark(self, connection: int, text: str) -> None:
+        """Print that a connection was made or has ended."""
+        self.say(f"#{connection} {text}")
+
+    def _print(self, text: str) -> None:
+        with self._lock:
+            self._out.write(text + "\n")
+            self._out.flush()
+
+
+class _Watcher:
+    """Decodes what passes, prints it, and records it where that is wanted."""
+
+    def __init__(self, view: _View, recorder: Recorder | None) -> None:
+        self._view = view
+        self._recorder = recorder
+        self._decoder = CaptureDecoder()
+
+    def opened(self, connection: int, peer: str) -> None:
+        """Print and record a new connection."""
+        if self._recorder:
+            self._recorder.opened(connection, peer)
+        self._view.remark(connection, f"opened by {peer}")
+        list(self._decoder.feed(ConnectionOpened(time.time(), connection, peer)))
+
+    def passed(self, connection: int, sender: End, data: bytes) -> None:
+        """Print and record bytes."""
+        if self._recorder:
+            self._recorder.passed(connection, sender, data)
+        for frame in self._decoder.feed(Passed(time.time(), connection, sender, data)):
+            self._view.frame(frame)
+
+    def fault(self, connection: int, text: str) -> None:
+        """Nothing is disturbed here."""
+
+    def closed(self, connection: int, cause: str) -> None:
+        """Print and record the end of a connection."""
+        if self._recorder:
+            self._recorder.closed(connection, cause)
+        for frame in self._decoder.feed(Remark(time.time(), connection, cause, closed=True)):
+            self._view.frame(frame)
+        self._view.remark(connection, f"ended: {cause}")
+
+
+def _row_as_json(batch: int, row: dict[str, Any]) -> str:
+    moment = row["event_time"]
+    texts = {name: None if row[name] is None else _text(bytes(row[name])) for name in ("key", "value")}
+    return json.dumps({"batch": batch, **row, "event_time": moment.isoformat() if moment else None, **texts})
+
+
+def _row_as_text(batch: int, row: dict[str, Any]) -> str:
+    key = "" if row["key"] is None else f" key={_text(bytes(row['key']))}"
+    moment = f" at {row['event_time'].isoformat()}" if row["event_time"] else ""
+    value = "BOUNDARY" if row["value"] is None else _text(bytes(row["value"]))
+    more = f" … ({row['size']} bytes)" if (row["size"] or 0) > SHOWN_BYTES else ""
+    stream = f"{printable(row['instance'])}/{printable(row['stream'])} {row['message_id']}"
+    return f"batch {batch}: {stream}{key}{moment} {value}{more}"
+
+
+def _text(data: bytes) -> str:
+    return printable(data.decode("utf-8", "backslashreplace"))
