@@ -174,6 +174,13 @@ class Options:
     available_now_timeout: float = setting(
         60.0, Kind.SECONDS, "AvailableNow: longest wait until every connector has nothing more to send.", minimum=0
     )
+    stream_retention: float = setting(
+        0.0,
+        Kind.SECONDS,
+        "How long a stream is remembered after its end is committed. A connector that opens the stream again later "
+        "begins it as a new stream; docs/protocol.md says what that means. Needs messageIds=increasing. 0: for good.",
+        minimum=0,
+    )
     starting_offsets: dict[str, dict[str, int]] | None = setting(
         None,
         Kind.JSON,
@@ -257,6 +264,12 @@ class Options:
     def __post_init__(self) -> None:
         for row in table():
             settings.check(row, getattr(self, row.attribute), f"option {row.name}")
+        if self.stream_retention and self.message_ids == "opaque":
+            raise ConfigurationError(
+                f"option streamRetention is {self.stream_retention:g} s, and with messageIds=opaque a stream that was "
+                "forgotten cannot be told from a new one; use messageIds=increasing, or leave streamRetention at 0",
+                option="streamRetention",
+            )
 
     @classmethod
     def parse(cls, texts: Mapping[str, Any]) -> Options:

@@ -12,7 +12,16 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from wallaroo_spark.references import Changes, PlannedRange, Reference, References, StreamKey, flatten
+from wallaroo_spark.references import (
+    Changes,
+    EndingChanges,
+    Leaving,
+    PlannedRange,
+    Reference,
+    References,
+    StreamKey,
+    flatten,
+)
 
 
 class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
@@ -24,13 +33,15 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
     iterating copies all streams. May be used from several threads.
     """
 
-    __slots__ = ("_line", "_version", "count")
+    __slots__ = ("_line", "_version", "count", "endings")
 
     count: int
     """The number of streams."""
+    endings: Endings | None
+    """The ended ones among them; None where the receiver remembers streams for good."""
 
-    def __init__(self, line: _Line, version: int, count: int) -> None:
-        self._line, self._version, self.count = line, version, count
+    def __init__(self, line: _Line, version: int, count: int, endings: Endings | None = None) -> None:
+        self._line, self._version, self.count, self.endings = line, version, count, endings
 
     @classmethod
     def of(cls, references: References) -> VersionedReferences:
@@ -40,6 +51,10 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
         line = _Line({scope: dict(streams) for scope, streams in references.items() if streams})
         return cls(line, 0, sum(map(len, line.streams.values())))
 
+    def with_endings(self, endings: EndingChanges | None) -> VersionedReferences:
+        """Return the same references with these changes of the ended streams; None: nothing is known of ends."""
+        return VersionedReferences(self._line, self._version, self.count, Endings.after(self.endings, endings))
+
     def with_changes(self, changes: Changes) -> VersionedReferences:
         """Return the version with these changes applied. Copies all streams unless this is the newest of its line."""
         line = self._line
@@ -47,7 +62,7 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
             if self._version != line.newest:
                 line = _Line(line.at(self._version))
             more = line.advance(changes)
-            return VersionedReferences(line, line.newest, self.count + more)
+            return VersionedReferences(line, line.newest, self.count + more, self.endings)
 
     def longer_than(self, json_bytes: int) -> bool:
         """Return whether the references have more than so many bytes as JSON text."""
@@ -107,6 +122,53 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
 
     def __repr__(self) -> str:
         return f"VersionedReferences({self.count} streams, version {self._version})"
+
+
+class Endings(NamedTuple):
+    """The ended streams of a plan."""
+
+    at: int
+    """When the plan was made, in milliseconds since 1970 UTC."""
+    times: VersionedReferences
+    """When each stream ended, in milliseconds, in place of a reference."""
+    leaving: Leaving | None
+    """The streams that are forgotten next; None when there are none."""
+
+    @classmethod
+    def after(cls, before: Endings | None, changes: EndingChanges | None) -> Endings | None:
+        """Return the ended streams of a plan, whose parent has ``before``."""
+        if changes is None:
+            return None
+        times = VersionedReferences.of({}) if before is None else before.times
+        return cls(changes.at, times.with_changes(changes.times), changes.leaving)
+
+    def all_changes(self) -> EndingChanges:
+        """Return all of them, as the changes of a plan whose parent knows none."""
+        return EndingChanges(self.at, self._plain(), self.leaving)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return them as JSON values, the same for equal ones; :func:`with_endings` reads them."""
+        plain = self._plain()
+        times = {
+            scope: {stream: plain[scope][stream] for stream in sorted(plain[scope], key=int)} for scope in sorted(plain)
+        }
+        return {"at": self.at, "times": times, "leaving": None if self.leaving is None else list(self.leaving)}
+
+    def ended_before(self, time: int) -> list[tuple[int, StreamKey]]:
+        """Return the streams that ended at ``time`` or before, with when, the oldest first; looks at all streams."""
+        return sorted(
+            (ended, StreamKey(scope, int(stream)))
+            for scope, streams in self._plain().items()
+            for stream, ended in streams.items()
+            if ended <= time
+        )
+
+    def leaving_streams(self) -> list[StreamKey]:
+        """Return the streams that are forgotten next."""
+        return [] if self.leaving is None else [key for _, key in self.ended_before(self.leaving.before)]
+
+    def _plain(self) -> dict[str, dict[str, int]]:
+        return self.times.plain()  # type: ignore[return-value]  # times are integers
 
 
 _NOTHING: Mapping[str, Reference | None] = {}
@@ -227,6 +289,44 @@ def reference_of(references: References, key: StreamKey) -> Reference | None:
 def plain(references: References) -> References:
     """Convert the references to plain dictionaries, which can be written as JSON."""
     return references.plain() if isinstance(references, VersionedReferences) else references
+
+
+def endings_of(references: References) -> Endings | None:
+    """Return the ended streams among these; None where the receiver remembers streams for good."""
+    return references.endings if isinstance(references, VersionedReferences) else None
+
+
+def with_endings(references: References, value: Any) -> References:
+    """Return references with the ended streams that :meth:`Endings.to_json` has written; ``value`` may be None.
+
+    Raises KeyError, TypeError or ValueError for another value.
+    """
+    if value is None:
+        return references
+    leaving = None if value["leaving"] is None else Leaving(*value["leaving"])
+    return VersionedReferences.of(references).with_endings(EndingChanges(int(value["at"]), value["times"], leaving))
+
+
+def all_changes(before: References, after: References) -> Changes | None:
+    """Return the changes from ``before`` to ``after``, with None for each stream that is forgotten.
+
+    The result is None where ``before`` is a version that is no longer stored.
+    """
+    if isinstance(after, VersionedReferences) and (changes := after.changes_since(before)) is not None:
+        return changes
+    try:
+        known = plain(before)
+    except LookupError:
+        return None
+    found: dict[str, dict[str, Reference | None]] = {
+        scope: dict(streams) for scope, streams in changed(known, after).items()
+    }
+    kept = plain(after)
+    for scope, streams in known.items():
+        gone = streams.keys() - kept.get(scope, {}).keys()
+        if gone:
+            found.setdefault(scope, {}).update(dict.fromkeys(gone))
+    return found
 
 
 def changed(before: References | None, after: References) -> References:

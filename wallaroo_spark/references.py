@@ -64,6 +64,28 @@ class PlannedRange(NamedTuple):
         return f"{instance}stream {self.key.stream_id} ({self.start}, {self.end}]"
 
 
+class Leaving(NamedTuple):
+    """The streams that are forgotten next: those that ended at this time or before."""
+
+    before: int
+    """Milliseconds since 1970 UTC, by the clock of the plans."""
+    since: int
+    """When the plan was made that named them, in milliseconds by the same clock."""
+    token: str
+    """A random text that no other group of leaving streams has; workers confirm it."""
+
+
+class EndingChanges(NamedTuple):
+    """The ended streams of a plan, as differences from its parent."""
+
+    at: int
+    """When the plan was made, in milliseconds since 1970 UTC; never before the time of its parent."""
+    times: Mapping[str, Mapping[str, int | None]]
+    """When streams ended, nested like :data:`References`; None for a stream that is open again or forgotten."""
+    leaving: Leaving | None
+    """The streams that are forgotten next; None when there are none."""
+
+
 def nest(references: Mapping[StreamKey, Reference]) -> dict[str, dict[str, Reference]]:
     """Convert flat references to the nested form."""
     nested: dict[str, dict[str, Reference]] = {}

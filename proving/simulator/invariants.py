@@ -9,14 +9,19 @@ from typing import Any
 from proving.simulator.engine.core import Violation
 from proving.simulator.parts.checkpoint import Row
 from proving.simulator.parts.connector import Connector, Program
+from proving.simulator.parts.query import Query
 from proving.simulator.parts.sources import Source
 from proving.simulator.parts.surroundings import Surroundings
 from proving.simulator.parts.worker import Worker
 from wallaroo_spark.protocol import ConnectorSession, Ok
-from wallaroo_spark.reference_versions import ranges
-from wallaroo_spark.references import Reference, StreamKey
+from wallaroo_spark.reference_versions import ranges, reference_of
+from wallaroo_spark.references import Reference, StreamKey, flatten
 from wallaroo_spark.worker.machine.state import WorkerState
 
+LOOK_AT_WAITING_SECONDS = 0.5
+"""How often waiting queries are checked."""
+LONGEST_WAIT_SECONDS = 5.0
+"""The longest time for which a worker may hold rows while the query, which knows the worker, asks for no plan."""
 LEASE_SLACK_SECONDS = 4.0
 """The longest time in seconds that a renewal and its answer take together."""
 
@@ -34,6 +39,11 @@ class Judge:
         self._read: dict[int, list[Row]] = {}
         self._superseded: dict[str, float] = {}
         self._done: dict[StreamKey, int] = {}
+        self._complete_at: dict[StreamKey, float] = {}
+        self.ever_forgotten: set[StreamKey] = set()
+        self._anew: set[StreamKey] = set()
+        self._waiting: dict[tuple[str, StreamKey], float] = {}
+        self._waited_at = 0.0
 
     # After each step.
 
@@ -142,6 +152,8 @@ class Judge:
         checkpoint = self.world.checkpoint
         if batch != max(checkpoint.batches("offsets"), default=-1) + 1:
             raise Violation(f"batch {batch} is planned a second time")
+        for key in flatten(start).keys() - flatten(ends).keys():
+            self._check_forgotten(key)
         for planned in ranges(start, ends):
             begin, end, source = planned.start, planned.end, self.world.sources[planned.key]
             if isinstance(end, str) != source.ephemeral:
@@ -153,6 +165,46 @@ class Judge:
                 raise Violation(f"{source.name} is planned backwards: ({begin}, {end}]")
             if not source.stable(place):
                 raise Violation(f"{source.name} is planned up to {end}, which cannot be resumed from")
+
+    def _check_forgotten(self, key: StreamKey) -> None:
+        """A stream may be forgotten when it has ended, and all of it is committed for as long as the retention."""
+        source, profile = self.world.sources[key], self.world.profile
+        ended_at = self._complete_at.get(key)
+        if not source.ends or ended_at is None or self.delivered(source) < len(source.ids):
+            raise Violation(f"{source.name} is forgotten, and has not ended: {self.delivered(source)} of it committed")
+        if self.world.sim.now - ended_at < profile.retention:
+            raise Violation(f"{source.name} is forgotten {self.world.sim.now - ended_at:.2f} s after its end")
+        for port in self.world.inner.ports.values():
+            state = port.state if isinstance(port, Worker) and port.serving else None
+            stream = state.buffer.streams.get(key) if state is not None else None
+            if stream is not None and not stream.empty and stream.committed == source.ids[-1]:
+                raise Violation(f"{source.name} is forgotten, and {port.name} holds rows of it: {stream}")
+
+    # Waiting.
+
+    def plans(self, query: Query) -> None:
+        """A query asks the workers for a plan: rows no longer wait without anybody asking."""
+        self._waiting.clear()
+
+    def waits(self, query: Query) -> None:
+        """A query waits because a plan found nothing: a worker that it knows may not hold rows for long meanwhile."""
+        now = self.world.sim.now
+        if now - self._waited_at < LOOK_AT_WAITING_SECONDS:
+            return
+        self._waited_at = now
+        start = query.start
+        found: dict[tuple[str, StreamKey], float] = {}
+        for view in query.view.answering().values():
+            worker = self.world.inner.ports.get(view.address)
+            if not isinstance(worker, Worker) or not worker.serving or worker.asleep or worker.state is None:
+                continue
+            for stream in worker.state.buffer.with_rows():
+                if stream.extent(reference_of(start, stream.key), None, None) is not None:
+                    found[worker.name, stream.key] = self._waiting.get((worker.name, stream.key), now)
+        self._waiting = found
+        for (name, key), since in found.items():
+            if now - since > LONGEST_WAIT_SECONDS:
+                raise Violation(f"{name} holds rows of {key} for {now - since:.1f} s, and nobody plans them")
 
     def was_read(self, batch: int, start: Mapping[str, Any], end: Mapping[str, Any], rows: list[Row]) -> None:
         """A batch was read completely: its rows are those of its plan, the same each time it is read."""
@@ -167,6 +219,9 @@ class Judge:
                 continue
             places = range(source.after(_id(begin)), source.after(_id(to)))
             wanted = [(key, source.ids[place], source.payload(place)) for place in places]
+            if begin is None and key in self.ever_forgotten and (mine := found.get(key)):
+                # Messages that were never acknowledged, though committed, may begin a stream anew.
+                wanted = wanted[-len(mine) :]
             if found.pop(key, []) != wanted:
                 got = [row[1] for row in rows if row[0] == key]
                 raise Violation(
@@ -184,9 +239,12 @@ class Judge:
     def committed(self, batch: int) -> None:
         """A batch is committed: each stream continues where the last batch ended it."""
         checkpoint = self.world.checkpoint
-        for scope, streams in checkpoint.references(batch).items():
-            for stream_id, reference in streams.items():
-                self.ever[StreamKey(scope, int(stream_id))].add(reference)
+        references = flatten(checkpoint.references(batch))
+        for key, reference in references.items():
+            self.ever[key].add(reference)
+        gone = flatten(checkpoint.references(batch - 1)).keys() - references.keys()
+        self.ever_forgotten |= gone
+        self._anew |= gone
         for key, message_id, value in checkpoint.sink[batch]:
             source = self.world.sources[key]
             if source.ephemeral and value is None:
@@ -200,13 +258,20 @@ class Judge:
                     raise Violation(f"{source.name}: message {place} is delivered a second time, or late")
             else:
                 place = source.index[message_id] if message_id is not None else -1
+                if key in self._anew and place <= before:
+                    # The stream was forgotten, and a connector sends it again.
+                    self._anew.discard(key)
+                    before = place - 1
                 if place != before + 1 or value != source.payload(place):
                     raise Violation(f"{source.name}: message {place} is committed after message {before}")
             self._done[key] = place
+            if place == len(source.ids) - 1:
+                self._complete_at[key] = self.world.sim.now
 
     def went_back(self) -> None:
         """An older checkpoint is in place: count again from its commits."""
         self._done.clear()
+        self._anew = set(self.ever_forgotten)
         checkpoint = self.world.checkpoint
         for batch in range(checkpoint.last_committed + 1):
             for key, message_id, value in checkpoint.sink.get(batch, []):

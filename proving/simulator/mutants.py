@@ -14,7 +14,9 @@ from proving.simulator.parts.query import Query, Task
 from proving.simulator.parts.worker import Worker
 from wallaroo_spark.checkpoint import files
 from wallaroo_spark.protocol import WorkerSession
+from wallaroo_spark.sidecar.forgetting import Forgetting
 from wallaroo_spark.source.planner import Inquiry
+from wallaroo_spark.worker.buffer import offers
 from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.buffer.replays import IncreasingIds, OpaqueIds
@@ -161,6 +163,41 @@ def forgets_how_far_a_read_had_come() -> AbstractContextManager[Any]:
     return mock.patch.object(Task, "advance", only_the_end)
 
 
+def takes_a_plan_for_an_announcement() -> AbstractContextManager[Any]:
+    """The answer to a plan counts as the worker's announcement of its buffer, so rows in it are never announced."""
+    plan = Query._plan
+
+    def advance(self: Query, start: Any, *, everybody: bool) -> Steps:
+        found = yield from plan(self, start, everybody=everybody)
+        for view in self.view.answering().values():
+            worker = self.world.inner.ports.get(view.address)
+            if isinstance(worker, Worker) and worker.state is not None:
+                view.news.version = worker.state.buffer.version
+        return found
+
+    return mock.patch.object(Query, "_plan", advance)
+
+
+def forgets_too_early() -> AbstractContextManager[Any]:
+    """Streams are forgotten at once after their end, whatever the retention is."""
+    init = Forgetting.__init__
+
+    def impatient(self: Forgetting, retention: float, dwell: float, clock: Any) -> None:
+        init(self, 0.001 if retention else 0.0, dwell, clock)
+        self._dwell = 0
+
+    return mock.patch.object(Forgetting, "__init__", impatient)
+
+
+def forgets_open_streams() -> AbstractContextManager[Any]:
+    """Streams count as ended when all their rows are planned."""
+
+    def all_of(streams: Any, extents: Any) -> dict[Any, Any]:
+        return {stream.key: extents[stream.key].end for stream in streams if stream.key in extents}
+
+    return mock.patch.object(offers, "_ended", all_of)
+
+
 def commits_before_the_sink() -> AbstractContextManager[Any]:
     """The watcher sees the commit of a batch that is still being read."""
     run = Query._read
@@ -195,6 +232,9 @@ MUTANTS: dict[str, Mutant] = {
         believes_every_worker,
         ends_batches_anywhere,
         forgets_how_far_a_read_had_come,
+        takes_a_plan_for_an_announcement,
+        forgets_too_early,
+        forgets_open_streams,
         commits_before_the_sink,
     )
 }

@@ -53,6 +53,10 @@ class World(Surroundings):
         """Give the programs new messages, all of them before the faults end."""
         random = self.sim.random
         sources = list(self.sources.values())
+        if self.profile.retention:
+            # Streams that end early are forgotten while there are faults.
+            for source in sources[::2]:
+                source.produced = len(source.ids)
         while self.sim.now < self.profile.fault_seconds * 0.9:
             yield random.expovariate(len(sources) / 2.0)
             source = random.choice(sources)

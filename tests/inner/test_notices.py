@@ -16,5 +16,5 @@ REFERENCES = st.dictionaries(KEYS, st.integers(0, 2**64 - 1) | st.just("e:3:7:12
 def test_a_notice_arrives_as_it_was_sent(epoch: int, batch: int, references: dict[StreamKey, Reference]) -> None:
     notice = Notice(COMMITTED, epoch, batch, nest(references))
 
-    assert decode(notice.body) == (epoch, batch, references)
+    assert decode(notice.body)[:3] == (epoch, batch, references)
     assert notice.body is notice.body

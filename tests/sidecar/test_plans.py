@@ -94,7 +94,7 @@ def test_files_give_back_every_reference_and_every_stream_that_was_forgotten(fil
     files.write_changes(child, BASE, changes)
 
     assert files.read_snapshot(BASE) == SNAPSHOT
-    assert files.read_changes(child) == (BASE, changes)
+    assert files.read_changes(child) == (BASE, changes, None)
     assert sorted(files.files()) == [(7, f"{BASE}.snapshot"), (8, f"{child}.changes")]
 
 

@@ -211,7 +211,9 @@ def test_rows_that_only_a_progress_report_has_counted_are_planned(
     send(fleet, "a", 1)
     reader = make_reader()
     start = latest(reader, reader.initialOffset())
-    eventually(lambda: reader.latestOffset(start, EVERYTHING) == start and reader._planned is not None)
+    eventually(
+        lambda: reader.latestOffset(start, EVERYTHING) == start and reader._nothing.holds(reader._fleet.stamp, start)
+    )
     may_arrive.clear()
     send(fleet, "b", 1, 2)
     report = reader.reportLatestOffset()

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.reference_versions import with_endings
 from wallaroo_spark.references import Reference, References
 from wallaroo_spark.sidecar.plan_names import NAMED_VERSION, NamedPlan
 
@@ -41,6 +42,8 @@ class PlannedBatch:
     """
     undecided: tuple[tuple[str, str], ...] = ()
     """Streams, as (scope, stream id), whose earliest reference is not known, because the references have no order."""
+    partial: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    """Streams that are left out although some source has a reference of them; they are not forgotten."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,9 @@ def parse_offsets(
         return PlannedBatch(batch, found[0])
     ordered = all(offset.get("ids") != "opaque" for offset in offsets)
     references, undecided = _earliest_of_sources(found, ordered)
-    return PlannedBatch(batch, references, undecided)
+    all_streams = {(scope, stream) for source in found for scope, streams in source.items() for stream in streams}
+    partial = sorted((scope, stream) for scope, stream in all_streams if stream not in references.get(scope, {}))
+    return PlannedBatch(batch, references, undecided, tuple(partial))
 
 
 def oldest_base(batch: int, text: str, receiver: str) -> int | None:
@@ -241,7 +246,12 @@ def _references(where: str, offset: Mapping[str, Any], plans: Callable[[NamedPla
     scopes = offset.get("streams")
     if not isinstance(scopes, dict):
         raise _damaged(where, "has an offset without streams")
-    return {scope: _streams(where, scope, streams) for scope, streams in scopes.items()}
+    for scope, streams in scopes.items():
+        _streams(where, scope, streams)
+    try:
+        return with_endings(scopes, offset.get("endings"))
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise _damaged(where, f"has ended streams that cannot be read: {error!r}") from None
 
 
 def _streams(where: str, scope: str, streams: Any) -> Mapping[str, Reference]:

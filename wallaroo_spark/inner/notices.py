@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from wallaroo_spark.references import Reference, References, StreamKey
+from wallaroo_spark.inner.plan_call import keys, runs
+from wallaroo_spark.references import Changes, Reference, StreamKey
 
 COMMITTED = "committed"
 """The action of a notice with the references that have changed since an earlier notice."""
@@ -34,14 +37,18 @@ class Notice:
     """The number of the query's start; it increases with each start."""
     batch: int
     """The last committed batch; -1 before the first."""
-    references: References = field(repr=False)
-    """The changed references, or all of them, nested."""
+    references: Changes = field(repr=False)
+    """The changed references, or all of them, nested; None for a stream that is forgotten."""
+    leaving: tuple[str, Sequence[StreamKey]] = ("", ())
+    """The token of the streams that are forgotten next, and these streams."""
+    ended: Sequence[StreamKey] = ()
+    """Streams of which the driver has recorded the end since the last notice."""
 
     @cached_property
     def body(self) -> bytes:
         """The notice as :func:`decode` takes it."""
         ids: list[int] = []
-        values: list[Reference] = []
+        values: list[Reference | None] = []
         counts = []
         scopes = list(self.references)
         for scope in scopes:
@@ -49,28 +56,51 @@ class Notice:
             counts.append(len(streams))
             ids += map(int, streams)
             values += streams.values()
-        # References of ephemeral streams are texts; they are few.
-        texts = {at: value for at, value in enumerate(values) if isinstance(value, str)}
-        numbers = [0 if isinstance(value, str) else value for value in values] if texts else values
-        head = json.dumps([self.epoch, self.batch, scopes, counts, list(texts.items())]).encode()
+        # Few references are texts, which ephemeral streams have, or None.
+        others = {at: value for at, value in enumerate(values) if not isinstance(value, int)}
+        numbers = [value if isinstance(value, int) else 0 for value in values] if others else values
+        token, leaving = self.leaving
+        ends = [token, runs(leaving), runs(self.ended)]
+        head = json.dumps([self.epoch, self.batch, scopes, counts, list(others.items()), ends]).encode()
         columns = np.array([ids, numbers], dtype="<u8")
         return b"".join((_LENGTH.pack(len(head)), head, columns.tobytes()))
 
 
-def decode(body: bytes) -> tuple[int, int, dict[StreamKey, Reference]]:
-    """Epoch, batch and flat references of a notice."""
+class DecodedNotice(NamedTuple):
+    """A notice as a worker takes it; the fields are those of :class:`Notice`, and the references flat."""
+
+    epoch: int
+    """The number of the query's start."""
+    batch: int
+    """The last committed batch."""
+    references: dict[StreamKey, Reference | None]
+    """The changed references, or all of them; None for a stream that is forgotten."""
+    leaving: tuple[str, frozenset[StreamKey]]
+    """The token of the streams that are forgotten next, and these streams."""
+    ended: tuple[StreamKey, ...]
+    """Streams of which the driver has recorded the end since the last notice."""
+
+    @property
+    def known(self) -> dict[StreamKey, Reference]:
+        """The references without the streams that are forgotten."""
+        return {key: reference for key, reference in self.references.items() if reference is not None}
+
+
+def decode(body: bytes) -> DecodedNotice:
+    """Decode the bytes of a notice."""
     (length,) = _LENGTH.unpack_from(body)
     begin = _LENGTH.size + length
-    epoch, batch, scopes, counts, texts = json.loads(body[_LENGTH.size : begin])
+    epoch, batch, scopes, counts, others, ends = json.loads(body[_LENGTH.size : begin])
     columns = np.frombuffer(body, "<u8", offset=begin).reshape(2, -1)
     ids: list[int] = columns[0].tolist()
-    values: list[Reference] = columns[1].tolist()
-    for at, text in texts:
-        values[at] = text
-    references: dict[StreamKey, Reference] = {}
+    values: list[Reference | None] = columns[1].tolist()
+    for at, value in others:
+        values[at] = value
+    references: dict[StreamKey, Reference | None] = {}
     at = 0
     for scope, count in zip(scopes, counts, strict=True):
         for stream_id, value in zip(ids[at : at + count], values[at : at + count], strict=True):
             references[StreamKey(scope, stream_id)] = value
         at += count
-    return epoch, batch, references
+    token, leaving, ended = ends
+    return DecodedNotice(epoch, batch, references, (token, frozenset(keys(leaving))), tuple(keys(ended)))

@@ -48,14 +48,14 @@ class PlanQuestion:
     def encode(self) -> bytes:
         """The question as :meth:`decode` takes it."""
         return _dump(
-            {"of": _runs(self.starts), "starts": list(self.starts.values()), "most": [self.max_rows, self.max_bytes]}
+            {"of": runs(self.starts), "starts": list(self.starts.values()), "most": [self.max_rows, self.max_bytes]}
         )
 
     @classmethod
     def decode(cls, data: bytes) -> PlanQuestion:
         """The question that :meth:`encode` has encoded."""
         body = json.loads(data)
-        return cls(dict(zip(_keys(body["of"]), body["starts"], strict=True)), *body["most"])
+        return cls(dict(zip(keys(body["of"]), body["starts"], strict=True)), *body["most"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,12 @@ class PlanAnswer:
     """Streams with rows that the worker cannot offer before the question names their start."""
     uncommitted: Sequence[StreamKey] = ()
     """Streams whose start a question must name, because it differs from their committed reference at the worker."""
+    ended: Mapping[StreamKey, Reference] = field(default_factory=dict)
+    """Streams that end at this reference, of which no notice has told that the driver knows it."""
+    leaving: str = ""
+    """The token of the leaving streams that the worker was told of last; empty when there are none."""
+    wanted: Sequence[StreamKey] = ()
+    """Leaving streams that a connector sends here, or has asked for."""
 
     @property
     def ends(self) -> dict[str, dict[str, Reference]]:
@@ -81,35 +87,39 @@ class PlanAnswer:
     def encode(self) -> bytes:
         """The answer as :meth:`decode` takes it."""
         columns = [list(column) for column in zip(*self.offers.values(), strict=True)]
-        body = {"of": _runs(self.offers), "offers": columns, "whole": [self.rows, self.size]}
-        return _dump({**body, "unknown": _runs(self.unknown), "uncommitted": _runs(self.uncommitted)})
+        body = {"of": runs(self.offers), "offers": columns, "whole": [self.rows, self.size]}
+        ends = [runs(self.ended), list(self.ended.values()), self.leaving, runs(self.wanted)]
+        return _dump({**body, "unknown": runs(self.unknown), "uncommitted": runs(self.uncommitted), "ends": ends})
 
     @classmethod
     def decode(cls, data: bytes) -> PlanAnswer:
         """The answer that :meth:`encode` has encoded."""
         body = json.loads(data)
         offers = map(StreamOffer._make, zip(*body["offers"], strict=True))
-        found = dict(zip(_keys(body["of"]), offers, strict=True))
+        found = dict(zip(keys(body["of"]), offers, strict=True))
         rows, size = body["whole"]
-        return cls(found, rows, size, _keys(body["unknown"]), _keys(body["uncommitted"]))
+        of, references, leaving, wanted = body["ends"]
+        ended = dict(zip(keys(of), references, strict=True))
+        unknown, uncommitted = keys(body["unknown"]), keys(body["uncommitted"])
+        return cls(found, rows, size, unknown, uncommitted, ended, leaving, tuple(keys(wanted)))
 
 
 def encode_starts(starts: Starts) -> bytes:
     """Starts of streams as bytes."""
-    return _dump({"of": _runs(starts), "starts": list(starts.values())})
+    return _dump({"of": runs(starts), "starts": list(starts.values())})
 
 
 def decode_starts(data: bytes) -> dict[StreamKey, Reference | None]:
     """The starts that :func:`encode_starts` has encoded."""
     body = json.loads(data)
-    return dict(zip(_keys(body["of"]), body["starts"], strict=True))
+    return dict(zip(keys(body["of"]), body["starts"], strict=True))
 
 
 def _dump(body: Any) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-def _runs(keys: Iterable[StreamKey]) -> list[tuple[str, list[int]]]:
+def runs(keys: Iterable[StreamKey]) -> list[tuple[str, list[int]]]:
     """Keys in their order; consecutive keys of one scope share one entry with the scope's name."""
     runs: list[tuple[str, list[int]]] = []
     scope: str | None = None
@@ -122,5 +132,6 @@ def _runs(keys: Iterable[StreamKey]) -> list[tuple[str, list[int]]]:
     return runs
 
 
-def _keys(runs: Iterable[tuple[str, list[int]]]) -> list[StreamKey]:
+def keys(runs: Iterable[tuple[str, list[int]]]) -> list[StreamKey]:
+    """The keys of which :func:`runs` has made this."""
     return [StreamKey(scope, stream_id) for scope, ids in runs for stream_id in ids]

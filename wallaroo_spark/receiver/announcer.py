@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from wallaroo_spark.errors import RegistryError, TransportError, one_line
 from wallaroo_spark.inner.client import WorkerClient
 from wallaroo_spark.inner.notices import COMMITTED, REWIND, Notice
-from wallaroo_spark.reference_versions import changed, plain
-from wallaroo_spark.references import Reference, References
+from wallaroo_spark.reference_versions import all_changes, endings_of, plain
+from wallaroo_spark.references import Reference, References, StreamKey
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
 from wallaroo_spark.steps import Step, passed
 
@@ -52,15 +52,33 @@ class LastCommit:
         with self._making:
             batch = known.batch if known is not None else None
             if batch not in self._notices:
-                self._notices[batch] = (
-                    Notice(REWIND, self.epoch, self.batch, plain(self.references))
-                    if known is None
-                    else Notice(COMMITTED, self.epoch, self.batch, changed(known.references, self.references))
-                )
+                self._notices[batch] = self._make(known)
             notice = self._notices[batch]
             # Encoded here, under the lock, so that it is encoded only once.
             _ = notice.body
             return notice
+
+    def _make(self, known: LastCommit | None) -> Notice:
+        endings = endings_of(self.references)
+        leaving = (
+            ("", ())
+            if endings is None or endings.leaving is None
+            else (endings.leaving.token, endings.leaving_streams())
+        )
+        # A worker cannot be told what was forgotten since a version that nobody remembers.
+        changes = None if known is None else all_changes(known.references, self.references)
+        if known is None or changes is None:
+            return Notice(REWIND, self.epoch, self.batch, plain(self.references), leaving)
+        before, ended = endings_of(known.references), []
+        if endings is not None:
+            times = all_changes({} if before is None else before.times, endings.times) or {}
+            ended = [
+                StreamKey(scope, int(stream))
+                for scope, streams in times.items()
+                for stream, time in streams.items()
+                if time is not None
+            ]
+        return Notice(COMMITTED, self.epoch, self.batch, changes, leaving, ended)
 
 
 class Announcer:

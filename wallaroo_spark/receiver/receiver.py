@@ -649,7 +649,7 @@ class Receiver:
         announcer = self._announcer
         if progress.committed is not None and announcer is not None:
             committed = progress.committed
-            announcer.commit(epoch, committed.batch, committed.references, committed.undecided)
+            announcer.commit(epoch, committed.batch, committed.references, (*committed.undecided, *committed.partial))
 
     def _stop_query(self) -> None:
         """Stop the query. The watcher then reads the commit log once more and reports the last commit."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.reference_versions import VersionedReferences
-from wallaroo_spark.references import Changes
+from wallaroo_spark.references import Changes, EndingChanges
 from wallaroo_spark.sidecar.plan_files import PlanStore
 from wallaroo_spark.sidecar.plan_names import Chain, NamedPlan, PlanName
 
@@ -44,19 +44,19 @@ class PlanReader:
 
     def read(self, named: NamedPlan, store: PlanStore) -> tuple[VersionedReferences, Chain]:
         """The references of a plan, with its chain. Raises :class:`CheckpointError` when its files do not exist."""
-        behind: list[tuple[PlanName, Changes]] = []
+        behind: list[tuple[PlanName, Changes, EndingChanges | None]] = []
         at = named.plan
         while (found := self.known(at)) is None and at != named.base:
-            parent, changes = _trying(partial(store.read_changes, at))
-            behind.append((at, changes))
+            parent, changes, endings = _trying(partial(store.read_changes, at))
+            behind.append((at, changes, endings))
             at = parent
         if found is None:
             snapshot = _trying(lambda: store.read_snapshot(named.base))
             found = VersionedReferences.of(snapshot), Chain(NamedPlan(named.base, named.base))
             self.remember(*found)
         references, chain = found
-        for name, changes in reversed(behind):
-            references = references.with_changes(changes)
+        for name, changes, endings in reversed(behind):
+            references = references.with_changes(changes).with_endings(endings)
             chain = chain.then(name, sum(map(len, changes.values())))
             self.remember(references, chain)
         return references, replace(chain, named=named)

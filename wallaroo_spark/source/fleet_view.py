@@ -23,15 +23,15 @@ from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion, Starts
 from wallaroo_spark.reference_versions import reference_of
 from wallaroo_spark.references import Reference, References, StreamKey
 from wallaroo_spark.registry import FleetDiscovery, Lease, Registry
-from wallaroo_spark.source.planner import Inquiry, Limits, Plan, Uncommitted
+from wallaroo_spark.source.planner import Inquiry, Limits, NextCall, Plan, SlotNews, Uncommitted
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
 T = TypeVar("T")
 POLL_SECONDS = 1.0
-"""Pause between two looks at the registry, and longest wait of one call ``available``. A choice."""
+"""NextCall between two looks at the registry, and longest wait of one call ``available``. A choice."""
 RETRY_SECONDS = 0.2
-"""Pause after a worker did not answer, and between looks at the registry while no worker is known. A choice."""
+"""NextCall after a worker did not answer, and between looks at the registry while no worker is known. A choice."""
 STANDSTILL_SECONDS = 0.02
 """Shortest time between two calls ``available`` to a busy worker. A choice."""
 CALLS_AT_ONCE = 64
@@ -46,14 +46,8 @@ class SlotView:
     """The lease by which the worker holds its slot; it contains the address of the inner port."""
     client: WorkerClient
     """The client of the worker's inner port."""
-    answer: dict[str, Any] = field(default_factory=dict)
-    """The worker's last answer to ``available``, with its time as ``at``; empty while the worker does not answer."""
-    version: int = -1
-    """The version of the worker's buffer in the last answer to ``available``.
-
-    An answer to ``plan`` does not change it: that plan may be for a progress report alone, and its rows would then
-    never be announced.
-    """
+    news: SlotNews = field(default_factory=SlotNews)
+    """The last announcement of the worker; its answer has its time as ``at``."""
     planned: threading.Event = field(default_factory=threading.Event)
     """Set when the worker has been asked for a plan; the next change of its buffer is reported after that."""
     closed: bool = False
@@ -72,7 +66,7 @@ class SlotView:
         try:
             return self.client.plan(question)
         except TransportError:
-            self.answer = {}
+            self.news.lost()
             raise
 
 
@@ -138,7 +132,7 @@ class FleetView:
     def slots(self) -> dict[int, SlotView]:
         """The workers that answer now, by slot."""
         with self._changed:
-            return {slot: view for slot, view in self._slots.items() if view.answer}
+            return {slot: view for slot, view in self._slots.items() if view.news.answer}
 
     def addresses(self) -> dict[int, str]:
         """The inner address of every worker that is known, by slot."""
@@ -152,21 +146,21 @@ class FleetView:
         """
         found = []
         for view in self.slots().values():
-            answer = view.answer
+            answer = view.news.answer
             for connector in answer.get("connectors", ()):
                 idle = (answer["now"] - connector["last_at"]) / 1e6 + (time.monotonic() - answer["at"])
                 found.append({**connector, "idle": idle})
         return found
 
-    def plan(self, start: References, limits: Limits) -> Plan:
-        """The rows after ``start`` that the workers hold, within the limits.
+    def plan(self, start: References, limits: Limits, *, everybody: bool = False) -> Plan:
+        """The rows after ``start`` that the workers hold, within the limits; ``everybody`` asks idle workers, too.
 
         Raises :class:`TransportError` when a worker does not answer; it is left out until it does.
         """
         slots = self.slots()
         # A worker that held no rows at its last answer is not asked: rows that it has received since raise the stamp.
         inquiry = Inquiry(
-            [slot for slot, view in slots.items() if view.answer.get("buffered_bytes", 1)],
+            [slot for slot, view in slots.items() if everybody or view.news.may_tell],
             start,
             limits,
             self._uncommitted,
@@ -247,25 +241,25 @@ class FleetView:
         logged = False
         while not self._stopping.is_set() and not view.closed:
             try:
-                answer = view.client.available(view.version, POLL_SECONDS, connectors=self._watching)
+                answer = view.client.available(view.news.version, POLL_SECONDS, connectors=self._watching)
             except TransportError as error:
                 if not logged:
                     log.warning("slot %d: %s", view.lease.slot, error)
-                view.answer, logged = {}, True
+                logged = True
+                view.news.lost()
                 self._stopping.wait(RETRY_SECONDS)
                 continue
             answer["at"] = time.monotonic()
             for connector in answer.get("connectors", ()):
                 self.seen[connector["instance"]] = {**connector, "at": answer["at"]}
-            changed, logged = answer["version"] != view.version or not view.answer, False
-            view.answer, view.version = answer, answer["version"]
-            if changed:
+            logged = False
+            pause = view.news.announced(answer, watching=self._watching)
+            if pause is not NextCall.NONE:
                 view.planned.clear()
                 self._bump()
-                if self._watching or not answer["buffered_bytes"]:
+                if pause is NextCall.STANDSTILL:
                     self._stopping.wait(STANDSTILL_SECONDS)
                 else:
-                    # Until the worker is asked for a plan, further changes of its buffer make no difference.
                     view.planned.wait(POLL_SECONDS)
         with contextlib.suppress(Exception):
             view.client.close()

@@ -15,7 +15,7 @@ from typing import Any
 
 from wallaroo_spark.errors import CheckpointError, WallarooError, one_line
 from wallaroo_spark.reference_versions import VersionedReferences
-from wallaroo_spark.references import Changes
+from wallaroo_spark.references import Changes, EndingChanges, Reference
 from wallaroo_spark.sidecar import plan_names
 from wallaroo_spark.sidecar.plan_files import PlanStore
 from wallaroo_spark.sidecar.plan_names import (
@@ -84,19 +84,22 @@ class PlanBook:
         """The offset of references to which no earlier plan leads; the offset contains them."""
         return self._write_inline(VersionedReferences.of(references))
 
-    def after(self, start: Offset, changes: Changes) -> dict[str, Any]:
+    def after(self, start: Offset, changes: Changes, endings: EndingChanges | None = None) -> dict[str, Any]:
         """The offset that follows ``start`` with these changes; its plan is durable when this returns.
 
-        Raises :class:`CheckpointError` when the plan can neither be written nor be contained in the offset.
+        ``endings`` are the changes of the ended streams; with None, the plan has no ended streams. Raises
+        :class:`CheckpointError` when the plan can neither be written nor be contained in the offset.
         """
         before, chain = self._find(start)
-        references = before.with_changes(changes)
+        if endings is not None:
+            changes = _with_ended(changes, endings, before)
+        references = before.with_changes(changes).with_endings(endings)
         form = form_of(chain, small=not references.longer_than(self._inline_bytes))
         store = None if form is Form.INLINE else self._store()
         if store is None or (chain is None and time.monotonic() < self._not_before):
             return self._write_inline(references)
         try:
-            chain = self._write(store, form, references, chain, changes)
+            chain = self._write(store, form, references, chain, changes, endings)
         except CheckpointError as error:
             if chain is not None:
                 raise
@@ -138,12 +141,18 @@ class PlanBook:
         return self._named.read(named, store)
 
     def _write_inline(self, references: VersionedReferences) -> dict[str, Any]:
-        value = offset(self._receiver, references.plain(), self._message_ids)
+        value = offset(self._receiver, references, self._message_ids)
         self._inline.append((value, references))
         return value
 
     def _write(
-        self, store: PlanStore, form: Form, references: VersionedReferences, chain: Chain | None, changes: Changes
+        self,
+        store: PlanStore,
+        form: Form,
+        references: VersionedReferences,
+        chain: Chain | None,
+        changes: Changes,
+        endings: EndingChanges | None,
     ) -> Chain:
         if self._number < 0:
             # A process that died may have written plans that no offset names. New numbers must be above theirs.
@@ -159,7 +168,7 @@ class PlanBook:
             self._branch += 1
             store.write_snapshot(name, references)
             return Chain(NamedPlan(name, name))
-        store.write_changes(name, chain.named.plan, changes)
+        store.write_changes(name, chain.named.plan, changes, endings)
         after = chain.then(name, sum(map(len, changes.values())))
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None and snapshot[0] == self._branch:
@@ -183,6 +192,17 @@ class PlanBook:
                 self._snapshot_under_way = False
 
         self._beside(write)
+
+
+def _with_ended(changes: Changes, endings: EndingChanges, before: VersionedReferences) -> Changes:
+    """The changes, with the references of the streams whose end alone has changed."""
+    found: dict[str, dict[str, Reference | None]] = {scope: dict(streams) for scope, streams in changes.items()}
+    for scope, streams in endings.times.items():
+        known = found.setdefault(scope, {})
+        for stream in streams:
+            if stream not in known:
+                known[stream] = before.reference(scope, stream)
+    return {scope: streams for scope, streams in found.items() if streams}
 
 
 def _named_plan(value: Offset) -> NamedPlan | None:

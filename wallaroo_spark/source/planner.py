@@ -1,12 +1,19 @@
 """Planning of one batch: the questions to the workers, and one plan within Spark's limits from all their answers.
 
 Pure: the callers pass the workers' answers as values. Source: ``docs/options.md``.
+
+:class:`SlotNews` and :class:`NothingToRead` decide when anybody is asked at all. A row that waits in a worker must be
+planned although nobody asks twice for the same state: a worker is asked whether its buffer has changed since the last
+*announcement*, each change that it announces raises the fleet's stamp, and a plan that finds nothing is not repeated
+until the stamp has changed. The answer to a plan is no announcement, because that plan may be for a progress report.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
 
 from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion, Starts, StreamOffer
 from wallaroo_spark.reference_versions import reference_of
@@ -46,6 +53,12 @@ class Plan:
     """The slot whose worker has the stream's rows, by stream."""
     complete: bool = True
     """Whether the plan has every stream in which a worker has something to read."""
+    ended: Mapping[StreamKey, Reference] = field(default_factory=dict)
+    """Streams that end at this reference, as workers say."""
+    leaving: Mapping[int, str] = field(default_factory=dict)
+    """The token of the leaving streams that each worker knows, by slot."""
+    wanted: frozenset[StreamKey] = frozenset()
+    """Leaving streams that some worker needs."""
 
     @property
     def empty(self) -> bool:
@@ -173,7 +186,13 @@ class Inquiry:
             offers = {key: offer for key, offer in answer.offers.items() if key not in differing}
             agreed[slot] = offers if differing else answer.offers
             self._uncommitted.answered(slot, answer)
-        return combine(agreed, complete=complete)
+        plan = combine(agreed, complete=complete)
+        return replace(
+            plan,
+            ended={key: reference for answer in self._answers.values() for key, reference in answer.ended.items()},
+            leaving={slot: answer.leaving for slot, answer in self._answers.items()},
+            wanted=frozenset(key for answer in self._answers.values() for key in answer.wanted),
+        )
 
     def _ask(self, questions: dict[int, PlanQuestion]) -> None:
         self._rounds += 1
@@ -215,3 +234,60 @@ class Inquiry:
         if len(divided) < 2:
             return {}
         return {slot: PlanQuestion(self._asked[slot].starts, *share) for slot, share in divided.items()}
+
+
+class NextCall(Enum):
+    """How long a worker is not asked again after an announcement."""
+
+    NONE = "it has announced nothing new, and the call itself waits for changes"
+    STANDSTILL = "the shortest time between two calls"
+    UNTIL_PLANNED = "until it is asked for a plan, because further changes make no difference before that"
+
+
+class SlotNews:
+    """The last announcement of one worker."""
+
+    def __init__(self) -> None:
+        self.answer: dict[str, Any] = {}
+        """The worker's last answer to ``available``; empty while the worker does not answer."""
+        self.version = -1
+        """The version of the worker's buffer in that answer; the next call waits for another one."""
+
+    def announced(self, answer: dict[str, Any], *, watching: bool = False) -> NextCall:
+        """The worker has answered ``available``. The result is not :attr:`NextCall.NONE` where that is news.
+
+        ``watching``: every change of its connectors is of interest.
+        """
+        news = answer["version"] != self.version or not self.answer
+        self.answer, self.version = answer, answer["version"]
+        if not news:
+            return NextCall.NONE
+        return NextCall.STANDSTILL if watching or not answer["buffered_bytes"] else NextCall.UNTIL_PLANNED
+
+    def lost(self) -> None:
+        """The worker does not answer: it is left out of plans until it does."""
+        self.answer = {}
+
+    @property
+    def may_tell(self) -> bool:
+        """Whether a plan may learn something from the worker: it holds rows, or has ends of streams to report."""
+        return bool(self.answer.get("buffered_bytes", 1) or self.answer.get("ends"))
+
+
+class NothingToRead:
+    """The last plan that found nothing: until the fleet's stamp or the batch's start changes, no worker is asked."""
+
+    def __init__(self) -> None:
+        self._at: tuple[int, Any] | None = None
+
+    def holds(self, stamp: int, start: Any) -> bool:
+        """Whether a plan would find nothing again."""
+        return self._at == (stamp, start)
+
+    def found(self, stamp: int, start: Any, plan: Plan | None) -> None:
+        """A plan was made; ``stamp`` was read before the workers were asked. None: a worker did not answer."""
+        self._at = (stamp, start) if plan is not None and plan.empty and plan.complete else None
+
+    def clear(self) -> None:
+        """A batch was planned."""
+        self._at = None

@@ -30,6 +30,7 @@ from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.reference_versions import ranges
 from wallaroo_spark.references import PlannedRange, Reference, References, StreamKey, slot_of_ephemeral
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, Registry
+from wallaroo_spark.sidecar.forgetting import Decision, Forgetting, PlanClock, dwell_seconds, merged
 from wallaroo_spark.sidecar.plan_files import PlanStore
 from wallaroo_spark.sidecar.plan_place import plans_at
 from wallaroo_spark.source.agreement import Agreement, followed
@@ -37,7 +38,7 @@ from wallaroo_spark.source.available_now import AvailableNow
 from wallaroo_spark.source.collector import LOADED_CODE
 from wallaroo_spark.source.fleet_view import FleetView
 from wallaroo_spark.source.plan_book import RETRY_SECONDS, PlanBook
-from wallaroo_spark.source.planner import Limits, Plan, slot_of
+from wallaroo_spark.source.planner import Limits, NothingToRead, Plan, slot_of
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
 from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.telemetry.logs import LogSettings, log_to_stderr, secrets_of
@@ -45,7 +46,9 @@ from wallaroo_spark.telemetry.logs import LogSettings, log_to_stderr, secrets_of
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
 _LOOK_SECONDS = 0.1
-"""Pause between two looks at a condition that is waited for."""
+"""NextCall between two looks at a condition that is waited for."""
+LEAVING_SECONDS = 0.2
+"""How often workers are asked while streams are leaving and there is nothing to read. A choice."""
 FIRST_LOOK_SECONDS = 5.0
 """How long a source waits, once, for the registry's record of its receiver. A choice."""
 _QUERY_ID = "sql.streaming.queryId"
@@ -57,9 +60,10 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._planned: tuple[int, dict[str, Any]] | None = None
+        self._nothing = NothingToRead()
         self._held_since: float | None = None
         self._holders: dict[StreamKey, int] = {}
+        self._used_holders: dict[StreamKey, int] = {}
         self._run: AvailableNow | None = None
         self._last: dict[str, Any] = {}
         self._place: tuple[str, PlanStore | None] = ("", None)
@@ -67,6 +71,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._said_no_place = False
         self._looked = False
         self._checked = False
+        self._asked_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options}
@@ -95,6 +100,10 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _book(self) -> PlanBook:
         return PlanBook(self.options.receiver, self.options.message_ids, self._plans)
+
+    @cached_property
+    def _forgetting(self) -> Forgetting:
+        return Forgetting(self.options.stream_retention, dwell_seconds(self.options.lease_seconds), PlanClock())
 
     def _plans(self) -> PlanStore | None:
         """The place where large plans lie; None while the registry has not told it, and while it cannot be reached."""
@@ -172,13 +181,20 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._run is not None:
             return self._latest_of(self._run, start, limits)
         stamp = self._fleet.stamp
-        if self._planned == (stamp, start) and self._held_since is None:
+        if self._nothing.holds(stamp, start) and self._held_since is None and not self._leaving_again(start):
             return start
         plan = self._plan(start, limits)
         if plan is None or plan.empty or self._too_few(plan, limits):
-            self._planned = (stamp, start) if plan is not None and plan.empty and plan.complete else None
-            return start
-        return self._ends(start, plan)
+            self._nothing.found(stamp, start, plan)
+            return start if plan is None else self._without_rows(start, plan)
+        return self._ends(start, plan, plan.ends)
+
+    def _leaving_again(self, start: dict[str, Any]) -> bool:
+        """Whether workers are to be asked again, because streams are leaving, whatever they have to read."""
+        endings = self._book.references(start).endings
+        if not self.options.stream_retention or endings is None or endings.leaving is None:
+            return False
+        return time.monotonic() - self._asked_at >= LEAVING_SECONDS
 
     def _refuse_without_query(self) -> None:
         """Refuse to read for a query that the receiver did not start, because its workers admit no connector for it.
@@ -221,17 +237,39 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _plan(self, start: dict[str, Any], limits: Limits) -> Plan | None:
         """The rows after ``start`` that the workers hold, as a plan; None when a worker did not answer."""
         try:
-            plan = self._fleet.plan(self._book.references(start), limits)
+            references = self._book.references(start)
+            leaving = references.endings is not None and references.endings.leaving is not None
+            self._asked_at = time.monotonic()
+            plan = self._fleet.plan(references, limits, everybody=leaving)
         except TransportError as error:
             log.warning("batches are planned without this worker until it answers: %s", error)
             return None
-        self._holders.update(plan.holders)
+        # A batch is read after its plan, and perhaps after a plan for a progress report.
+        self._holders = {**self._used_holders, **plan.holders}
         return plan
 
-    def _ends(self, start: dict[str, Any], plan: Plan) -> dict[str, Any]:
-        self._planned = None
-        self._last = self._book.after(start, plan.ends)
+    def _ends(self, start: dict[str, Any], plan: Plan, ends: References) -> dict[str, Any]:
+        self._nothing.clear()
+        self._used_holders = plan.holders
+        if not self.options.stream_retention:
+            self._last = self._book.after(start, ends)
+            return self._last
+        return self._after(start, ends, self._decide(start, plan, ends))
+
+    def _after(self, start: dict[str, Any], ends: References, decision: Decision) -> dict[str, Any]:
+        self._last = self._book.after(start, merged(ends, decision.forgotten), decision.endings)
         return self._last
+
+    def _decide(self, start: dict[str, Any], plan: Plan, ends: References) -> Decision:
+        return self._forgetting.decide(self._book.references(start), plan, ends, self._fleet.workers)
+
+    def _without_rows(self, start: dict[str, Any], plan: Plan) -> dict[str, Any]:
+        """``start``, or a plan that reads nothing and settles which leaving streams are forgotten."""
+        endings = self._book.references(start).endings
+        if not self.options.stream_retention or endings is None or endings.leaving is None:
+            return start
+        decision = self._decide(start, plan, {})
+        return self._after(start, {}, decision) if decision.due else start
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Begin an AvailableNow run, which ends with the messages that connectors sent until all of them were quiet."""
@@ -258,8 +296,9 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ends = run.within_target(references, plan.ends)
                 if ends:
                     run.busy()
-                    self._last = self._book.after(start, ends)
-                    return self._last
+                    return self._ends(start, plan, ends)
+            if plan is not None and (settled := self._without_rows(start, plan)) is not start:
+                return settled
             if run.has_target:
                 return start
             run.nothing_to_read(now=time.monotonic())

@@ -39,7 +39,6 @@ from wallaroo_spark.steps import Step, passed
 from wallaroo_spark.transport import format_address
 from wallaroo_spark.worker.buffer.delivery import NOTHING_YET, gather
 from wallaroo_spark.worker.buffer.found import FoundRanges
-from wallaroo_spark.worker.buffer.offers import offer
 from wallaroo_spark.worker.inspection import InspectionQuestion, inspect
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.state import WorkerState
@@ -301,6 +300,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
                 "epoch": state.epoch,
                 "now": time.time_ns() // 1000,
                 "buffered_bytes": state.buffer.held,
+                "ends": state.has_ends_to_report,
                 **({"connectors": state.activity()} if body.get("connectors", True) else {}),
             }
         )
@@ -310,7 +310,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def _plan(self, body: bytes) -> bytes:
         question = PlanQuestion.decode(body)
-        return self._ask(lambda state: offer(state.buffer, question)).encode()
+        return self._ask(lambda state: state.offer(question)).encode()
 
     def _held(self, body: bytes) -> bytes:
         return encode_starts(
@@ -323,7 +323,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def _committed(self, body: bytes) -> bytes:
         passed(Step.REFERENCES_RECEIVED)
-        event = e.Committed(*notices.decode(body), time.monotonic(), time.time_ns() // 1000)
+        notice = notices.decode(body)
+        now, told_at = time.monotonic(), time.time_ns() // 1000
+        event = e.Committed(notice.epoch, notice.batch, notice.references, now, told_at, notice.leaving, notice.ended)
         self._worker.call(self._commit(event), _CALL_SECONDS)
         passed(Step.ACK_SENT)
         return b""
@@ -339,7 +341,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return {"messages": self._ask(lambda state: state.traced.finished(after) if state.traced is not None else [])}
 
     def _rewind(self, body: bytes) -> bytes:
-        self._tell(e.Rewound(*notices.decode(body)))
+        notice = notices.decode(body)
+        self._tell(e.Rewound(notice.epoch, notice.batch, notice.known, notice.leaving))
         return b""
 
     def _sample(self, body: bytes) -> bytes:

@@ -214,7 +214,7 @@ def case(slots: int, known: int, batches: int, say: Callable[[str], None]) -> di
         # The first batch makes the connections.
         for batch in range(batches + 1):
             receive()
-            _until(lambda: all(one.answer.get("buffered_bytes") for one in view.slots().values()))
+            _until(lambda: all(one.news.answer.get("buffered_bytes") for one in view.slots().values()))
             before = sum(one.bytes for one in counted)
             began, cpu = time.perf_counter(), time.process_time()
             plan = view.plan(start, Limits())

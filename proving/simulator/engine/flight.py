@@ -28,6 +28,10 @@ class InnerPort(Part):
         """Give an event to the worker's state."""
         raise NotImplementedError
 
+    def available(self, version: int, seconds: float) -> Promise:
+        """Answer with the state of the buffer once its version differs from ``version``, or the time is over."""
+        raise NotImplementedError
+
     def plan(self, question: bytes) -> bytes:
         """Answer how far a batch may read from this worker."""
         raise NotImplementedError
@@ -94,11 +98,12 @@ class Client:
 
     def tell(self, notice: Notice) -> None:
         """Tell the worker what is committed, or that the query goes on from other references."""
-        epoch, batch, references = decode(notice.body)
+        told = decode(notice.body)
         if notice.action == REWIND:
-            self._tell(e.Rewound(epoch, batch, references))
+            self._tell(e.Rewound(told.epoch, told.batch, told.known, told.leaving))
         else:
-            self._tell(e.Committed(epoch, batch, references, self._inner.sim.now))
+            now = self._inner.sim.now
+            self._tell(e.Committed(told.epoch, told.batch, told.references, now, None, told.leaving, told.ended))
 
     def status(self) -> Mapping[str, Any]:
         """Unused in a simulation."""

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from proving.simulator.engine.core import Violation
 from wallaroo_spark.checkpoint.files import CheckpointFiles, NamedPlans, _Entry
 from wallaroo_spark.errors import CheckpointError
-from wallaroo_spark.references import Changes, References, StreamKey
-from wallaroo_spark.sidecar.plan_files import PlanStore
+from wallaroo_spark.reference_versions import endings_of, plain
+from wallaroo_spark.references import Changes, EndingChanges, References, StreamKey
+from wallaroo_spark.sidecar.plan_files import PlanContent, PlanStore, decoded, encoded, snapshot_of
 from wallaroo_spark.sidecar.plan_names import NamedPlan, PlanName
 from wallaroo_spark.sidecar.plan_reader import PlanReader
 from wallaroo_spark.source.offsets import offset, references_of
@@ -31,36 +32,37 @@ class SimulatedPlans:
     """The plans beside a checkpoint, in memory; see :class:`wallaroo_spark.sidecar.plan_files.PlanStore`."""
 
     def __init__(self) -> None:
-        self._files: dict[str, tuple[PlanName | None, Any]] = {}
+        self._files: dict[str, bytes] = {}
 
-    def write_changes(self, name: PlanName, parent: PlanName, changes: Changes) -> None:
+    def write_changes(
+        self, name: PlanName, parent: PlanName, changes: Changes, endings: EndingChanges | None = None
+    ) -> None:
         """Store the changes of a plan."""
-        self._write(f"{name}.changes", parent, changes)
+        self._write(f"{name}.changes", encoded(changes, {"parent": str(parent)}, endings))
 
     def write_snapshot(self, name: PlanName, references: References) -> None:
         """Store all references of a plan."""
-        self._write(f"{name}.snapshot", None, references)
+        known = endings_of(references)
+        self._write(f"{name}.snapshot", encoded(references, {}, None if known is None else known.all_changes()))
 
-    def _write(self, file: str, parent: PlanName | None, content: Changes) -> None:
+    def _write(self, file: str, content: bytes) -> None:
         if file in self._files:
             raise Violation(f"the plan {file} is written a second time")
-        self._files[file] = parent, {scope: dict(streams) for scope, streams in content.items()}
+        self._files[file] = content
 
-    def read_changes(self, name: PlanName) -> tuple[PlanName, Changes]:
+    def read_changes(self, name: PlanName) -> tuple[PlanName, Changes, EndingChanges | None]:
         """The parent and the changes of a plan."""
-        parent, changes = self._read(f"{name}.changes")
-        assert parent is not None
-        return parent, changes
+        changes, metadata, endings = self._read(f"{name}.changes")
+        return PlanName.parse(metadata["parent"]), changes, endings
 
     def read_snapshot(self, name: PlanName) -> References:
         """All references of a plan."""
-        found: References = self._read(f"{name}.snapshot")[1]
-        return found
+        return snapshot_of(self._read(f"{name}.snapshot"))
 
-    def _read(self, file: str) -> tuple[PlanName | None, Any]:
+    def _read(self, file: str) -> PlanContent:
         if file not in self._files:
             raise Violation(f"the plan {file} is missing, and an offset names it")
-        return self._files[file]
+        return decoded(self._files[file])
 
     def files(self) -> list[tuple[int, str]]:
         """The number and name of each file."""
@@ -101,7 +103,8 @@ class Checkpoint:
         """The references up to which a batch reads; none for the batch before the first."""
         value = self.offset(batch)
         named = NamedPlan.of(value)
-        return references_of(value) if named is None else PlanReader().read(named, self.plans)[0].plain()
+        found = references_of(value) if named is None else PlanReader().read(named, self.plans)[0]
+        return {scope: dict(streams) for scope, streams in plain(found).items()}
 
     def plan(self, batch: int, value: Mapping[str, Any]) -> None:
         """Write ``offsets/<batch>``."""

@@ -420,7 +420,11 @@ class Connector(Part):
             sending.source.ephemeral
             or (
                 sending.messages.reference == sending.source.ids[-1]
-                and (not sending.source.ends or sending.messages.settled)
+                and (
+                    not sending.source.ends
+                    or sending.messages.settled
+                    or (sending.messages.begun_anew and sending.messages.done)
+                )
             )
             for sending in self.streams.values()
         )

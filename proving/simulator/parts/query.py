@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from proving.simulator.engine.core import Part, Promise, Steps
@@ -15,46 +16,103 @@ from proving.simulator.parts.checkpoint import RECEIVER, Row
 from proving.simulator.parts.surroundings import Surroundings
 from wallaroo_spark.errors import RegistryError, ReplayError, TransportError
 from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion
-from wallaroo_spark.reference_versions import ranges
-from wallaroo_spark.references import PlannedRange, StreamKey, merge, slot_of_ephemeral
+from wallaroo_spark.reference_versions import VersionedReferences, ranges
+from wallaroo_spark.references import PlannedRange, References, StreamKey, slot_of_ephemeral
 from wallaroo_spark.registry import KnownWorkers
+from wallaroo_spark.sidecar.forgetting import Forgetting, PlanClock, dwell_seconds, merged
 from wallaroo_spark.sidecar.plan_names import NAMED_VERSION
 from wallaroo_spark.source.plan_book import PlanBook
-from wallaroo_spark.source.planner import Inquiry, Limits, Uncommitted, slot_of
+from wallaroo_spark.source.planner import Inquiry, Limits, NextCall, NothingToRead, Plan, SlotNews, Uncommitted, slot_of
+from wallaroo_spark.source.reader import LEAVING_SECONDS
 
 PATIENCE_SECONDS = 0.5
 REFRESH_SECONDS = 1.0
 POLL_SECONDS = 1.0
+RETRY_SECONDS = 0.2
+STANDSTILL_SECONDS = 0.02
+LOOK_SECONDS = 0.1
+"""Between two calls of ``latestOffset``; Spark's pause is shorter, and steps are dear."""
 PLAN_SECONDS = 0.05
 """From a plan to its offset, and from the plan to its snapshot."""
 TASK_ATTEMPTS = 4
 
 
 class FleetView:
-    """The workers that the source knows, as ``source/fleet_view.py`` has them."""
+    """The workers that the source knows, as ``source/fleet_view.py`` has them.
 
-    def __init__(self, world: Surroundings) -> None:
+    ``stamp`` grows with each announcement that is news, and with each worker that is found.
+    """
+
+    def __init__(self, query: Query) -> None:
         self.known = KnownWorkers()
-        self._world = world
+        self.stamp = 0
+        self.slots: dict[int, SlotView] = {}
+        self._query = query
+        self._world = query.world
 
     def follow(self) -> Steps:
         """Look for workers, without an end."""
         while True:
             with contextlib.suppress(RegistryError):
                 self.known.learn((yield self._world.registry.ask(lambda r: r.leases())))
+            for slot, address in sorted(self.known.addresses().items()):
+                view = self.slots.get(slot)
+                if view is None or view.address != address:
+                    if view is not None:
+                        view.closed = True
+                    self.slots[slot] = SlotView(address)
+                    self.stamp += 1
+                    self._query.sim.spawn(self._query, self._follow_slot(self.slots[slot]))
             yield POLL_SECONDS
 
-    def answering(self, token: str) -> dict[int, str]:
-        """The addresses of the workers that answer now, by slot."""
-        found = {}
-        for slot, address in sorted(self.known.addresses().items()):
+    def _follow_slot(self, view: SlotView) -> Steps:
+        """Wait for the announcements of one worker, as a thread of the product does."""
+        news = view.news
+        while not view.closed:
             try:
-                worker = self._world.inner.find(address, token)
+                answer = yield self._available(view)
             except TransportError:
+                news.lost()
+                yield RETRY_SECONDS
                 continue
-            if not worker.asleep:
-                found[slot] = address
-        return found
+            pause = news.announced(answer)
+            if pause is not NextCall.NONE:
+                view.planned = Promise()
+                self.stamp += 1
+                if pause is NextCall.UNTIL_PLANNED:
+                    yield self._planned(view)
+                else:
+                    yield STANDSTILL_SECONDS
+
+    def _available(self, view: SlotView) -> Promise:
+        version = view.news.version
+        return self._world.inner.call(
+            view.address, self._query.token, lambda worker: worker.available(version, POLL_SECONDS)
+        )
+
+    def _planned(self, view: SlotView) -> Promise:
+        """Resolved when the worker was asked for a plan, or when it was not for long enough."""
+        planned = view.planned
+        self._query.sim.after(POLL_SECONDS, self._query, lambda: planned.resolve(None))
+        return planned
+
+    def answering(self) -> dict[int, SlotView]:
+        """The workers that answer now, by slot."""
+        return {slot: view for slot, view in sorted(self.slots.items()) if view.news.answer}
+
+
+@dataclass
+class SlotView:
+    """One worker as last seen."""
+
+    address: str
+    """The address of its inner port."""
+    news: SlotNews = field(default_factory=SlotNews)
+    """Its last announcement."""
+    planned: Promise = field(default_factory=Promise)
+    """Resolved once it was asked for a plan."""
+    closed: bool = False
+    """Whether another worker has the slot now."""
 
 
 class Query(Part):
@@ -70,11 +128,20 @@ class Query(Part):
         self._reported = reported
         self.world = world
         self.sim = world.sim
-        self.view = FleetView(world)
+        self.view = FleetView(self)
         self.ended = Promise()
+        self.start = VersionedReferences.of({})
+        """Where the batch starts that is planned now, or was planned last."""
         self.tasks: list[Task] = []
         self._holders: dict[StreamKey, int] = {}
         self._uncommitted = Uncommitted()
+        self._nothing = NothingToRead()
+        self._asked_at = 0.0
+        profile = world.profile
+        # Another process has another clock, which may be behind.
+        clock = PlanClock(lambda: self.sim.now + 1_000.0 - 7 * world.next_number() % 40, lambda: self.sim.now)
+        self._retention = profile.retention
+        self._forgetting = Forgetting(profile.retention, dwell_seconds(profile.lease_seconds), clock)
         self._book = PlanBook(
             RECEIVER,
             world.profile.message_ids,
@@ -105,10 +172,9 @@ class Query(Part):
         while True:
             start = checkpoint.references(batch - 1)
             if f"offsets/{batch}" not in checkpoint.files:
-                changes = yield from self._plan_until_there_is_something(start)
-                ends = merge(start, changes)
+                value = yield from self._plan_until_there_is_something(checkpoint.offset(batch - 1))
+                ends = self._book.references(value).plain()
                 self.world.judge.planned(batch, start, ends)
-                value = self._book.after(checkpoint.offset(batch - 1), changes)
                 if value["wallaroo"] == NAMED_VERSION:
                     self.sim.log(self.name, f"the plan of batch {batch} is written beside the checkpoint")
                     # A query that dies here leaves a plan that Spark does not know.
@@ -133,26 +199,70 @@ class Query(Part):
             yield self.sim.latency()
             batch += 1
 
-    def _plan_until_there_is_something(self, start: dict[str, Any]) -> Steps:
+    def _plan_until_there_is_something(self, value: dict[str, Any]) -> Steps:
+        """The offset of the next batch, as ``source/reader.py`` comes to it in ``latestOffset``."""
+        references = self.start = self._book.references(value)
+        leaving = references.endings is not None and references.endings.leaving is not None
         while True:
-            plan = yield from self._plan(start)
+            stamp = self.view.stamp
+            again = leaving and self.sim.now - self._asked_at >= LEAVING_SECONDS
+            if self._nothing.holds(stamp, value) and not again:
+                self.world.judge.waits(self)
+                if self.sim.chance(0.05):
+                    # Spark asks for a progress report, whose plan is used for nothing else.
+                    yield from self._plan(references, everybody=leaving)
+                yield LOOK_SECONDS
+                continue
+            plan = yield from self._plan(references, everybody=leaving)
+            self._nothing.found(stamp, value, plan)
             if plan is not None and not plan.empty:
-                return plan.ends
-            yield 0.2
+                self._nothing.clear()
+                return self._after(value, plan, plan.ends)[0]
+            if plan is not None and leaving and self._retention:
+                offset, due = self._after(value, plan, {})
+                if due:
+                    return offset
+            yield LOOK_SECONDS
 
-    def _plan(self, start: dict[str, Any]) -> Steps:
+    def _after(self, value: dict[str, Any], plan: Plan, ends: References) -> tuple[dict[str, Any], bool]:
+        """The next offset, and whether it is to be planned though there is nothing to read."""
+        if not self._retention:
+            return self._book.after(value, ends), False
+        decision = self._forgetting.decide(self._book.references(value), plan, ends, self.workers)
+        if not ends and not decision.due:
+            return value, False
+        for scope, streams in decision.forgotten.items():
+            self.sim.log(self.name, f"forgets the streams {', '.join(streams)} of {scope!r}")
+            self.sim.history.counts["forgotten"] += len(streams)
+        return self._book.after(value, merged(ends, decision.forgotten), decision.endings), decision.due
+
+    def _plan(self, start: VersionedReferences, *, everybody: bool) -> Steps:
         limits = Limits(self.world.profile.max_rows)
-        workers = self.view.answering(self.token)
-        inquiry = Inquiry(workers, start, limits, self._uncommitted)
-        try:
-            while inquiry.questions:
-                asked = {slot: self._ask_plan(workers[slot], question) for slot, question in inquiry.questions.items()}
-                for slot, answer in asked.items():
-                    inquiry.answer(slot, PlanAnswer.decode((yield answer)))
-        except TransportError:
-            return None
+        self._asked_at = self.sim.now
+        self.world.judge.plans(self)
+        workers = self.view.answering()
+        wanted = [slot for slot, view in workers.items() if everybody or view.news.may_tell]
+        inquiry = Inquiry(wanted, start, limits, self._uncommitted)
+        while inquiry.questions:
+            asked = {
+                slot: self._ask_plan(workers[slot].address, question) for slot, question in inquiry.questions.items()
+            }
+            failed = False
+            for slot, answer in asked.items():
+                try:
+                    found = PlanAnswer.decode((yield answer))
+                except TransportError:
+                    workers[slot].news.lost()
+                    failed = True
+                    continue
+                if not failed:
+                    inquiry.answer(slot, found)
+            if failed:
+                return None
+        for view in workers.values():
+            view.planned.resolve(None)
         plan = inquiry.plan()
-        self._holders.update(plan.holders)
+        self._holders = {**self._holders, **plan.holders}
         return plan
 
     def _ask_plan(self, address: str, question: PlanQuestion) -> Promise:

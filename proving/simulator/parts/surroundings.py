@@ -17,6 +17,9 @@ from proving.simulator.profile import Profile, draw_profile
 from wallaroo_spark.options import Options
 from wallaroo_spark.references import StreamKey
 
+FORGETTING_SECONDS = 15.0
+"""Further seconds of faults in histories in which streams are forgotten."""
+
 
 class Observer(Protocol):
     """Every part notifies it of its actions; ``proving.simulator.invariants.Judge`` is one."""
@@ -39,6 +42,12 @@ class Observer(Protocol):
     def planned(self, batch: int, start: Mapping[str, Any], ends: Mapping[str, Any]) -> None:
         """The offset of a batch is about to be written."""
 
+    def waits(self, query: Any) -> None:
+        """A query waits, because a plan has found nothing."""
+
+    def plans(self, query: Any) -> None:
+        """A query asks the workers for a plan."""
+
     def was_read(self, batch: int, start: Mapping[str, Any], end: Mapping[str, Any], rows: list[Row]) -> None:
         """All rows of a batch were read."""
 
@@ -55,7 +64,11 @@ class Surroundings:
     def __init__(self, seed: int, *, verbose: bool = False, **changes: Any) -> None:
         self.seed = seed
         self.sim = Simulation(seed, History(verbose=verbose))
-        self.profile: Profile = replace(draw_profile(self.sim.random), **changes)
+        profile = draw_profile(self.sim.random)
+        if profile.retention:
+            # Streams are forgotten some time after their end. (Neither property that is not drawn changes with this.)
+            profile = replace(profile, fault_seconds=profile.fault_seconds + FORGETTING_SECONDS)
+        self.profile: Profile = replace(profile, **changes)
         self.cookie = "a secret"
         self._number = 0
         self.fate = Part("fate")
@@ -79,4 +92,5 @@ class Surroundings:
             memory_budget=profile.memory_budget,
             message_ids=profile.message_ids,
             lease_seconds=profile.lease_seconds,
+            stream_retention=profile.retention,
         )

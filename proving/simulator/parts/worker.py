@@ -27,7 +27,6 @@ from wallaroo_spark.registry import Lease
 from wallaroo_spark.worker.buffer.delivery import gather
 from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.buffer.found import FoundRanges
-from wallaroo_spark.worker.buffer.offers import offer
 from wallaroo_spark.worker.buffer.segments import LOT_OVERHEAD, SEGMENT_OVERHEAD
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.outside import carry_out
@@ -37,6 +36,7 @@ TICK_SECONDS = 1.0
 STOP_SECONDS = 3.0
 LOT_SECONDS = 0.02
 LINGER_SECONDS = 2.0
+NEWS_SECONDS = 0.02
 
 
 @dataclass
@@ -89,6 +89,7 @@ class Worker(InnerPort):
         self._claiming: deque[tuple[Callable[[], Steps], Promise]] = deque()
         self._waited: Counter[PlannedRange] = Counter()
         self._reads: list[Waiting] = []
+        self._asking: list[tuple[int, Promise]] = []
         self._woken = False
         self.sim.spawn(self, self._run())
 
@@ -488,7 +489,31 @@ class Worker(InnerPort):
     def plan(self, question: bytes) -> bytes:
         """How far a batch may read from this worker."""
         assert self.state is not None
-        return offer(self.state.buffer, PlanQuestion.decode(question)).encode()
+        return self.state.offer(PlanQuestion.decode(question)).encode()
+
+    def available(self, version: int, seconds: float) -> Promise:
+        """Answer with the state of the buffer once its version differs from ``version``, or the time is over."""
+        assert self.state is not None
+        answer = Promise()
+        self._asking.append((version, answer))
+        self.sim.after(max(0.0, seconds), self, lambda: self._announce(answer))
+        self.sim.after(NEWS_SECONDS, self, self._announce_changes)
+        return answer
+
+    def _announce_changes(self) -> None:
+        """Answer the calls that wait for another version of the buffer."""
+        assert self.state is not None
+        for version, answer in list(self._asking):
+            if version != self.state.buffer.version:
+                self._announce(answer)
+
+    def _announce(self, answer: Promise) -> None:
+        assert self.state is not None
+        if answer.settled:
+            return
+        self._asking = [asked for asked in self._asking if asked[1] is not answer]
+        buffer, ends = self.state.buffer, self.state.has_ends_to_report
+        answer.resolve({"version": buffer.version, "buffered_bytes": buffer.held, "ends": ends})
 
     def read(
         self, ranges: dict[int, PlannedRange], wait: float, deliver: Callable[[Any, Any], None], done: Promise
@@ -535,6 +560,8 @@ class Worker(InnerPort):
         return self.state.buffer.find_all(ranges)
 
     def _wake(self) -> None:
+        if self._asking:
+            self.sim.after(NEWS_SECONDS, self, self._announce_changes)
         for waiting in list(self._reads):
             if self._look(waiting.ranges):
                 self.sim.after(0.0, self, partial(self._settle, waiting))

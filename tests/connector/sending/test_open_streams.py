@@ -112,6 +112,22 @@ class TestCuts:
             assert sender._open_streams.streams == {}
 
 
+class TestEndedStreams:
+    async def test_a_connector_keeps_nothing_of_streams_whose_end_is_acknowledged(self, revision: str) -> None:
+        worker = ScriptedWorker()
+        async with worker, connector(worker, revision=revision) as sender:
+            for number in range(20):
+                stream = await sender.open(f"file-{number}")
+                await send_all(stream, 2)
+                await stream.end()
+                await stream.flushed()
+            await worker.until(lambda: not sender._open_streams.streams)
+            again = await sender.open("file-7")
+            assert again.reference == 2
+            assert await again.send(b"x") == 3
+            await sender.drain()
+
+
 class TestReplayErrors:
     async def test_a_worker_that_does_not_know_of_the_last_commits_yet_is_asked_again(self, revision: str) -> None:
         worker = ScriptedWorker()

@@ -401,3 +401,38 @@ class ResendBufferAgainstAWorker(RuleBasedStateMachine):
 
 
 TestResendBufferAgainstAWorker = ResendBufferAgainstAWorker.TestCase
+
+
+class TestForgottenStreams:
+    """A worker without a reference that this process was told; see the option ``streamRetention``."""
+
+    def test_a_stream_of_which_nothing_was_acknowledged_since_it_was_opened_goes_on(self) -> None:
+        messages = ResendBuffer("a", MemoryBudget(1 << 20))
+        messages.resume(7)
+        messages.append(run_of(8, 9))
+        messages.resume(None)
+        assert (messages.begun_anew, messages.reference, messages.kept) == (True, None, 2)
+        assert messages.notify_reference(None) == 0
+        run = messages.next_resend(9)
+        assert run is not None
+        assert list(run.ids) == [8, 9]
+        assert messages.next_id(None) >= 10
+        messages.validate()
+
+    def test_an_ended_stream_sends_what_was_not_acknowledged_again(self) -> None:
+        messages = ResendBuffer("a", MemoryBudget(1 << 20))
+        messages.resume(None)
+        messages.append(run_of(1, 2, 3))
+        messages.acknowledge(1)
+        messages.ended = messages.end_written = True
+        messages.resume(None)
+        assert (messages.begun_anew, messages.kept, messages.end_written) == (True, 2, False)
+        messages.validate()
+
+    def test_an_open_stream_that_was_acknowledged_cannot_have_been_forgotten(self) -> None:
+        messages = ResendBuffer("a", MemoryBudget(1 << 20))
+        messages.resume(None)
+        messages.append(run_of(1, 2))
+        messages.acknowledge(1)
+        with pytest.raises(ReplayError):
+            messages.resume(None)

@@ -22,7 +22,10 @@ PARTS: dict[str, Any] = {
     "address": LONG, "asked": MANY, "at_once": True, "batch": 3, "data": LONG.encode(), "epoch": 2,
     "error": ValueError(LONG), "granted": frozenset(MANY), "instance": LONG, "instances": NAMES, "names": NAMES,
     "now": 1.5, "parts": tuple((number, LONG.encode()) for number in range(50)), "peer": LONG, "queued": 5,
-    "ranges": (PlannedRange(KEY, None, 9),) * 1000, "reason": LONG, "received_at": 1, "references": {KEY: 9},
+    "ranges": (PlannedRange(KEY, None, 9),) * 1000, "reason": LONG, "received_at": 1,
+    "leaving": ("a group", frozenset({KEY})),
+    "ended": (KEY,),
+    "references": {KEY: 9},
     "connection": 4, "slot": 1, "streams": MANY, "text": LONG, "told_at": 5, "warning": True,
 }  # fmt: skip
 """A value for every field of events and instructions, as large as any may be."""

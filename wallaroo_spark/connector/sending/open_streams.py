@@ -139,6 +139,9 @@ class OpenStreams:
         stream = self.streams.get(stream_id)
         if stream is not None and stream.opened:
             acknowledge(connection.session, stream_id, stream.messages, ref)
+            if stream.messages.settled:
+                del self.streams[stream_id]
+                self._references.settled(self._state.revision, stream_id)
 
     def _rewind(self, connection: WorkerConnection, nack: Nack) -> None:
         self._references.rewound(nack)

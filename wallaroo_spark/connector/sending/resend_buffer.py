@@ -79,6 +79,8 @@ class ResendBuffer(UnacknowledgedMessages):
         """Sent in this session."""
         self._to_resend: deque[EncodedRun] = deque()
         """Sent in an earlier session, and to be sent again in this one."""
+        self._dropped = False
+        """Whether messages that this process has sent were acknowledged, and are no longer kept."""
         self._early_ack: int | None = None
         """With opaque ids: an acknowledged id that this process has not sent yet."""
 
@@ -137,6 +139,11 @@ class ResendBuffer(UnacknowledgedMessages):
 
     def resume(self, ref: int | None) -> None:
         """Drop the committed messages; the others are resent in order, before any new message."""
+        if ref is None and self._may_be_forgotten:
+            # The kept messages follow the forgotten ones, and begin the stream anew. The ids go on.
+            self.begun_anew = True
+            self.reference = self.reference if self.all_acknowledged else None
+            ref = self.reference
         ref = self.start if ref is None else ref
         begins_before = self._begins_before(ref)
         self._open(ref)
@@ -148,6 +155,15 @@ class ResendBuffer(UnacknowledgedMessages):
         self._sent.extend(self._to_resend)
         self._sent, self._to_resend = deque(), self._sent
         self.end_written = False
+
+    @property
+    def _may_be_forgotten(self) -> bool:
+        """Whether a worker without a reference of the stream may have forgotten it (``streamRetention``).
+
+        That happens after the stream's end alone. Where an earlier process or this one has ended the stream, nothing
+        that is missing was sent by this opening of it, or all that it has sent was committed.
+        """
+        return self._increasing and self.reference is not None and (self.ended or not self._dropped)
 
     def notify_reference(self, ref: int | None) -> int:
         """The reference for NOTIFY; 0 if the program will send messages of an earlier process again."""
@@ -270,6 +286,7 @@ class ResendBuffer(UnacknowledgedMessages):
     def _drop_first(self, kept: deque[EncodedRun], count: int) -> None:
         """Drop the first ``count`` messages of the first run."""
         run = kept.popleft()
+        self._dropped = True
         self._count(run, -1)
         if count < run.count:
             rest = run.split(count)[1]

@@ -30,6 +30,14 @@ class StreamReferences:
         """An ACK has arrived."""
         self._references[stream_id] = ref
 
+    def settled(self, revision: Revision, stream_id: int) -> None:
+        """A stream's end is acknowledged. Where each NOTIFY is answered, a stream that is opened again needs nothing.
+
+        In the drafts NOTIFY has no answer, so the reference is kept for as long as the session lasts.
+        """
+        if revision.has(NotifyAck):
+            self._references.pop(stream_id, None)
+
     def rewound(self, nack: Nack) -> None:
         """A NACK has arrived. It has no value for "no reference": it carries 0, and sending message 0 twice does no
         harm.

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
@@ -17,7 +18,7 @@ from wallaroo_spark.connector.sending.resend_buffer import OVERHEAD_BYTES, Resen
 from wallaroo_spark.connector.sending.send_batches import SendBatch
 from wallaroo_spark.connector.sending.unacknowledged import Due, UnacknowledgedMessages
 from wallaroo_spark.connector.session.worker_connection import WorkerConnection
-from wallaroo_spark.errors import LocalProtocolError, WallarooError
+from wallaroo_spark.errors import LocalProtocolError, WallarooError, one_line
 from wallaroo_spark.protocol import HEAD_BYTES, U64_MAX, EncodedRun, Flags, encode_run, encode_single
 
 TURN_MESSAGES = 256
@@ -27,6 +28,7 @@ A choice between fairness and the cost of a turn: in bulk, batches of 256 cost 0
 ``BATCH_MESSAGES``).
 """
 
+_log = one_line(logging.getLogger("wallaroo_spark.connector"))
 RESENT = (Due.RESEND, Due.END)
 """What a stream sends again by itself when it resumes."""
 
@@ -84,7 +86,17 @@ class StreamSender:
 
     def resume(self, ref: int | None) -> None:
         """The stream is open in a session and resumes after ``ref``. Raises :class:`ReplayError`."""
+        known, anew = self.messages.reference, self.messages.begun_anew
         self.messages.resume(ref)
+        if self.messages.begun_anew and not anew:
+            _log.warning(
+                "stream %r: the worker was at reference %s and has none now; the stream goes on as a new one. That is "
+                "right where the receiver forgets ended streams (streamRetention); else its query went back to an "
+                "older checkpoint, and the messages up to %s are missing there",
+                self.name,
+                known,
+                known,
+            )
         if not self.opened:
             self.opened = True
             self.reference = self.messages.start if ref is None else ref

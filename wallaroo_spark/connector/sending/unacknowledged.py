@@ -55,6 +55,8 @@ class UnacknowledgedMessages(ABC):
         """Whether the end was sent in this session; it is sent again in each session until it is settled."""
         self.settled = False
         """Whether an ACK that came after the end has acknowledged everything."""
+        self.begun_anew = False
+        """Whether a worker no longer knew a reference that this process was told, and may have forgotten it."""
         self._increasing = increasing
         self._opened = False
 

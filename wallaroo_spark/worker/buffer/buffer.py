@@ -218,12 +218,19 @@ class Buffer:
             if isinstance(reference, int):
                 yield key, reference
 
-    def commit(self, references: Mapping[StreamKey, Reference]) -> list[HeldStream]:
-        """Drop the rows up to these committed references; return the streams whose reference advanced."""
+    def commit(
+        self, references: Mapping[StreamKey, Reference] | Mapping[StreamKey, Reference | None]
+    ) -> list[HeldStream]:
+        """Drop the rows up to these committed references; return the streams whose reference advanced.
+
+        A stream with None is forgotten: no reference of it is committed any more.
+        """
         moved, rising = [], []
         for key, reference in references.items():
             stream = self.streams.get(key)
-            if stream is None:
+            if reference is None:
+                self._forget_committed(key)
+            elif stream is None:
                 self._set_committed(key, reference)
             elif stream.rises_to(reference):
                 rising.append((stream, reference))
@@ -292,6 +299,20 @@ class Buffer:
             return False
         opaque = self._message_ids == "opaque" and key.scope
         return bool(opaque) or not isinstance(after, int) or after < before
+
+    def _forget_committed(self, key: StreamKey) -> None:
+        if self.committed.pop(key, None) is None:
+            return
+        self._names.pop(key, None)
+        mine = self._scopes[key.scope]
+        mine.discard(key)
+        if not mine:
+            del self._scopes[key.scope]
+        stream = self.streams.get(key)
+        if stream is not None:
+            # Its rows stay: they follow the forgotten reference, and now begin the stream.
+            stream.committed = None
+            self.version += 1
 
     def _set_committed(self, key: StreamKey, reference: Reference) -> None:
         self.committed[key] = reference

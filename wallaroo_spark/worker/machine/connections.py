@@ -19,6 +19,7 @@ from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
+from wallaroo_spark.worker.buffer.stream_ends import EndedStreams
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.connection_state import BEFORE_OK, Connection, ConnectionPhase
 from wallaroo_spark.worker.machine.pressure.flow import FlowControl
@@ -65,6 +66,7 @@ class Connections:
         self.slot = origin.slot
         self.buffer = Buffer(options.memory_budget, origin, options.message_ids)
         self.flow = FlowControl.of(options)
+        self.ends = EndedStreams(options.stream_retention)
         self.by_number: dict[int, Connection] = {}
         """All connections."""
         self.serving: set[int] = set()
@@ -417,6 +419,8 @@ class Connections:
             owner.streams.discard(stream.key)
             owner.protocol.streams.finish(stream.key.stream_id)
         self.buffer.forget(stream)
+        if stream.ended:
+            self.ends.ended(stream.key, stream.committed)
         self.turnover += 1
         self.release(stream.key.stream_id if not stream.key.scope else None)
 

@@ -107,6 +107,8 @@ class Rewound:
     """The newest committed batch, -1 before the first."""
     references: Mapping[StreamKey, Reference]
     """The committed reference of each stream."""
+    leaving: tuple[str, frozenset[StreamKey]] = ("", frozenset())
+    """The token of the streams that are forgotten next, and these streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +119,16 @@ class Committed:
     """Number of the query's start."""
     batch: int
     """The committed batch."""
-    references: Mapping[StreamKey, Reference]
-    """The committed references that have changed since the last notice."""
+    references: Mapping[StreamKey, Reference | None]
+    """The committed references that have changed since the last notice; None for a stream that is forgotten."""
     now: float | None = None
     """Monotonic seconds; None: the time of the last Tick."""
     told_at: int | None = None
     """When the notice arrived, in µs since 1970 UTC; None: the ages of the rows are not counted."""
+    leaving: tuple[str, frozenset[StreamKey]] = ("", frozenset())
+    """The token of the streams that are forgotten next, and these streams."""
+    ended: tuple[StreamKey, ...] = ()
+    """Streams of which the driver has recorded the end."""
 
 
 @dataclass(frozen=True, slots=True)

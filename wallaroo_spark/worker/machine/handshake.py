@@ -94,6 +94,10 @@ class Handshake:
     def _accept(self, connection: Connection) -> None:
         connections, buffer = self._connections, self._connections.buffer
         by_instance = connection.revision.stream_scope == "instance"
+        if by_instance and (leaving := connections.ends.ask_all(connection.instance)):
+            why = f"whether {leaving} ended streams of instance {connection.instance!r} are forgotten is being decided"
+            connections.refuse(connection, reasons.later(why))
+            return
         if by_instance and not self._supersede(connection):
             return
         if by_instance:

@@ -38,10 +38,12 @@ class QueryPosition:
         moved = buffer.commit(event.references)
         self._connections.counts["commits"] += 1
         buffer.commit_ages.take(self._connections.counts, event.told_at)
+        self._connections.ends.forgotten(event.references)
         if self._connections.traced is not None and event.told_at is not None:
             self._connections.traced.committed(event.references, event.batch, event.told_at)
         self._connections.flow.committed(event.now, event.batch, before - buffer.held, buffer.used)
         self._moved(moved)
+        self._connections.ends.told(event.leaving, event.ended)
 
     def rewound(self, event: e.Rewound) -> bool:
         """A query continues from exactly these references. Returns False when the notice is stale."""
@@ -53,6 +55,8 @@ class QueryPosition:
         back = buffer.rewind(event.references)
         buffer.commit_ages.take(self._connections.counts, None)
         self.epoch, self.batch = event.epoch, event.batch
+        self._connections.ends.rewound(event.references)
+        self._connections.ends.told(event.leaving, ())
         self._connections.flow.restart(event.batch)
         self._resend.send_again(back, "the query went back")
         behind = set(back)

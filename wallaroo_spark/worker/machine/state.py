@@ -21,8 +21,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion
 from wallaroo_spark.options import Options
 from wallaroo_spark.worker.buffer.ephemeral import Origin
+from wallaroo_spark.worker.buffer.offers import offer
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.arrivals import Arrivals
 from wallaroo_spark.worker.machine.connection_state import ConnectionPhase
@@ -140,6 +142,15 @@ class WorkerState:
                 self._unfinished_frames.tick(event.now)
             case e.Stopping():
                 self.connections.stop(event.reason)
+
+    def offer(self, question: PlanQuestion) -> PlanAnswer:
+        """How far a batch may go on this worker."""
+        return offer(self.buffer, question, self.connections.ends.report(self.buffer.streams.keys()))
+
+    @property
+    def has_ends_to_report(self) -> bool:
+        """Whether a plan should hear of ended streams, though there may be no rows."""
+        return self.connections.ends.any_unrecorded
 
     def instances(self) -> list[str]:
         """The connector instances that are connected, or of which rows are held."""

@@ -114,11 +114,19 @@ class Streams:
             self._gates.tell(connection, [key])
 
     def _open_claimed(self, connection: Connection, notify: Notify) -> None:
+        key = connection.key(notify.stream_id)
+        if key not in self._connections.buffer.streams and self._connections.ends.ask(key):
+            # Whether its reference counts is known after the next batch or two; the connector asks again.
+            data = connection.protocol.notify_ack(notify.stream_id, None, success=False)
+            self._connections.send(connection, data)
+            self._connections.release(notify.stream_id)
+            return
         self._open(connection, notify)
         self._answer(connection, notify.stream_id, success=True)
 
     def _open(self, connection: Connection, notify: Notify) -> None:
         stream = self._connections.buffer.open(connection.key(notify.stream_id), notify.name, notify.ref)
+        self._connections.ends.opened(stream.key)
         before = self._connections.by_number.get(stream.owner) if stream.owner is not None else None
         if before is not None:
             before.streams.discard(stream.key)

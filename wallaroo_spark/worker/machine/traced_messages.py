@@ -86,7 +86,7 @@ class TracedMessages:
         ends = {planned.key: (planned.start, planned.end) for planned in ranges}
         return [sample for key, last, sample in self._open if key in ends and _is_within(last, *ends[key])]
 
-    def committed(self, references: Mapping[StreamKey, Reference], batch: int, now: int) -> None:
+    def committed(self, references: Mapping[StreamKey, Reference | None], batch: int, now: int) -> None:
         """The worker was told of a commit up to these references."""
         still: list[tuple[StreamKey, int, TracedMessage]] = []
         for key, last, sample in self._open:

@@ -1,0 +1,208 @@
+"""Which ended streams are recorded, leave and are forgotten, and which must not be: pure, with a clock by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.options import Options
+from wallaroo_spark.reference_versions import VersionedReferences, endings_of, ranges
+from wallaroo_spark.references import Reference, References, StreamKey
+from wallaroo_spark.sidecar.forgetting import Decision, Forgetting, PlanClock, merged
+from wallaroo_spark.sidecar.plan_files import PlanFiles
+from wallaroo_spark.sidecar.plan_names import NamedPlan
+from wallaroo_spark.source.plan_book import PlanBook
+from wallaroo_spark.source.planner import Plan
+
+A, B = StreamKey("a", 1), StreamKey("b", 2)
+RETENTION, DWELL = 80.0, 10.0
+
+
+class Query:
+    """The plans of a query with two slots, as a source makes them."""
+
+    def __init__(self, inline_bytes: int = 1 << 20, store: PlanFiles | None = None) -> None:
+        self.now = 1_000.0
+        self.book = PlanBook("orders", "increasing", lambda: store, inline_bytes=inline_bytes, beside=lambda w: w())
+        self.forgetting = Forgetting(RETENTION, DWELL, PlanClock(lambda: 5_000.0, lambda: self.now))
+        self.value = self.book.begin({})
+        self.known: dict[int, str] | None = None
+        """The tokens that the workers know; None: that of the last plan."""
+
+    @property
+    def references(self) -> VersionedReferences:
+        return self.book.references(self.value)
+
+    @property
+    def leaving(self) -> list[StreamKey]:
+        endings = endings_of(self.references)
+        return [] if endings is None else endings.leaving_streams()
+
+    def plan(
+        self,
+        ends: References,
+        ended: Mapping[StreamKey, Reference] | None = None,
+        wanted: frozenset[StreamKey] = frozenset(),
+    ) -> Decision:
+        endings = endings_of(self.references)
+        token = endings.leaving.token if endings is not None and endings.leaving is not None else ""
+        known = {0: token, 1: token} if self.known is None else self.known
+        plan = Plan({}, 0, 0, {}, ended=ended or {}, leaving=known, wanted=wanted)
+        decision = self.forgetting.decide(self.references, plan, ends, 2)
+        self.value = self.book.after(self.value, merged(ends, decision.forgotten), decision.endings)
+        return decision
+
+    def end_a(self) -> None:
+        """Stream a ends, and its retention passes."""
+        self.plan({"a": {"1": 7}, "b": {"2": 3}}, {A: 7})
+        self.now += 2 * RETENTION
+
+
+def test_an_ended_stream_is_forgotten_in_two_plans_and_an_open_one_never() -> None:
+    query = Query()
+    query.end_a()
+    query.plan({"b": {"2": 4}})
+    assert query.leaving == [A]
+    assert query.references.reference("a", "1") == 7
+    query.now += DWELL
+    before = query.references
+    assert query.plan({}).due
+
+    assert query.references == {"b": {"2": 4}}
+    assert query.leaving == []
+    assert ranges(before, query.references) == []
+    for _ in range(5):
+        query.now += 2 * RETENTION
+        query.plan({})
+    assert query.references == {"b": {"2": 4}}
+
+
+def test_nothing_leaves_before_the_retention_is_over() -> None:
+    query = Query()
+    query.end_a()
+    query.now -= 1.01 * RETENTION
+    query.plan({"b": {"2": 4}})
+    assert query.leaving == []
+
+
+@pytest.mark.parametrize("known", [{}, {0: "another", 1: "another"}])
+def test_a_leaving_stream_stays_until_every_worker_was_told(known: dict[int, str]) -> None:
+    query = Query()
+    query.end_a()
+    query.plan({})
+    query.now += 10 * DWELL
+    query.known = known
+    assert not query.plan({}).due
+    assert query.references.reference("a", "1") == 7
+    token = endings_of(query.references).leaving.token  # type: ignore[union-attr]  # a group is leaving
+    query.known = {0: token}
+    assert not query.plan({}).due
+    query.known = {0: token, 1: token}
+    assert query.plan({}).due
+    assert query.references.reference("a", "1") is None
+
+
+def test_a_worker_that_lost_its_slot_has_ended_before_a_stream_is_forgotten() -> None:
+    query = Query()
+    query.end_a()
+    query.plan({})
+    query.now += DWELL / 2
+    assert not query.plan({}).due
+    assert query.references.reference("a", "1") == 7
+
+
+def test_a_stream_that_a_connector_asks_for_stays_and_its_time_begins_anew() -> None:
+    query = Query()
+    query.end_a()
+    query.plan({})
+    assert query.plan({}, wanted=frozenset({A})).due
+    assert query.leaving == []
+    query.now += DWELL
+    query.plan({})
+    assert query.references.reference("a", "1") == 7
+    query.now += RETENTION / 2
+    query.plan({"b": {"2": 9}})
+    assert query.leaving == []
+
+
+def test_a_stream_with_new_rows_is_open_again() -> None:
+    query = Query()
+    query.end_a()
+    query.plan({})
+    query.plan({"a": {"1": 8}})
+    for _ in range(3):
+        query.now += 2 * RETENTION
+        query.plan({})
+    assert query.references.reference("a", "1") == 8
+
+
+def test_an_end_at_another_reference_than_the_plans_is_not_recorded() -> None:
+    query = Query()
+    query.plan({"a": {"1": 7}}, {A: 9, B: 3})
+    query.now += 2 * RETENTION
+    query.plan({})
+    assert query.leaving == []
+
+
+def test_a_driver_that_died_between_the_two_plans_goes_on(tmp_path: Path) -> None:
+    store = PlanFiles(str(tmp_path / "checkpoint"), "orders")
+    first = Query(0, store)
+    first.end_a()
+    first.plan({})
+    second = Query(0, store)
+    second.value, second.now = first.value, first.now
+    assert NamedPlan.of(first.value) is not None
+    assert second.leaving == [A]
+    # Its clock is behind that of the plans, so it counts from there.
+    assert not second.plan({}).due
+    second.now += DWELL
+    assert second.plan({}).due
+    assert second.references == {"b": {"2": 3}}
+    assert Query(0, store).book.references(second.value) == {"b": {"2": 3}}
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
+def test_a_driver_without_the_option_goes_on_and_forgets_nothing(tmp_path: Path, inline_bytes: int) -> None:
+    query = Query(inline_bytes, PlanFiles(str(tmp_path / "checkpoint"), "orders"))
+    query.end_a()
+    query.plan({})
+    value: dict[str, Any] = query.book.after(query.value, {"b": {"2": 5}})
+    references = query.book.references(value)
+    assert references == {"a": {"1": 7}, "b": {"2": 5}}
+    assert references.endings is None
+
+
+def test_a_hundred_thousand_ended_streams_make_the_snapshot_small_again(tmp_path: Path) -> None:
+    store = PlanFiles(str(tmp_path / "checkpoint"), "orders")
+    query = Query(16_384, store)
+    many: dict[str, dict[str, Reference]] = {f"shop-{n}": {str(s): 9 for s in range(100)} for n in range(1_000)}
+    query.plan({**many, "b": {"2": 1}}, {StreamKey(scope, int(s)): 9 for scope in many for s in many[scope]})
+    assert query.references.count == 100_001
+    query.now += 2 * RETENTION
+    query.plan({"b": {"2": 2}})
+    query.now += DWELL
+    query.plan({"b": {"2": 3}})
+
+    assert query.references == {"b": {"2": 3}}
+    assert NamedPlan.of(query.value) is None
+    assert query.value["streams"] == {"b": {"2": 3}}
+
+
+def test_the_clock_of_plans_never_goes_back_and_ignores_steps() -> None:
+    wall, elapsed = [100.0], [0.0]
+    clock = PlanClock(lambda: wall[0], lambda: elapsed[0])
+    assert clock.after(0) == 100_000
+    wall[0], elapsed[0] = 9e9, 1.0
+    assert clock.after(0) == 101_000
+    assert clock.after(500_000) == 500_000
+    elapsed[0] = 2.0
+    assert clock.after(500_000) == 501_000
+
+
+def test_opaque_ids_and_forgetting_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="messageIds=increasing"):
+        Options(message_ids="opaque", stream_retention=1.0)

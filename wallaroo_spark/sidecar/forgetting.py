@@ -1,0 +1,172 @@
+"""When a stream is forgotten that ended: the ends that a plan records, and the streams that leave with it. Pure.
+
+A stream is forgotten in two steps, each of which is a plan. The first one names the streams that ended longer ago than
+the retention; they are *leaving*. A worker that was told of that lets no connector begin such a stream, and says which
+ones are wanted. The second plan forgets the leaving streams that nobody wants, once every worker of the fleet has been
+told of them. So no worker can tell a connector a reference of a stream that has been forgotten and begun anew.
+Source: ``docs/decisions/streams-are-forgotten.md``.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from wallaroo_spark.reference_versions import Endings, VersionedReferences
+from wallaroo_spark.references import Changes, EndingChanges, Leaving, Reference, References, StreamKey
+
+MOST_LEAVING = 10_000
+"""Streams that leave at once; a choice, which bounds the notices of them (some 100 kB)."""
+SLACK_PART = 8
+"""Streams leave in groups: the oldest ended stream waits for this part of the retention longer than it has to.
+
+A choice: while streams are leaving, their connectors are asked to come back later.
+"""
+
+
+def dwell_seconds(lease_seconds: float) -> float:
+    """How long streams are leaving at least: a worker that has lost its lease notices that in this time."""
+    return lease_seconds + 5.0
+
+
+class PlanClock:
+    """The driver's clock, in milliseconds since 1970 UTC. It never goes back, and no step of the system moves it.
+
+    The system's clock is read once, and the time that passes after that is counted. A time that an earlier plan has
+    recorded counts as past.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time, elapsed: Callable[[], float] = time.monotonic) -> None:
+        self._wall = wall
+        self._elapsed = elapsed
+        self._base: float | None = None
+        self._began = 0.0
+
+    def after(self, recorded: int) -> int:
+        """The time of a plan behind one of the time ``recorded``."""
+        if self._base is None:
+            self._base, self._began = self._wall(), self._elapsed()
+        now = int((self._base + self._elapsed() - self._began) * 1000)
+        if now < recorded:
+            self._base += (recorded - now) / 1000
+        return max(now, recorded)
+
+
+class EndReports(Protocol):
+    """The ends of streams that workers have reported in their answers to one plan."""
+
+    @property
+    def ended(self) -> Mapping[StreamKey, Reference]:
+        """Streams that end at this reference."""
+
+    @property
+    def leaving(self) -> Mapping[int, str]:
+        """The token of the leaving streams that each worker knows, by slot."""
+
+    @property
+    def wanted(self) -> frozenset[StreamKey]:
+        """Leaving streams that some worker needs."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The ends of streams in a plan, beside the rows that it reads."""
+
+    forgotten: Changes
+    """The streams that it forgets, with None for each."""
+    endings: EndingChanges
+    """The changes of the ended streams."""
+    due: bool
+    """Whether it is to be planned though there is nothing to read."""
+
+
+class Forgetting:
+    """Decides for one source. ``retention`` and ``dwell`` are in seconds.
+
+    ``dwell`` is the least time between the two plans: a worker that has lost its slot has ended by then.
+    """
+
+    def __init__(self, retention: float, dwell: float, clock: PlanClock) -> None:
+        self._retention = round(retention * 1000)
+        self._dwell = round(dwell * 1000)
+        self._clock = clock
+        self._oldest: int | None = None
+        """No stream ended before this, as far as the last look at all of them says; None before the first look."""
+
+    def decide(self, start: VersionedReferences, plan: EndReports, ends: References, slots: int) -> Decision:
+        """The ends that a plan records which goes from ``start`` to ``ends``; ``slots`` is the size of the fleet."""
+        before = start.endings
+        at = self._clock.after(0 if before is None else before.at)
+        times: dict[str, dict[str, int | None]] = {}
+        if before is None:
+            before = Endings(at, VersionedReferences.of({}), None)
+        for scope, streams in ends.items():
+            for stream in streams:
+                if before.times.reference(scope, stream) is not None:
+                    times.setdefault(scope, {})[stream] = None
+        for key, reference in plan.ended.items():
+            if reference == _after(start, ends, key):
+                times.setdefault(key.scope, {})[str(key.stream_id)] = at
+        if before.leaving is not None:
+            return self._resolve(before, before.leaving, plan, times, slots, at)
+        return Decision({}, EndingChanges(at, times, self._next_group(before, times, at)), due=False)
+
+    def _resolve(
+        self,
+        before: Endings,
+        leaving: Leaving,
+        plan: EndReports,
+        times: dict[str, dict[str, int | None]],
+        slots: int,
+        at: int,
+    ) -> Decision:
+        """Forget the leaving streams once every worker knows of them, but for those that somebody wants."""
+        streams = before.leaving_streams()
+        wanted = [key for key in streams if key in plan.wanted and str(key.stream_id) not in times.get(key.scope, {})]
+        for key in wanted:
+            # It is open, so it has not ended before now.
+            times.setdefault(key.scope, {})[str(key.stream_id)] = at
+        known = all(plan.leaving.get(slot) == leaving.token for slot in range(slots))
+        if not slots or not known or at - leaving.since < self._dwell:
+            return Decision({}, EndingChanges(at, times, leaving), due=bool(wanted))
+        forgotten: dict[str, dict[str, Reference | None]] = {}
+        for key in streams:
+            if str(key.stream_id) not in times.get(key.scope, {}):
+                forgotten.setdefault(key.scope, {})[str(key.stream_id)] = None
+                times.setdefault(key.scope, {})[str(key.stream_id)] = None
+        self._oldest = None
+        return Decision(forgotten, EndingChanges(at, times, None), due=True)
+
+    def _next_group(self, before: Endings, times: dict[str, dict[str, int | None]], at: int) -> Leaving | None:
+        """The streams that leave next; None while the retention of none is over."""
+        over = at - self._retention
+        if self._oldest is not None and self._oldest > over - self._retention // SLACK_PART:
+            return None
+        found = [
+            (ended, key) for ended, key in before.ended_before(at) if str(key.stream_id) not in times.get(key.scope, {})
+        ]
+        self._oldest = min((ended for ended, _ in found), default=at)
+        if self._oldest > over - self._retention // SLACK_PART:
+            return None
+        group = [ended for ended, _ in found if ended <= over][:MOST_LEAVING]
+        return Leaving(group[-1], at, secrets.token_hex(4))
+
+
+def _after(start: VersionedReferences, ends: References, key: StreamKey) -> Reference | None:
+    """The reference of a stream behind a plan."""
+    stream = str(key.stream_id)
+    found = ends.get(key.scope, {}).get(stream)
+    return start.reference(key.scope, stream) if found is None else found
+
+
+def merged(ends: Changes, forgotten: Changes) -> Changes:
+    """The changes of a plan: the ends of its streams, and the streams that it forgets."""
+    if not forgotten:
+        return ends
+    found: dict[str, dict[str, Reference | None]] = {scope: dict(streams) for scope, streams in ends.items()}
+    for scope, streams in forgotten.items():
+        found.setdefault(scope, {}).update(streams)
+    return found

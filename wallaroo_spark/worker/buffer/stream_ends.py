@@ -1,0 +1,87 @@
+"""The ends of streams that the driver has not recorded yet, and the streams that it is about to forget. Pure.
+
+Only where the receiver has a ``streamRetention``. Source: ``docs/decisions/streams-are-forgotten.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from wallaroo_spark.references import Reference, StreamKey
+from wallaroo_spark.worker.buffer.offers import StreamEnds
+
+
+class EndedStreams:
+    """Collects ends until a notice confirms them; keeps connectors from a stream while it is leaving."""
+
+    def __init__(self, retention: float) -> None:
+        self._records = retention > 0
+        self._unrecorded: dict[StreamKey, Reference] = {}
+        self._token = ""
+        self._leaving: frozenset[StreamKey] = frozenset()
+        self._scopes: dict[str, list[StreamKey]] = {}
+        self._asked: set[StreamKey] = set()
+
+    @property
+    def any_unrecorded(self) -> bool:
+        """Whether there are ends to report."""
+        return bool(self._unrecorded)
+
+    def ended(self, key: StreamKey, reference: Reference | None) -> None:
+        """A stream has ended, and all of it is committed."""
+        if self._records and reference is not None:
+            self._unrecorded[key] = reference
+
+    def opened(self, key: StreamKey) -> None:
+        """A stream is open again."""
+        self._unrecorded.pop(key, None)
+
+    def told(self, leaving: tuple[str, frozenset[StreamKey]], recorded: Collection[StreamKey]) -> None:
+        """A notice has named the leaving streams, and those whose end is recorded.
+
+        A receiver without a retention forgets nothing, although its checkpoint may name leaving streams from before.
+        """
+        if not self._records:
+            return
+        self._token, self._leaving = leaving
+        self._scopes = {}
+        for key in self._leaving:
+            self._scopes.setdefault(key.scope, []).append(key)
+        self._asked &= self._leaving
+        for key in recorded:
+            self._unrecorded.pop(key, None)
+
+    def rewound(self, references: Mapping[StreamKey, Reference]) -> None:
+        """The query goes on from these references; an end elsewhere has to come again."""
+        found = self._unrecorded.items()
+        self._unrecorded = {key: reference for key, reference in found if references.get(key) == reference}
+
+    def forgotten(self, references: Mapping[StreamKey, Reference | None]) -> None:
+        """Some of these streams are forgotten: those without a reference."""
+        if self._unrecorded:
+            for key, reference in references.items():
+                if reference is None:
+                    self._unrecorded.pop(key, None)
+
+    def ask(self, key: StreamKey) -> bool:
+        """A connector asks for a stream: whether it must ask again later, because the stream is leaving."""
+        if key not in self._leaving:
+            return False
+        self._asked.add(key)
+        return True
+
+    def ask_all(self, scope: str) -> int:
+        """A connector instance asks for all of its streams; the number of those that are leaving."""
+        found = self._scopes.get(scope, ())
+        self._asked.update(found)
+        return len(found)
+
+    def report(self, held: Collection[StreamKey]) -> StreamEnds | None:
+        """The ends to tell a planner; ``held`` are the streams that are open here or of which rows are held.
+
+        None where the receiver remembers streams for good.
+        """
+        if not self._records:
+            return None
+        wanted = [key for key in self._leaving if key in held or key in self._asked]
+        return StreamEnds(self._unrecorded, self._token, wanted)
