@@ -2,15 +2,82 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from tests.cli.conftest import PROGRAM
 from wallaroo_spark.cli.dev import _Batches, _View, _Watcher
 from wallaroo_spark.cli.main import cli
+from wallaroo_spark.connector import BlockingConnector
+from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import DRAFT_BE, Error, Hello, Notify, Ok
 from wallaroo_spark.wiretap import End, Recorder
+
+SECONDS = 120.0
+
+
+class Lines:
+    """The output of a program, line by line."""
+
+    def __init__(self, program: subprocess.Popen[str]) -> None:
+        assert program.stdout is not None
+        self.seen: list[str] = []
+        self._stdout = program.stdout
+
+    def until(self, text: str) -> str:
+        """The next line with a text in it."""
+        for line in self._stdout:
+            self.seen.append(line)
+            if text in line:
+                return line
+        raise AssertionError(f"{text!r} never came: {self.seen}")
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    arguments = ["dev", "up", "--listen", "127.0.0.1:0", "--capture", str(tmp_path / "file")]
+    program = subprocess.Popen(
+        [*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ, cwd=tmp_path
+    )
+    watchdog = threading.Timer(2 * SECONDS, program.kill)
+    watchdog.start()
+    yield program
+    watchdog.cancel()
+    if program.poll() is None:
+        program.kill()
+    program.communicate()
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_rows_and_mistakes_are_shown_and_ctrl_c_ends_in_one_line(up: subprocess.Popen[str], tmp_path: Path) -> None:
+    lines = Lines(up)
+    address = lines.until("Ready. Connect to").split()[3]
+
+    with (
+        pytest.raises(RemoteProtocolError, match="cookie"),
+        BlockingConnector("orders", instance="shop-1", workers=address, cookie="wrong") as connector,
+    ):
+        connector.open("orders")
+    assert "ERROR reason=" in lines.until("ERROR")
+    with BlockingConnector(
+        "orders", instance="shop-1", workers=address, cookie="dev", drain_timeout=SECONDS
+    ) as connector:
+        connector.open("orders").send(b"book", id=7, key=b"k")
+    assert "shop-1/orders 7 key=k book" in lines.until("batch ")
+    up.send_signal(signal.SIGINT)
+    out, err = up.communicate(timeout=SECONDS)
+
+    assert (up.returncode, err) == (130, "")
+    assert out.splitlines()[-1] == "Stopped; 1 row committed."
+    assert "wallaroo_capture" in (tmp_path / "file").read_text()
 
 
 def test_a_broken_frame_is_shown_with_its_byte_and_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
