@@ -52,6 +52,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "source",
         "status",
         "web",
+        "sinks.two_phase",
+        "pubsub.topic_catalog",
         "telemetry",
     ),
     "connector": ("protocol", "transport", "registry"),

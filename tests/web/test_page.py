@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -288,11 +287,3 @@ def test_the_files_of_the_page_need_no_other_server() -> None:
     for file in STATIC.iterdir():
         text = file.read_text(encoding="utf-8").replace('"http://www.w3.org/2000/svg"', "")
         assert not re.search(r"https?:|//[a-z]+\.|@import|\binnerHTML\b|insertAdjacentHTML|document\.write", text), file
-
-
-def test_a_monitor_ends_its_thread() -> None:
-    monitor = Monitor(lambda: fakes.running(1.0), "orders")
-    monitor.start()
-    monitor.stop()
-    monitor.stop()
-    assert not [thread for thread in threading.enumerate() if thread.name == "wallaroo-orders-monitor"]

@@ -50,6 +50,7 @@ from wallaroo_spark.receiver.page import (
     write_report,
 )
 from wallaroo_spark.receiver.query_facts import QueryFacts
+from wallaroo_spark.receiver.surroundings import Surroundings
 from wallaroo_spark.receiver.waker import Waker
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, EmbeddedRedis, Registry
 from wallaroo_spark.slots import spark_checks
@@ -116,6 +117,7 @@ class Receiver:
         self._announcer: Announcer | None = None
         self._page: PageServer | None = None
         self._monitor: Monitor | None = None
+        self._surroundings = Surroundings()
         self._report_written = False
         self._stream: DataFrame | None = None
         self._query: Any = None
@@ -337,7 +339,12 @@ class Receiver:
     def _look(self) -> ReceiverStatus:
         """One snapshot for the page and the report; during a stop the workers get less time to answer."""
         seconds = LAST_LOOK_SECONDS if self._patience.stopping.is_set() else ANSWER_SECONDS
-        return self.status(most=rows_of_each(self.options.workers), seconds=seconds)
+        status = self.status(most=rows_of_each(self.options.workers), seconds=seconds)
+        files, registry = self._files, self._registry
+        if not self._patience.stopping.is_set():
+            url = self.registry_url if registry is not None and not status.registry_error else ""
+            self._surroundings.look(url, files.identity if files else "")
+        return dataclasses.replace(status, topics=self._surroundings.topics, sinks=self._surroundings.sinks)
 
     def _end_watching(self) -> None:
         """Take the last snapshot before anything is stopped: later ones would only tell of the stop."""
@@ -417,6 +424,7 @@ class Receiver:
         spark_checks.registry_reach(self.options.registry, master)
         spark_checks.task_slots(self._spark, self.options.workers)
         registry = self._open_registry()
+        self._surroundings = Surroundings()
         self._monitor, self._report_written = Monitor(self._look, self.name), False
         self._page = start_page(place, self.options, {**page_routes(self._monitor), **self._telemetry.routes()})
         self._token = resolve_secret(self.options.token) or self._token or secrets.token_urlsafe(32)

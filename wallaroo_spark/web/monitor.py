@@ -94,16 +94,16 @@ class Monitor:
             if not self._failing:
                 log.warning("receiver %s: the status page has no new figures: %s", self._name, error)
             self._failing = True
-            return
+        else:
+            self._failing = False
+            with self._lock:
+                self._record.add(status)
+                self._taken_at = time.monotonic()
+            self._first.set()
         finally:
             watched = begun - self._asked_at < WATCHING_SECONDS
             least = WATCHED_SECONDS if watched else UNWATCHED_SECONDS
             self._interval = max(least, SHARE * (time.monotonic() - begun))
-        self._failing = False
-        with self._lock:
-            self._record.add(status)
-            self._taken_at = time.monotonic()
-        self._first.set()
 
     def answer(self, request: Request) -> Response:
         """The response of the JSON that the page shows."""

@@ -47,7 +47,7 @@ def document(record: RunRecord, *, age: float, patience: float, wanted: PageQuer
     """
     status = record.snapshots.last
     assert status is not None
-    rates = record.snapshots.rates()
+    rates = record.rates()
     slots = worst(status.slots, wanted.top, _slot_rank)
     instances = [one for one in status.instances if _is_found(wanted.search, one.name, one.program, one.peer)]
     streams = [one for one in status.streams if _is_found(wanted.search, one.name, one.instance, str(one.stream_id))]

@@ -40,13 +40,14 @@ figcaption { font-weight: 600; }
 path.line { fill: none; stroke-width: 1.6; vector-effect: non-scaling-stroke; }
 .l0 { stroke: var(--p0); } .l1 { stroke: var(--p1); } .l2 { stroke: var(--p2); } .l3 { stroke: var(--p3); }
 .l4 { stroke: var(--p4); } .l5 { stroke: var(--p5); } .l6 { stroke: var(--p6); }
-section td { white-space: normal; } td.bar { width: 55%; } td.bar svg { display: block; width: 100%; height: 0.9rem; }
+td.w { width: auto; } td.bar { width: 55%; } td.bar svg { display: block; width: 100%; height: 0.9rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.1rem 1.2rem; margin: 0.5rem 0; }
 dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; unicode-bidi: isolate; }
 @media (max-width: 44rem) {
   .bars th { display: block; padding: 0.14rem 0.7rem; border: none; }
   td.bar { display: block; }
 }
+@media (min-width: 44.1rem) { section td:not(.w) { white-space: nowrap; } }
 @media print { body { max-width: none; } figure, tr { break-inside: avoid; } }
 """
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from wallaroo_spark.status import History, Rates, ReceiverStatus, SlotStatus
+from wallaroo_spark.status import History, Rates, ReceiverStatus, SlotStatus, rates
 from wallaroo_spark.web.report.thinning import ThinningSeries
 
 RECENT = 300
@@ -116,6 +116,7 @@ class RunRecord:
         self.started: float | None = None
         self._first_events: list[Event] = []
         self._last_events: deque[Event] = deque(maxlen=EVENTS)
+        self._rates: Rates | None = None
         self._known: dict[str, str] = {}
         self._deaths: dict[int, tuple[int, float]] = {}
         self._refused: dict[int, dict[tuple[str, str], float]] = {}
@@ -133,7 +134,8 @@ class RunRecord:
         if self.started is None:
             self.started = status.time
         self.snapshots.add(status)
-        point = _point(status, self.snapshots.rates(0) if last is not None else None)
+        self._rates = None
+        point = _point(status, rates(_slots_alone(last), _slots_alone(status)) if last is not None else None)
         self.recent.append(point)
         self.whole.append(point)
         self.most_sessions = max(self.most_sessions, status.totals.sessions)
@@ -141,6 +143,12 @@ class RunRecord:
         self._add_batch(status)
         for event in self._events(status):
             self._add_event(*event)
+
+    def rates(self) -> Rates:
+        """The rates over the usual window, computed once for each snapshot."""
+        if self._rates is None:
+            self._rates = self.snapshots.rates()
+        return self._rates
 
     def count(self, status: ReceiverStatus) -> None:
         """Add the rows that the workers have counted since the last snapshot."""
@@ -247,6 +255,11 @@ class RunRecord:
             if at is None or refusal.at - at > SAME_SECONDS:
                 who = f"{refusal.instance} ({refusal.peer})" if refusal.instance else refusal.peer
                 yield refusal.at, "refused", f"slot {slot.slot}", f"{who}: {refusal.reason}", True
+
+
+def _slots_alone(status: ReceiverStatus) -> ReceiverStatus:
+    """The snapshot with its slots alone, which suffice for the rates of the whole receiver."""
+    return replace(status, instances=(), streams=())
 
 
 def _point(status: ReceiverStatus, rates: Rates | None) -> Point:

@@ -366,7 +366,7 @@ function showStreams(answer) {
 
 function showSinks(answer) {
   const { sinks, topics } = answer.status;
-  set(byId("sinks-note"), sinks.length || topics.length ? "" : "The query has no transactional sink, and no topic runs.");
+  set(byId("sinks-note"), sinks.length || topics.length ? "" : "No transactional sink of the query and no topic of its registry is known.");
   table("sinks", "Sinks", [
     { label: "Sink", kind: "name", value: (sink) => sink.sink },
     { label: "State", value: (sink) => sink.state },

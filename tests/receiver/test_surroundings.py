@@ -1,0 +1,51 @@
+"""Topics and sinks on the status page: read from a real registry and checkpoint, seldom, and never a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wallaroo_spark.pubsub.topic_catalog import TopicCatalog, TopicRecord
+from wallaroo_spark.receiver import surroundings
+from wallaroo_spark.receiver.surroundings import Surroundings
+from wallaroo_spark.registry import EmbeddedRedis
+from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
+from wallaroo_spark.status import PartitionStatus, SinkStatus, TopicStatus
+
+
+def decided(checkpoint: Path, name: str, *, finished: bool) -> None:
+    log = DecisionLog(str(checkpoint), name)
+    log.load()
+    log.commit(7, 0, [])
+    if finished:
+        log.finish(7)
+
+
+def test_topics_and_sinks_are_shown(own_redis: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decided(tmp_path, "postgres", finished=True)
+    with TopicCatalog(own_redis.url, lease_seconds=300) as topics:
+        topics.announce(TopicRecord("totals", 1, "history", False, b"", "a driver"))
+        around = Surroundings()
+        around.look(own_redis.url, str(tmp_path))
+
+        assert around.sinks == (SinkStatus("postgres", "finished", 7),)
+        vacant = PartitionStatus(0, "vacant", None, None, 0)
+        assert around.topics == (TopicStatus("totals", "a driver", "history", (vacant,)),)
+
+        decided(tmp_path, "kafka", finished=False)
+        around.look(own_redis.url, str(tmp_path))
+        assert len(around.sinks) == 1
+        monkeypatch.setattr(surroundings, "INTERVAL_SECONDS", 0.0)
+        around.look(own_redis.url, str(tmp_path))
+        assert {sink.sink: sink.state for sink in around.sinks} == {"kafka": "committed", "postgres": "finished"}
+
+
+def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    broken = tmp_path / "file"
+    broken.write_text("no folder")
+    around = Surroundings()
+
+    around.look("redis://127.0.0.1:1", str(broken))
+    assert (around.topics, around.sinks) == ((), ())
+    around.look("", "")

@@ -1,0 +1,84 @@
+"""Topics of the receiver's registry and sinks of its query, for the status page: read seldom, and never a failure.
+
+Source: ``docs/status-page.md#what-it-shows``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from wallaroo_spark.errors import WallarooError, one_line
+from wallaroo_spark.pubsub.topic_catalog import TopicCatalog
+from wallaroo_spark.sinks.two_phase.decision_log import sinks_of
+from wallaroo_spark.status import PartitionStatus, SinkStatus, TopicStatus
+
+log = one_line(logging.getLogger("wallaroo_spark.receiver"))
+
+INTERVAL_SECONDS = 10.0
+"""How long topics and sinks count as known. A choice: they change with batches, and each look reads files and Redis."""
+MOST_TOPICS = 50
+"""The most topics that are looked at. A choice: each takes some calls to Redis."""
+
+
+class Surroundings:
+    """Reads topics and sinks. One thread at a time may call it."""
+
+    def __init__(self) -> None:
+        self.topics: tuple[TopicStatus, ...] = ()
+        self.sinks: tuple[SinkStatus, ...] = ()
+        self._looked_at = float("-inf")
+
+    def look(self, registry: str, checkpoint: str) -> None:
+        """Read the topics of the registry at a URL and the sinks of a checkpoint, unless that was done lately.
+
+        An empty URL or checkpoint has none. What cannot be read is left out.
+        """
+        now = time.monotonic()
+        if now - self._looked_at < INTERVAL_SECONDS:
+            return
+        self.topics = _readable(lambda: _topics(registry)) if registry else ()
+        self.sinks = _readable(lambda: _sinks(checkpoint)) if checkpoint else ()
+        self._looked_at = time.monotonic()
+
+
+def _readable(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+    try:
+        return read()
+    except (WallarooError, OSError) as error:
+        # A registry's user may lack the right to list topics, and a cause tells of a registry that does not answer.
+        log.debug("not shown on the status page: %s", error)
+        return ()
+
+
+def _sinks(checkpoint: str) -> tuple[SinkStatus, ...]:
+    return tuple(SinkStatus(**sink) for sink in sinks_of(checkpoint))
+
+
+def _topics(registry: str) -> tuple[TopicStatus, ...]:
+    with TopicCatalog(registry, attempts=1) as catalog:
+        found = [_topic(catalog, name) for name in catalog.names()[:MOST_TOPICS]]
+    return tuple(topic for topic in found if topic is not None)
+
+
+def _topic(catalog: TopicCatalog, name: str) -> TopicStatus | None:
+    record = catalog.find(name)
+    if record is None:
+        return None
+    served = catalog.served(name)
+    partitions = []
+    for number in range(record.partitions):
+        place = served.get(number)
+        progress = place.progress if place else None
+        partitions.append(
+            PartitionStatus(
+                number,
+                "serving" if place else "vacant",
+                place.address if place else None,
+                progress.newest if progress else None,
+                progress.subscribers if progress else 0,
+            )
+        )
+    return TopicStatus(name, record.owner, record.identity, tuple(partitions))
