@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from proving.ports import lasting_port
 from tests.web import fakes
 from tests.web.browser import Browser, Page
 from wallaroo_spark.status import ReceiverStatus, with_causes
@@ -110,10 +111,10 @@ def test_names_of_strangers_are_text(browser: Browser, stage: Stage) -> None:
         assert page.errors() == []
 
 
-def test_a_lost_driver_is_shown_as_such_and_comes_back(browser: Browser, stage: Stage) -> None:
-    stage.add(*history(3))
-    port = int(stage.server.address.rstrip("/").rpartition(":")[2])
-    with browser.open(stage.server.address) as page:
+def test_a_lost_driver_is_shown_as_such_and_comes_back(browser: Browser) -> None:
+    port = lasting_port()
+    with Stage(Place("127.0.0.1", port, "")) as stage, browser.open(stage.server.address) as page:
+        stage.add(*history(3))
         page.wait(SHOWN)
         assert page.run("document.getElementById('lost').hidden")
         stage.server.stop()

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from proving.ports import lasting_port
 from tests.waiting import eventually
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.web import PageServer, Place, Request, Response, Route
@@ -167,9 +168,11 @@ def test_an_end_closes_every_socket_and_thread(server: PageServer) -> None:
     eventually(lambda: not page_threads())
 
 
-def test_a_restart_takes_the_same_port_again(server: PageServer) -> None:
+def test_a_restart_takes_the_same_port_again() -> None:
     """Also while a browser's connections of before are still in TIME_WAIT."""
-    number = port(server)
+    number = lasting_port()
+    server = PageServer(Place("127.0.0.1", number, ""), ROUTES, "orders")
+    server.start()
     assert get(server, "/")[0] == 200
     with connected(server) as half_open:
         half_open.sendall(b"GET /")
@@ -183,25 +186,6 @@ def test_a_restart_takes_the_same_port_again(server: PageServer) -> None:
             again.stop()
 
 
-def consecutive(count: int) -> int:
-    """The first of so many ports that are free at this moment."""
-    for _ in range(50):
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            first: int = probe.getsockname()[1]
-        taken = []
-        try:
-            for number in range(first, min(first + count, 65_536)):
-                taken.append(socket.create_server(("127.0.0.1", number)))
-        except OSError:
-            continue
-        finally:
-            for one in taken:
-                one.close()
-        if len(taken) == count:
-            return first
-    pytest.fail("no free ports in a row")
-
-
 def test_a_port_that_is_taken_is_passed_over() -> None:
     def two_on(first: int) -> bool:
         one = PageServer(Place("127.0.0.1", first, ""), ROUTES, "orders")
@@ -210,7 +194,7 @@ def test_a_port_that_is_taken_is_passed_over() -> None:
             assert get(one, "/")[0] == get(other, "/")[0] == 200
             return first <= port(one) < port(other)
 
-    assert two_on(consecutive(3))
+    assert two_on(lasting_port(range(3)))
 
 
 class running:
@@ -245,7 +229,7 @@ def test_an_address_that_cannot_be_used_is_refused(place: Place, wanted: str) ->
 
 def test_ports_that_are_all_taken_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_server, "PORTS_TRIED", 2)
-    first = consecutive(2)
+    first = lasting_port(range(2))
     servers = [socket.create_server(("127.0.0.1", first + number)) for number in range(2)]
     try:
         server = PageServer(Place("127.0.0.1", first, ""), ROUTES, "orders")
