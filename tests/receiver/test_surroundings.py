@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from wallaroo_spark.pubsub.topic_catalog import TopicCatalog, TopicRecord
-from wallaroo_spark.receiver import surroundings
-from wallaroo_spark.receiver.surroundings import Surroundings
+from wallaroo_spark.receiver.page import surroundings
+from wallaroo_spark.receiver.page.surroundings import Surroundings
 from wallaroo_spark.registry import EmbeddedRedis
 from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
 from wallaroo_spark.status import PartitionStatus, SinkStatus, TopicStatus

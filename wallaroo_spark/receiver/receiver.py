@@ -49,8 +49,8 @@ from wallaroo_spark.receiver.page import (
     start_page,
     write_report,
 )
+from wallaroo_spark.receiver.page.surroundings import Surroundings
 from wallaroo_spark.receiver.query_facts import QueryFacts
-from wallaroo_spark.receiver.surroundings import Surroundings
 from wallaroo_spark.receiver.waker import Waker
 from wallaroo_spark.registry import NO_QUERY, QUERY_STARTS, EmbeddedRedis, Registry
 from wallaroo_spark.slots import spark_checks
