@@ -30,7 +30,7 @@ def test_a_serving_worker_is_a_row_of_the_table(desk: Desk) -> None:
     head, cause, query, names, row = shown.stdout.splitlines()
     assert head == f"Receiver '{desk.receiver}', driver driver-of-the-tests"
     assert cause == f"{desk.receiver} waits: no connector is connected [no-connector]"
-    assert query == "query unknown · 0 rows held"
+    assert query == "query unknown · 0 rows held · lag 0 rows"
     assert names.split("  ")[0].strip() == "slot"
     assert row.split()[:3] == ["0", "serving", desk.address]
     assert row.split()[-4:] == ["MiB", "0", "0", "none"]

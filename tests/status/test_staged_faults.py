@@ -96,6 +96,7 @@ def stage(spark: SparkSession, tmp_path: Path) -> Iterator[Stage]:
         yield Stage(redis, receiver, tmp_path / "checkpoint")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_each_staged_fault_is_named(stage: Stage, feeders: Feeders) -> None:
     not_started(stage)

@@ -274,7 +274,7 @@ def _put_together(
         tuple(slots),
         tuple(instances),
         tuple(streams),
-        _totals(slots, report),
+        _totals(slots, report, streams),
         warnings=tuple(warnings),
     )
 
@@ -343,7 +343,7 @@ def _query(facts: ReceiverFacts, slots: list[SlotStatus]) -> QueryStatus:
     return query
 
 
-def _totals(slots: list[SlotStatus], report: DriverReport | None) -> Totals:
+def _totals(slots: list[SlotStatus], report: DriverReport | None, streams: list[StreamStatus]) -> Totals:
     def total(number: Callable[[SlotStatus], int]) -> int:
         return sum(map(number, slots))
 
@@ -359,9 +359,16 @@ def _totals(slots: list[SlotStatus], report: DriverReport | None) -> Totals:
         total(lambda slot: slot.memory_budget),
         total(lambda slot: slot.credits),
         total(lambda slot: slot.rows_in),
-        report.lag_rows if report is not None else None,
+        _lag(slots, report, streams),
         report.lag_bytes if report is not None else None,
         max((slot.ack_age for slot in slots if slot.ack_age is not None), default=None),
         total(lambda slot: slot.died),
         total(lambda slot: sum(count for name, count in slot.counts.items() if name.startswith("fault:"))),
     )
+
+
+def _lag(slots: list[SlotStatus], report: DriverReport | None, streams: list[StreamStatus]) -> int | None:
+    """The rows that no batch has asked for: exact where all streams are known, else by Spark's last report."""
+    if len(streams) == sum(slot.streams for slot in slots):
+        return sum(stream.lag_rows for stream in streams)
+    return report.lag_rows if report is not None else None

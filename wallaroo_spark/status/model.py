@@ -378,7 +378,8 @@ class Totals:
     rows_in: int = 0
     """Rows that were ever received by the workers that run now."""
     lag_rows: int | None = None
-    """Held rows that no batch has asked for yet, by the driver's last look; None when it is not known."""
+    """Held rows that no batch has asked for yet; by Spark's last report where the snapshot leaves streams out. None
+    when it is not known."""
     lag_bytes: int | None = None
     """Memory of these rows in bytes; None when it is not known."""
     ack_age: float | None = None
