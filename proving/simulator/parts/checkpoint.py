@@ -135,6 +135,9 @@ class SimulatedFiles(CheckpointFiles):
         self._plans = {}
         self._commits = None
         self._named = NamedPlans()
+        self._known_logs = None
+        # Each look lists the logs: kept listings would age by the real clock, and the files change with simulated time.
+        self._remote = True
 
     def query_id(self) -> str | None:
         """The same query always."""
