@@ -154,7 +154,7 @@ def connector_without_data(stage: Stage, stream: BlockingStream) -> None:
 def slow_sink(stage: Stage, stream: BlockingStream) -> None:
     stage.gate.clear()
     stage.send(stream)
-    shown = stage.cause("sink-slow")
+    shown = stage.cause("sink-slow", healthy=True)
 
     assert "has been in the query and its sink for" in shown["cause"]["sentence"]
     assert [shown[name][0]["cause"]["code"] for name in ("slots", "instances", "streams")] == ["sink-slow"] * 3

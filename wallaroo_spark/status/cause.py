@@ -23,6 +23,8 @@ from wallaroo_spark.status.model import (
 
 SLOW_SECONDS = 2.0
 """A phase of a batch that lasts longer is a cause of its own. A choice: most batches take well under a second."""
+LONG_SECONDS = 60.0
+"""A phase of a batch that lasts longer is not healthy. A choice: batches of some seconds are normal for many sinks."""
 QUIET_SECONDS = 2.0
 """A connector that has sent nothing for longer has no data. A choice: longer than the pauses of a busy sender."""
 REFUSED_SECONDS = 60.0
@@ -87,11 +89,18 @@ class _Finding:
     """The sentence behind the subject."""
     cure: str = ""
     """What to do about it."""
+    healthy: bool | None = None
+    """Whether all works as it should; None where the code alone says so."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether all works as it should."""
+        return self.code in HEALTHY if self.healthy is None else self.healthy
 
     def of(self, subject: str, more: str = "") -> Cause:
         """The cause of a subject."""
         verb = ": " if self.code == "flowing" else " waits: "
-        return Cause(self.code, f"{subject}{verb}{self.text}{more}", self.code in HEALTHY, self.cure)
+        return Cause(self.code, f"{subject}{verb}{self.text}{more}", self.sound, self.cure)
 
 
 def with_causes(status: ReceiverStatus) -> ReceiverStatus:
@@ -125,13 +134,18 @@ def seconds_text(seconds: float) -> str:
 
 
 def _receiver(status: ReceiverStatus) -> _Finding:
+    slow, full = _slow_batch(status), _full(status)
+    if slow is not None and full is not None:
+        # The buffer is full because its rows are not committed.
+        slow = dataclasses.replace(slow, healthy=False)
     return (
         _outside(status)
         or _worst_slot(status)
         or _query(status)
-        or _slow_batch(status)
-        or _full(status)
+        or (slow if slow is not None and not slow.sound else None)
+        or full
         or _refused(status, status.slots)
+        or slow
         or _work(status, status.totals.rows, status.totals.sessions + status.totals.waiting)
     )
 
@@ -283,7 +297,7 @@ def _batch(status: ReceiverStatus) -> _Finding | None:
             "start the connectors that are missing; after replayTimeout the batch fails with the names of the streams",
         )
     if seconds >= SLOW_SECONDS:
-        return _Finding("sink-slow", text, "look at the query's sink and at Spark's UI")
+        return _Finding("sink-slow", text, "look at the query's sink and at Spark's UI", seconds < LONG_SECONDS)
     return _Finding("batch-running", text)
 
 
@@ -440,5 +454,5 @@ def _of_stream(
     if instance is not None:
         code, text = instance.cause.code, instance.cause.sentence.partition(": ")[2]
         if code not in ("flowing", ""):
-            return _Finding(code, text, instance.cause.cure).of(subject)
+            return _Finding(code, text, instance.cause.cure, instance.cause.healthy).of(subject)
     return _Finding("flowing", "all its rows are committed").of(subject)

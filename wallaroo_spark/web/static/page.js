@@ -28,6 +28,9 @@ const STAGES = {
   "driver-lost": 4, "driver-error": 4, "no-credits": 4,
 };
 
+// Causes that are shown at their stage also while they are healthy: a batch of some seconds is normal for many sinks.
+const SLOW = ["sink-slow"];
+
 const byId = (id) => document.getElementById(id);
 let paused = false;
 let asked = null; // the running request
@@ -244,7 +247,8 @@ function flow(answer) {
 
 function showFlow(answer) {
   const box = byId("flow");
-  const stuck = answer.status.cause.healthy ? -1 : STAGES[answer.status.cause.code];
+  const { code, healthy } = answer.status.cause;
+  const stuck = healthy && !SLOW.includes(code) ? -1 : STAGES[code];
   flow(answer).forEach((stage, index) => {
     let item = box.children[index];
     if (!item) {
