@@ -160,15 +160,23 @@ class WorkerClient:
         self._act("stop", {"reason": reason})
 
     def read(
-        self, ranges: Sequence[PlannedRange], *, boundaries: bool, wait: float, silence: float = SILENCE_SECONDS
+        self,
+        ranges: Sequence[PlannedRange],
+        *,
+        boundaries: bool,
+        wait: float,
+        silence: float = SILENCE_SECONDS,
+        leaving: str = "",
     ) -> Iterator[tuple[pa.RecordBatch, list[Mark]]]:
         """The rows of the ranges, as ranges become complete; ends after ``wait`` seconds in which none did.
+
+        ``leaving`` is the token of the streams that are leaving in the batch's plan; empty when there are none.
 
         Each batch comes with marks. A range without a final mark is not complete at the worker, or was left out
         because the request has lasted for its limit; the caller has to ask for it again. Raises
         :class:`TransportError` when the worker sends nothing for ``silence`` seconds.
         """
-        ticket = {"ranges": [planned.to_json() for planned in ranges], "wait": wait}
+        ticket = {"ranges": [planned.to_json() for planned in ranges], "wait": wait, "leaving": leaving}
         reading = _Reading(self._client, json.dumps(ticket).encode(), self._headers)
         unpacker = Unpacker(boundaries=boundaries)
         rows = (unpacker.unpack(data, text) for data, text in reading.chunks())

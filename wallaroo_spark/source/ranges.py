@@ -63,6 +63,8 @@ class RangePartition(InputPartition):
     """Id of the query that the batch belongs to; empty while the driver does not know it."""
     log: LogSettings | None = None
     """The log of the task's process; None leaves it as it is."""
+    leaving: str = ""
+    """The token of the streams that are leaving in the batch's plan; empty when there are none."""
 
     def __post_init__(self) -> None:
         super().__init__(self.slot)
@@ -172,7 +174,8 @@ def _read_from(
     """The rows of the missing ranges that one worker has; ``missing`` is updated as rows are returned."""
     indexes = list(missing)
     asked = [missing[index] for index in indexes]
-    for batch, marks in client.read(asked, boundaries=partition.include_boundaries, wait=wait, silence=silence):
+    boundaries, leaving = partition.include_boundaries, partition.leaving
+    for batch, marks in client.read(asked, boundaries=boundaries, wait=wait, silence=silence, leaving=leaving):
         for number, reference, done in marks:
             index = indexes[number]
             if done:

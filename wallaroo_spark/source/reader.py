@@ -254,7 +254,12 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self.options.stream_retention:
             self._last = self._book.after(start, ends)
             return self._last
-        return self._after(start, ends, self._decide(start, plan, ends))
+        decision = self._decide(start, plan, ends)
+        if decision.forgotten:
+            # A plan that forgets reads nothing, so that no connector has to send something again for it.
+            ends = {}
+            decision = self._decide(start, plan, ends)
+        return self._after(start, ends, decision)
 
     def _after(self, start: dict[str, Any], ends: References, decision: Decision) -> dict[str, Any]:
         self._last = self._book.after(start, merged(ends, decision.forgotten), decision.endings)
@@ -355,7 +360,9 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for one in planned:
             slot = slot_of(one, self._holders, assigned)
             by_slot.setdefault(slot, []).append(one)
-        return [self._partition(slot, by_slot[slot]) for slot in sorted(by_slot)]
+        endings = self._book.references(end).endings
+        leaving = "" if endings is None or endings.leaving is None else endings.leaving.token
+        return [self._partition(slot, by_slot[slot], leaving) for slot in sorted(by_slot)]
 
     def _await_place(self, *offsets: dict[str, Any]) -> None:
         """Wait until the registry has told where plans lie, when the first batch of a process names its plans."""
@@ -374,7 +381,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while not self._fleet.addresses() and time.monotonic() < until:
             self._fleet.wait(self._fleet.stamp, _LOOK_SECONDS)
 
-    def _partition(self, slot: int, planned: list[PlannedRange]) -> RangePartition:
+    def _partition(self, slot: int, planned: list[PlannedRange], leaving: str = "") -> RangePartition:
         options = self.options
         return RangePartition(
             slot=slot,
@@ -390,6 +397,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             trust=self._trust,
             query=self._fleet.query if self._fleet.query not in (NO_QUERY, QUERY_STARTS) else "",
             log=LogSettings(options.receiver, options.log_level, options.log_format),
+            leaving=leaving,
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -101,10 +101,17 @@ class Checkpoint:
 
     def references(self, batch: int) -> dict[str, dict[str, Any]]:
         """The references up to which a batch reads; none for the batch before the first."""
+        return {scope: dict(streams) for scope, streams in plain(self._plan_of(batch)).items()}
+
+    def leaving(self, batch: int) -> str:
+        """The token of the streams that are leaving in the plan of a batch; empty when there are none."""
+        endings = endings_of(self._plan_of(batch))
+        return "" if endings is None or endings.leaving is None else endings.leaving.token
+
+    def _plan_of(self, batch: int) -> References:
         value = self.offset(batch)
         named = NamedPlan.of(value)
-        found = references_of(value) if named is None else PlanReader().read(named, self.plans)[0]
-        return {scope: dict(streams) for scope, streams in plain(found).items()}
+        return references_of(value) if named is None else PlanReader().read(named, self.plans)[0]
 
     def plan(self, batch: int, value: Mapping[str, Any]) -> None:
         """Write ``offsets/<batch>``."""

@@ -183,7 +183,7 @@ class Query(Part):
                 self.sim.log(self.name, f"offsets/{batch} is written: {_shown(start, ends)}")
                 yield self.sim.latency()
             try:
-                rows = yield from self._read(start, checkpoint.references(batch))
+                rows = yield from self._read(start, checkpoint.references(batch), checkpoint.leaving(batch))
             except ReplayError as error:
                 self.kill(error.message)
                 return
@@ -229,6 +229,9 @@ class Query(Part):
         if not self._retention:
             return self._book.after(value, ends), False
         decision = self._forgetting.decide(self._book.references(value), plan, ends, self.workers)
+        if decision.forgotten and ends:
+            ends = {}
+            decision = self._forgetting.decide(self._book.references(value), plan, ends, self.workers)
         if not ends and not decision.due:
             return value, False
         for scope, streams in decision.forgotten.items():
@@ -269,7 +272,7 @@ class Query(Part):
         asked = question.encode()
         return self.world.inner.call(address, self.token, lambda worker: worker.plan(asked))
 
-    def _read(self, start: dict[str, Any], end: dict[str, Any]) -> Steps:
+    def _read(self, start: dict[str, Any], end: dict[str, Any], leaving: str) -> Steps:
         """All rows of a batch, task by task; a failed task is run again a few times."""
         by_slot: dict[int, list[PlannedRange]] = {}
         for one in ranges(start, end):
@@ -277,7 +280,7 @@ class Query(Part):
                 continue
             slot = slot_of(one, self._holders, {})
             by_slot.setdefault(slot, []).append(one)
-        self.tasks = [Task(self, slot, by_slot[slot]) for slot in sorted(by_slot)]
+        self.tasks = [Task(self, slot, by_slot[slot], leaving) for slot in sorted(by_slot)]
         rows: list[Row] = []
         for place in range(len(self.tasks)):
             attempts = 1
@@ -292,14 +295,14 @@ class Query(Part):
                     attempts += 1
                     if attempts > TASK_ATTEMPTS:
                         raise ReplayError("a task failed too often") from error
-                    self.tasks[place] = Task(self, task.slot, by_slot[task.slot])
+                    self.tasks[place] = Task(self, task.slot, by_slot[task.slot], leaving)
         return rows
 
 
 class Task(Part):
     """One reading task, as ``source/ranges.py`` reads."""
 
-    def __init__(self, query: Query, slot: int, planned: list[PlannedRange]) -> None:
+    def __init__(self, query: Query, slot: int, planned: list[PlannedRange], leaving: str) -> None:
         super().__init__(f"task {slot}")
         self.query = query
         self.world = query.world
@@ -308,6 +311,7 @@ class Task(Part):
         self.rows: list[Row] = []
         self.done = Promise()
         self._missing = dict(enumerate(planned))
+        self._leaving = leaving
         self._planned_at = query.view.known.addresses()
         self._known = KnownWorkers()
         self._refreshed = self.sim.now
@@ -378,7 +382,7 @@ class Task(Part):
     def _begin(
         self, worker: Any, asked: dict[int, PlannedRange], wait: float, stream: _Stream, finished: Promise
     ) -> Promise:
-        worker.read(asked, wait, stream.take, finished)
+        worker.read(asked, wait, stream.take, finished, self._leaving)
         return finished
 
 

@@ -516,9 +516,16 @@ class Worker(InnerPort):
         answer.resolve({"version": buffer.version, "buffered_bytes": buffer.held, "ends": ends})
 
     def read(
-        self, ranges: dict[int, PlannedRange], wait: float, deliver: Callable[[Any, Any], None], done: Promise
+        self,
+        ranges: dict[int, PlannedRange],
+        wait: float,
+        deliver: Callable[[Any, Any], None],
+        done: Promise,
+        leaving: str,
     ) -> None:
         """Stream ranges to a task, and notify it of the end."""
+        if leaving:
+            self.handle(e.ReadBegan(leaving))
         self.sim.spawn(self, self._read(ranges, wait, deliver, done))
 
     def _read(

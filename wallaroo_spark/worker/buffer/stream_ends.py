@@ -21,6 +21,8 @@ class EndedStreams:
         self._leaving: frozenset[StreamKey] = frozenset()
         self._scopes: dict[str, list[StreamKey]] = {}
         self._asked: set[StreamKey] = set()
+        self._read_with = ""
+        """The token of the leaving streams in a batch that is read now; empty after the next plan."""
 
     @property
     def any_unrecorded(self) -> bool:
@@ -63,18 +65,27 @@ class EndedStreams:
                 if reference is None:
                     self._unrecorded.pop(key, None)
 
+    def read(self, token: str) -> None:
+        """A batch is read whose plan still has the leaving streams of this token.
+
+        So it forgets none of them, and a later plan cannot before this worker has answered it. Until then a connector
+        may have such a stream with its reference, and the answer says that the stream is wanted. Else a batch that
+        waits for messages of a connector, and the connector that waits for the next plan, would wait for ever.
+        """
+        self._read_with = token
+
     def ask(self, key: StreamKey) -> bool:
         """A connector asks for a stream: whether it must ask again later, because the stream is leaving."""
         if key not in self._leaving:
             return False
         self._asked.add(key)
-        return True
+        return self._read_with != self._token
 
     def ask_all(self, scope: str) -> int:
-        """A connector instance asks for all of its streams; the number of those that are leaving."""
+        """A connector instance asks for all of its streams; the number of those for which it must ask again later."""
         found = self._scopes.get(scope, ())
         self._asked.update(found)
-        return len(found)
+        return 0 if self._read_with == self._token else len(found)
 
     def report(self, held: Collection[StreamKey]) -> StreamEnds | None:
         """The ends to tell a planner; ``held`` are the streams that are open here or of which rows are held.
@@ -83,5 +94,6 @@ class EndedStreams:
         """
         if not self._records:
             return None
+        self._read_with = ""
         wanted = [key for key in self._leaving if key in held or key in self._asked]
         return StreamEnds(self._unrecorded, self._token, wanted)

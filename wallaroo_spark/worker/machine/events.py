@@ -139,6 +139,14 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadBegan:
+    """A reading task asks for the rows of a batch whose plan has leaving streams."""
+
+    leaving: str
+    """The token of these streams."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -164,6 +172,7 @@ Event = (
     | Rewound
     | Committed
     | Wanted
+    | ReadBegan
     | Tick
     | Stopping
 )

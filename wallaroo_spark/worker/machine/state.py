@@ -135,6 +135,8 @@ class WorkerState:
                     self._handshake.begin()
             case e.Wanted():
                 self._gates.want(event.ranges)
+            case e.ReadBegan():
+                self.connections.ends.read(event.leaving)
             case e.Stuck():
                 self.connections.stuck(event)
             case e.Tick():

@@ -25,7 +25,7 @@ CHARACTERS = 200
 _SHOWN = 5
 """Number of values kept of a collection. A choice."""
 
-_FREQUENT = frozenset({e.Received, e.Wanted, e.Tick})
+_FREQUENT = frozenset({e.Received, e.Wanted, e.ReadBegan, e.Tick})
 _QUIET = frozenset({e.Send, e.WakeReaders, e.PauseReading, e.ResumeReading})
 
 
