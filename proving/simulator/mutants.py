@@ -202,11 +202,11 @@ def commits_before_the_sink() -> AbstractContextManager[Any]:
     """The watcher sees the commit of a batch that is still being read."""
     run = Query._read
 
-    def early(self: Query, start: Any, end: Any) -> Steps:
+    def early(self: Query, start: Any, end: Any, leaving: str) -> Steps:
         batch = max(self.world.checkpoint.batches("offsets"))
         self.world.checkpoint.commit(batch)
         self._reported()
-        rows = yield from run(self, start, end)
+        rows = yield from run(self, start, end, leaving)
         return rows
 
     return mock.patch.object(Query, "_read", early)

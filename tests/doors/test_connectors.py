@@ -15,7 +15,7 @@ from tests.waiting import eventually
 from tests.worker.peer import Peer
 from tests.worker.running import COOKIE, TOKEN, Running
 from wallaroo_spark.errors import WallarooError
-from wallaroo_spark.inner.trust import status_token
+from wallaroo_spark.inner.trust import status_token, tap_token
 from wallaroo_spark.protocol import DRAFT_BE, REVISIONS, V3, Error, Frame, Hello, Message, Notify, Ok, Revision
 from wallaroo_spark.protocol.sessions.worker_session import WorkerSession
 from wallaroo_spark.worker.flight_server import _TokenCheck
@@ -112,4 +112,5 @@ class TestConnectors:
             (GUESS.encode(), COOKIE.encode()),
             (f"Bearer {GUESS}".encode(), f"Bearer {TOKEN}".encode()),
             (f"Bearer {GUESS}".encode(), f"Bearer {status_token(TOKEN)}".encode()),
+            (f"Bearer {GUESS}".encode(), f"Bearer {tap_token(TOKEN)}".encode()),
         ]

@@ -342,6 +342,7 @@ class TestInnerPortOverTls:
             assert [secret for secret in (COOKIE, TOKEN, sealed_fleet.url) if secret in shown.output] == []
             return shown.exit_code, shown.output
 
+        sealed_fleet.registry.lock("receiver", "driver-of-the-tests", 600)
         assert status("--tls-ca", pems.ca)[0] == 0
         for given in ((), ("--tls",), ("--tls-ca", pems.other_ca)):
             code, output = status(*given)

@@ -40,7 +40,7 @@ class OneWorker:
     def wait_for_first_look(self, seconds: float) -> None:
         """Return at once: the fleet is known."""
 
-    def plan(self, start: References, limits: Limits) -> Plan:
+    def plan(self, start: References, limits: Limits, *, everybody: bool) -> Plan:
         """The ends of the active streams."""
         return Plan(self.ends, sum(map(len, self.ends.values())), 0, {})
 

@@ -37,7 +37,12 @@ class InnerPort(Part):
         raise NotImplementedError
 
     def read(
-        self, ranges: dict[int, PlannedRange], wait: float, deliver: Callable[[Any, Any], None], done: Promise
+        self,
+        ranges: dict[int, PlannedRange],
+        wait: float,
+        deliver: Callable[[Any, Any], None],
+        done: Promise,
+        leaving: str,
     ) -> None:
         """Stream ranges to a task."""
         raise NotImplementedError

@@ -231,7 +231,7 @@ def test_a_new_log_does_not_go_on_in_the_output_of_another_unless_it_is_told_to(
 
     with pytest.raises(
         SinkError,
-        match=r"log has 0 bytes of orders-0 as committed, and the sink says 18: .* or start=\"sink\" to go on",
+        match=r"log has 0 bytes of orders-0 as committed, and the sink says 18: .* or start=\"sink\" to continue",
     ):
         driver(server, tmp_path / "second")(0)
     assert server.shown() == before

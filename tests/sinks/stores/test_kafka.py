@@ -154,7 +154,7 @@ def test_the_mark_is_found_behind_a_long_tail(
     [
         ({"key": ["a"]}, "column value is missing"),
         ({"value": ["a"], "topic": ["t"]}, "column topic is unknown"),
-        ({"value": ["a"], "headers": ["h"]}, "headers is an array of structs"),
+        ({"value": ["a"], "headers": ["h"]}, "headers must be an array of structs"),
         ({"value": ["a"], "headers": [[{"key": None, "value": b""}]]}, "a header has no key"),
         ({"value": ["a"], "partition": [2]}, "is for partition 2"),
         ({"value": ["a"], "partition": [-1]}, "is for partition -1"),

@@ -132,7 +132,7 @@ def test_bytes_as_hexadecimal(data: list[bytes | None]) -> None:
         ({"value": ["a"]}, "column needed is NOT NULL and has no default"),
         ({"value": ["a"], "needed": ["b"], "made": [1]}, "PostgreSQL generates the values of column made"),
         ({"value": [b"a"], "needed": ["b"]}, "column value is binary in the rows and text in the table"),
-        ({"value": [["a"]], "needed": ["b"]}, "column value is list<item: string>, which is not written"),
+        ({"value": [["a"]], "needed": ["b"]}, "column value is list<item: string>, which cannot be written"),
         ({"value": ["a"], "needed": pa.array([None], pa.string())}, "null value in column"),
         ({"value": ["a"], "needed": ["b"], "n": ["x"]}, 'invalid input syntax for type integer: "x" (COPY'),
         ({"value": ["a"], "needed": ["b"], "n": [-1]}, "violates check constraint"),
@@ -163,7 +163,7 @@ def test_what_somebody_rolled_back_is_not_taken_for_committed(make: Make, table:
     one = prepared(sink, {"value": ["a"]})
     sink.abort([one.transaction])
 
-    with pytest.raises(SinkError, match=r"0 of the 1 rows .* somebody rolled it back"):
+    with pytest.raises(SinkError, match=r"0 of the 1 rows .* the transaction was rolled back"):
         sink.commit(0, [one])
 
 
@@ -244,7 +244,7 @@ def test_what_is_prepared_outlives_a_crash_of_the_server(own_postgres: PostgresS
     sinks = [PostgresSink(dsn, table=table.name, name=mode, mode=mode) for mode in (TWO_PHASE, IDEMPOTENT)]
     parts = [prepared(sink, {"value": [sink.name]}) for sink in sinks]
     own_postgres.stop()
-    with pytest.raises(SinkError, match="check that it runs"):
+    with pytest.raises(SinkError, match="check that the server runs"):
         sinks[0].commit(0, [parts[0]])
 
     own_postgres.start()

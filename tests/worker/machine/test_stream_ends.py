@@ -97,6 +97,39 @@ def test_nobody_is_told_the_reference_of_a_leaving_stream(bench: Bench, revision
 
 
 @revisions
+def test_a_connector_is_let_in_while_a_batch_is_read_that_forgets_nothing(bench: Bench, revision: Revision) -> None:
+    bench.rewind({key(revision): 3}, 5)
+    tell(bench, key(revision))
+    assert ask(bench).wanted == ()
+    bench.do(e.ReadBegan("a group"))
+    connector = bench.join(revision)
+    connector.open(7, 3)
+    if revision is V3:
+        assert connector.said(NotifyAck)[-1].ref == 3
+    else:
+        assert [(stream.stream_id, stream.ref) for stream in connector.said(Ok)[-1].streams] == [(7, 3)]
+    assert ask(bench).wanted == (key(revision),)
+
+
+@revisions
+@pytest.mark.parametrize("token", ["", "another group"])
+def test_a_read_of_another_plan_lets_nobody_in(bench: Bench, revision: Revision, token: str) -> None:
+    bench.rewind({key(revision): 3}, 5)
+    tell(bench, key(revision))
+    bench.do(e.ReadBegan("a group"))
+    # The plan that follows may forget the stream.
+    assert ask(bench).wanted == ()
+    bench.do(e.ReadBegan(token))
+    connector = bench.connect(revision)
+    connector.hello()
+    if revision is V3:
+        connector.open(7)
+        assert connector.said(NotifyAck)[-1].success is False
+    else:
+        assert connector.said(Error)[-1].reason.startswith("try again later: ")
+
+
+@revisions
 def test_a_forgotten_stream_begins_anew(bench: Bench, revision: Revision) -> None:
     bench.rewind({key(revision): 9}, 5)
     tell(bench, key(revision))
