@@ -6,7 +6,7 @@ import pytest
 
 from tests.worker.bench import Bench, Connector
 from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion
-from wallaroo_spark.protocol import DRAFT_BE, REVISIONS, V3, Ack, Error, NotifyAck, Ok, Revision
+from wallaroo_spark.protocol import DRAFT_BE, REVISIONS, V3, Ack, Error, Nack, NotifyAck, Ok, Revision
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.machine import events as e
 
@@ -151,6 +151,20 @@ def test_a_session_that_goes_on_behind_a_forgotten_reference_loses_nothing(bench
     assert ask(bench).wanted == (key(revision),)
     tell(bench, forgotten=key(revision))
     assert bench.run_batch() == {key(revision): [10, 11]}
+
+
+@revisions
+def test_a_worker_that_missed_the_plan_that_forgets_asks_nobody_to_send_again(bench: Bench, revision: Revision) -> None:
+    connector = bench.join(revision)
+    end_of(connector)
+    bench.run_batch()
+    tell(bench, key(revision))
+    assert ask(bench).leaving == "a group"
+    said = len(connector.said(Nack))
+    bench.offsets.pop(key(revision))
+    bench.do(e.Rewound(bench.epoch, bench.batch, {}))
+    assert (len(connector.said(Nack)), connector.closed) == (said, None)
+    assert ask(bench).leaving == ""
 
 
 def test_without_the_option_nothing_leaves_and_nothing_is_reported() -> None:

@@ -300,6 +300,11 @@ class Buffer:
         opaque = self._message_ids == "opaque" and key.scope
         return bool(opaque) or not isinstance(after, int) or after < before
 
+    def forget_committed(self, keys: Iterable[StreamKey]) -> None:
+        """Forget the committed references of these streams. Held rows stay, and begin their stream anew."""
+        for key in keys:
+            self._forget_committed(key)
+
     def _forget_committed(self, key: StreamKey) -> None:
         if self.committed.pop(key, None) is None:
             return

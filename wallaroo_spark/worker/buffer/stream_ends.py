@@ -53,6 +53,10 @@ class EndedStreams:
         for key in recorded:
             self._unrecorded.pop(key, None)
 
+    def gone(self, references: Mapping[StreamKey, Reference]) -> list[StreamKey]:
+        """The leaving streams that are not among all references: they are forgotten, and the query did not go back."""
+        return [key for key in self._leaving if key not in references]
+
     def rewound(self, references: Mapping[StreamKey, Reference]) -> None:
         """The query goes on from these references; an end elsewhere has to come again."""
         found = self._unrecorded.items()
