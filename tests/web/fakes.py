@@ -111,7 +111,7 @@ def running(time: float, *, step: int = 0, trouble: str = "", slots: int = 2, st
         committed_at=time - 0.5,
         batch=batch + 1,
         phase="writing",
-        since=time - (6.2 if trouble == "sink" else 0.3),
+        since=time - (66.2 if trouble == "sink" else 0.3),
         reported_batch=batch,
         input_rows=24_000,
         durations={
