@@ -57,8 +57,9 @@ class Query:
         return decision
 
     def end_a(self) -> None:
-        """Stream a ends, and its retention passes."""
-        self.plan({"a": {"1": 7}, "b": {"2": 3}}, {A: 7})
+        """Stream a ends, its batch is committed, and its retention passes."""
+        self.plan({"a": {"1": 7}, "b": {"2": 2}}, {A: 7})
+        self.plan({"b": {"2": 3}}, {A: 7})
         self.now += 2 * RETENTION
 
 
@@ -79,6 +80,20 @@ def test_an_ended_stream_is_forgotten_in_two_plans_and_an_open_one_never() -> No
         query.now += 2 * RETENTION
         query.plan({})
     assert query.references == {"b": {"2": 4}}
+
+
+def test_the_retention_begins_when_the_batch_of_the_end_is_committed() -> None:
+    query = Query()
+    query.plan({"a": {"1": 7}}, {A: 7})
+    # The batch waits for a connector for long; the plan after it shows that it is committed.
+    query.now += 5 * RETENTION
+    query.plan({"b": {"2": 1}}, {A: 7})
+    query.now += 0.9 * RETENTION
+    query.plan({"b": {"2": 2}})
+    assert query.leaving == []
+    query.now += 2 * RETENTION
+    query.plan({"b": {"2": 3}})
+    assert query.leaving == [A]
 
 
 def test_nothing_leaves_before_the_retention_is_over() -> None:
@@ -180,7 +195,9 @@ def test_a_hundred_thousand_ended_streams_make_the_snapshot_small_again(tmp_path
     store = PlanFiles(str(tmp_path / "checkpoint"), "orders")
     query = Query(16_384, store)
     many: dict[str, dict[str, Reference]] = {f"shop-{n}": {str(s): 9 for s in range(100)} for n in range(1_000)}
-    query.plan({**many, "b": {"2": 1}}, {StreamKey(scope, int(s)): 9 for scope in many for s in many[scope]})
+    ended = {StreamKey(scope, int(s)): 9 for scope in many for s in many[scope]}
+    query.plan({**many, "b": {"2": 0}}, ended)
+    query.plan({"b": {"2": 1}}, ended)
     assert query.references.count == 100_001
     query.now += 2 * RETENTION
     query.plan({"b": {"2": 2}})

@@ -108,7 +108,8 @@ class Forgetting:
                 if before.times.reference(scope, stream) is not None:
                     times.setdefault(scope, {})[stream] = None
         for key, reference in plan.ended.items():
-            if reference == _after(start, ends, key):
+            # An end in this plan counts from the plan after it, when its batch is committed.
+            if reference == start.reference(key.scope, str(key.stream_id)) and not _is_read(ends, key):
                 times.setdefault(key.scope, {})[str(key.stream_id)] = at
         if before.leaving is not None:
             return self._resolve(before, before.leaving, plan, times, slots, at)
@@ -155,11 +156,9 @@ class Forgetting:
         return Leaving(group[-1], at, secrets.token_hex(4))
 
 
-def _after(start: VersionedReferences, ends: References, key: StreamKey) -> Reference | None:
-    """The reference of a stream behind a plan."""
-    stream = str(key.stream_id)
-    found = ends.get(key.scope, {}).get(stream)
-    return start.reference(key.scope, stream) if found is None else found
+def _is_read(ends: References, key: StreamKey) -> bool:
+    """Whether a plan with these ends reads rows of a stream."""
+    return str(key.stream_id) in ends.get(key.scope, {})
 
 
 def merged(ends: Changes, forgotten: Changes) -> Changes:
