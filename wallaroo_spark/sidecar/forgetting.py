@@ -81,6 +81,8 @@ class Decision:
     """The changes of the ended streams."""
     due: bool
     """Whether it is to be planned though there is nothing to read."""
+    settles: bool = False
+    """Whether it settles a group of leaving streams. Such a plan must read nothing."""
 
 
 class Forgetting:
@@ -139,7 +141,7 @@ class Forgetting:
                 forgotten.setdefault(key.scope, {})[str(key.stream_id)] = None
                 times.setdefault(key.scope, {})[str(key.stream_id)] = None
         self._oldest = None
-        return Decision(forgotten, EndingChanges(at, times, None), due=True)
+        return Decision(forgotten, EndingChanges(at, times, None), due=True, settles=True)
 
     def _next_group(self, before: Endings, times: dict[str, dict[str, int | None]], at: int) -> Leaving | None:
         """The streams that leave next; None while the retention of none is over."""

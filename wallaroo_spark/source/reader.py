@@ -255,8 +255,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._last = self._book.after(start, ends)
             return self._last
         decision = self._decide(start, plan, ends)
-        if decision.forgotten:
-            # A plan that forgets reads nothing, so that no connector has to send something again for it.
+        if decision.settles:
+            # It reads nothing, so that no connector has to send something again before workers know of it.
             ends = {}
             decision = self._decide(start, plan, ends)
         return self._after(start, ends, decision)

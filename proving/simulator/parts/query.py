@@ -229,7 +229,7 @@ class Query(Part):
         if not self._retention:
             return self._book.after(value, ends), False
         decision = self._forgetting.decide(self._book.references(value), plan, ends, self.workers)
-        if decision.forgotten and ends:
+        if decision.settles and ends:
             ends = {}
             decision = self._forgetting.decide(self._book.references(value), plan, ends, self.workers)
         if not ends and not decision.due:
