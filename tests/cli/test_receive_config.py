@@ -220,6 +220,14 @@ def test_a_name_that_yaml_would_silently_take_from_its_last_line_is_refused(
         load(written(tmp_path, text))
 
 
+def test_a_mapping_that_an_alias_puts_into_itself_is_read_once(tmp_path: Path) -> None:
+    text = "receiver: a\ncheckpoint: c\nsink: &sink\n  format: noop\n  options: {again: *sink}\nwokers: 2\n"
+
+    _, found = problems(written(tmp_path, text))
+
+    assert [error.fields["line"] for error in found] == [6]
+
+
 def test_a_problem_of_an_override_names_the_override(tmp_path: Path) -> None:
     file = written(tmp_path, "receiver: a\ncheckpoint: c\nworkers: 2\nsink: {format: noop}\n")
 

@@ -83,16 +83,17 @@ def read(path: str, overrides: Sequence[str] = ()) -> Document:
     return Document(path, document, places, lines)
 
 
-def _names(node: Any, above: str) -> Iterator[tuple[str, int]]:
-    """Each name of a YAML mapping and of the mappings in it, with its line."""
+def _names(node: Any, above: str, around: tuple[Any, ...] = ()) -> Iterator[tuple[str, int]]:
+    """Each name of a YAML mapping and of the mappings in it, with its line. ``around`` are the mappings around it."""
     import yaml
 
-    if not isinstance(node, yaml.MappingNode):
+    # An alias may name a mapping that it stands in.
+    if not isinstance(node, yaml.MappingNode) or any(node is other for other in around):
         return
     for key, value in node.value:
         name = f"{above}{key.value}"
         yield name, key.start_mark.line + 1
-        yield from _names(value, f"{name}.")
+        yield from _names(value, f"{name}.", (*around, node))
 
 
 def _override(document: dict[str, Any], override: str) -> list[str]:
