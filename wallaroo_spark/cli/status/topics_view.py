@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from wallaroo_spark.cli.status.sources import ATTEMPTS
-from wallaroo_spark.status import PartitionStatus, SinkStatus, TopicStatus
+from wallaroo_spark.status import SinkStatus, TopicStatus
+from wallaroo_spark.status.topics import topic_status
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,35 +19,16 @@ def topics_in(registry: str) -> tuple[TopicStatus, ...]:
     """The running topics of a registry. Raises :class:`RegistryError` when it does not answer."""
     from wallaroo_spark.pubsub.topic_catalog import TopicCatalog
 
-    found = []
-    with TopicCatalog(registry, attempts=ATTEMPTS) as topics:
-        for name in topics.names():
-            record = topics.find(name)
-            if record is None:
-                continue
-            served = topics.served(name)
-            partitions = []
-            for partition in range(record.partitions):
-                place = served.get(partition)
-                progress = place.progress if place else None
-                partitions.append(
-                    PartitionStatus(
-                        partition,
-                        "serving" if place else "vacant",
-                        place.address if place else None,
-                        progress.newest if progress else None,
-                        progress.subscribers if progress else 0,
-                    )
-                )
-            found.append(TopicStatus(name, record.owner, record.identity, tuple(partitions)))
-    return tuple(found)
+    with TopicCatalog(registry, attempts=ATTEMPTS) as catalog:
+        found = [topic_status(catalog, name) for name in catalog.names()]
+    return tuple(topic for topic in found if topic is not None)
 
 
 def sinks_in(checkpoint: str) -> tuple[SinkStatus, ...]:
     """The transactional sinks of the query with this checkpoint."""
     from wallaroo_spark.sinks.two_phase.decision_log import sinks_of
 
-    return tuple(SinkStatus(sink["sink"], sink["state"], sink.get("batch")) for sink in sinks_of(checkpoint))
+    return tuple(SinkStatus(**sink) for sink in sinks_of(checkpoint))
 
 
 def topics_table(topics: Iterable[TopicStatus]) -> Table:

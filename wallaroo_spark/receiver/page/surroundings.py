@@ -13,7 +13,8 @@ from typing import Any
 from wallaroo_spark.errors import WallarooError, one_line
 from wallaroo_spark.pubsub.topic_catalog import TopicCatalog
 from wallaroo_spark.sinks.two_phase.decision_log import sinks_of
-from wallaroo_spark.status import PartitionStatus, SinkStatus, TopicStatus
+from wallaroo_spark.status import SinkStatus, TopicStatus
+from wallaroo_spark.status.topics import topic_status
 
 log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
@@ -59,26 +60,5 @@ def _sinks(checkpoint: str) -> tuple[SinkStatus, ...]:
 
 def _topics(registry: str) -> tuple[TopicStatus, ...]:
     with TopicCatalog(registry, attempts=1) as catalog:
-        found = [_topic(catalog, name) for name in catalog.names()[:MOST_TOPICS]]
+        found = [topic_status(catalog, name) for name in catalog.names()[:MOST_TOPICS]]
     return tuple(topic for topic in found if topic is not None)
-
-
-def _topic(catalog: TopicCatalog, name: str) -> TopicStatus | None:
-    record = catalog.find(name)
-    if record is None:
-        return None
-    served = catalog.served(name)
-    partitions = []
-    for number in range(record.partitions):
-        place = served.get(number)
-        progress = place.progress if place else None
-        partitions.append(
-            PartitionStatus(
-                number,
-                "serving" if place else "vacant",
-                place.address if place else None,
-                progress.newest if progress else None,
-                progress.subscribers if progress else 0,
-            )
-        )
-    return TopicStatus(name, record.owner, record.identity, tuple(partitions))
