@@ -16,7 +16,6 @@ from wallaroo_spark.checkpoint import files
 from wallaroo_spark.protocol import WorkerSession
 from wallaroo_spark.sidecar.forgetting import Forgetting
 from wallaroo_spark.source.planner import Inquiry
-from wallaroo_spark.worker.buffer import offers
 from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.buffer.replays import IncreasingIds, OpaqueIds
@@ -190,12 +189,15 @@ def forgets_too_early() -> AbstractContextManager[Any]:
 
 
 def forgets_open_streams() -> AbstractContextManager[Any]:
-    """Streams count as ended when all their rows are planned."""
+    """Streams count as ended when all of their rows are committed."""
+    tidy = Connections.tidy
 
-    def all_of(streams: Any, extents: Any) -> dict[Any, Any]:
-        return {stream.key: extents[stream.key].end for stream in streams if stream.key in extents}
+    def also_open(self: Connections, stream: HeldStream) -> None:
+        if stream.empty:
+            self.ends.ended(stream.key, stream.committed)
+        tidy(self, stream)
 
-    return mock.patch.object(offers, "_ended", all_of)
+    return mock.patch.object(Connections, "tidy", also_open)
 
 
 def commits_before_the_sink() -> AbstractContextManager[Any]:

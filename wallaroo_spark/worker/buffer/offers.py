@@ -5,13 +5,12 @@ Source: ``docs/decisions/planning-costs-what-is-active.md``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion, StreamOffer
 from wallaroo_spark.references import Reference, StreamKey
 from wallaroo_spark.worker.buffer.buffer import Buffer
-from wallaroo_spark.worker.buffer.held_stream import Extent, HeldStream
 
 
 class StreamEnds(NamedTuple):
@@ -49,23 +48,13 @@ def offer(buffer: Buffer, question: PlanQuestion, ends: StreamEnds | None = None
     streams = [stream for stream in streams if stream.key in starts]
     extents, rows, size = buffer.shared_extents(streams, starts, question.max_rows, question.max_bytes)
     filled = {stream.key: stream.committed for stream in streams}
-    ended = {} if ends is None else {**ends.ended, **_ended(streams, extents)}
     return PlanAnswer(
         {key: StreamOffer(starts[key], extent.end, extent.rows, extent.bytes) for key, extent in extents.items()},
         rows,
         size,
         unknown,
         [key for key, start in told.items() if key not in extents and filled.get(key, start) != start],
-        ended,
+        {} if ends is None else ends.ended,
         "" if ends is None else ends.leaving,
         () if ends is None else tuple(ends.wanted),
     )
-
-
-def _ended(streams: Iterable[HeldStream], extents: Mapping[StreamKey, Extent]) -> dict[StreamKey, Reference]:
-    """The streams that end where the offer ends."""
-    return {
-        stream.key: extents[stream.key].end
-        for stream in streams
-        if stream.ended and stream.key in extents and extents[stream.key].end == stream.reference_at(stream.end)
-    }
