@@ -9,7 +9,6 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from proving.processes import processes_with
@@ -33,9 +32,7 @@ class Drivers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for driver in self._started:
             if driver.poll() is None:
                 os.killpg(driver.pid, signal.SIGKILL)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import Any, Self
 
 from tests.waiting import eventually
@@ -39,9 +38,7 @@ class LiveFleet:
         self.publish()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
         for slot in [*self._workers]:
             self.stop(slot)

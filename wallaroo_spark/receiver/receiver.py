@@ -18,7 +18,6 @@ import time
 import uuid
 import weakref
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from pyspark.sql import DataFrame
@@ -144,9 +143,7 @@ class Receiver:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property

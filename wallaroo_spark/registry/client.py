@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 from wallaroo_spark.registry.assignments import Assignments, Claims
@@ -36,9 +35,7 @@ class Registry(Leases, Assignments, Claims, Locks, FleetRecord):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def ping(self) -> None:

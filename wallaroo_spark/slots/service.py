@@ -9,7 +9,6 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from wallaroo_spark.errors import ConfigurationError
@@ -52,9 +51,7 @@ class ServiceThread:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._service.stop_from_outside("its task was ended")
         self._done.wait(END_SECONDS)
 

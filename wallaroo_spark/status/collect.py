@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 from wallaroo_spark.errors import RegistryError, TransportError
@@ -103,9 +102,7 @@ class Collector:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -213,9 +210,7 @@ class RegistryCollector:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._workers.close()
 
     def status(self, question: Question | None = None, seconds: float = ANSWER_SECONDS) -> ReceiverStatus:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from wallaroo_spark.connector import BlockingConnector
@@ -42,9 +41,7 @@ class LocalReceiver:
         self.receiver.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.receiver.stop()
         if self._results:
             self._spark.catalog.dropTempView(self._results)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 import click
@@ -83,9 +82,7 @@ class LiveView:
         set_up_logging(RichHandler(console=self._console, show_path=False, log_time_format="%H:%M:%S"))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
         logging.getLogger("wallaroo_spark").handlers.clear()
 

@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import click
@@ -77,9 +76,7 @@ class SendView:
         set_up_logging()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.summarize()
 
     def progressed(self, progress: FeedProgress) -> None:
@@ -177,12 +174,10 @@ class BarView(SendView):
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
         logging.getLogger("wallaroo_spark").handlers.clear()
-        super().__exit__(kind, error, trace)
+        super().__exit__()
 
     def refresh(self) -> None:
         """Bring every bar up to date."""
