@@ -19,7 +19,17 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # The table of the design: for each room what it may import, a whole room or one module of it. A room's own modules and
 # what EVERYBODY may import go without saying; "" is the package's own __init__.
-EVERYBODY = ("errors", "options", "settings", "steps", "references", "reference_versions", "loop_thread", "lazy_names")
+EVERYBODY = (
+    "errors",
+    "options",
+    "settings",
+    "steps",
+    "references",
+    "reference_versions",
+    "background_tasks",
+    "loop_thread",
+    "lazy_names",
+)
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "": ("connector", "receiver"),
     "errors": (),
@@ -28,6 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "steps": (),
     "references": (),
     "reference_versions": (),
+    "background_tasks": (),
     "loop_thread": (),
     "lazy_names": (),
     "protocol": (),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from wallaroo_spark import transport
+from wallaroo_spark.background_tasks import BackgroundTasks
 from wallaroo_spark.errors import LeaseLostError, one_line
 from wallaroo_spark.slots.tenancy import Tenancy
 from wallaroo_spark.transport import ByteStream, Listener
@@ -81,7 +82,7 @@ class ServiceShell(Generic[P, H]):
         self._stopped = asyncio.Event()
         self._stop_reason = ""
         self._failure: BaseException | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(self._task_ended)
         self._peers: dict[int, P] = {}
         self._next_session = 0
         self._alone = asyncio.Event()
@@ -100,8 +101,7 @@ class ServiceShell(Generic[P, H]):
         try:
             await self._serve()
         finally:
-            for task in list(self._tasks):
-                task.cancel()
+            self._tasks.cancel()
             await self._shut_down()
             await self._tenancy.release()
         if self._failure is not None:
@@ -191,13 +191,9 @@ class ServiceShell(Generic[P, H]):
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as a task of the service; an error in it ends the service."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        self._tasks.start(work)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
+    def _task_ended(self, error: BaseException | None) -> None:
         if error is not None:
             self._fail(error)
 

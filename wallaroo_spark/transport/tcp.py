@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from wallaroo_spark.background_tasks import BackgroundTasks
 from wallaroo_spark.errors import TransportError, one_line
 from wallaroo_spark.transport import peer_liveness
 from wallaroo_spark.transport.address import format_address
@@ -482,7 +483,7 @@ class _TcpListener:
         self._handler = handler
         self._tls = tls
         self._handshake_timeout = handshake_timeout
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     def accept(self) -> _TcpStream:
         return _TcpStream(on_connected=self._start)
@@ -491,16 +492,12 @@ class _TcpListener:
         for server in self.servers:
             server.close()
         # A handler may close its own listener; its task cannot wait for itself.
-        waiting = self._tasks - {asyncio.current_task()}
-        if waiting:
-            await asyncio.wait(waiting, timeout=wait_seconds)
+        await self._tasks.wait(wait_seconds)
 
     def _start(self, stream: _TcpStream) -> None:
         if self._tls:
             stream.pause()
-        task = asyncio.get_running_loop().create_task(self._run(stream))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._run(stream))
 
     async def _run(self, stream: _TcpStream) -> None:
         if self._tls and not await self._secured(stream, self._tls):

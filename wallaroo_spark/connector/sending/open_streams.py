@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from functools import partial
-from typing import Any
 
+from wallaroo_spark.background_tasks import BackgroundTasks
 from wallaroo_spark.connector.sending.connector_state import ConnectorState
 from wallaroo_spark.connector.sending.resend_buffer import ResendBuffer
 from wallaroo_spark.connector.sending.stream_references import StreamReferences, acknowledge
@@ -31,7 +30,7 @@ class OpenStreams:
         self._state = state
         self._references = StreamReferences()
         self._abandoned: set[int] = set()
-        self._resends: set[asyncio.Task[None]] = set()
+        self._resends = BackgroundTasks(self._resend_ended)
         self._timers: set[asyncio.TimerHandle] = set()
 
     # Called by the connector.
@@ -87,8 +86,7 @@ class OpenStreams:
         connection.record()
         if self._state.connection is connection:
             self._state.connection = None
-        for task in self._resends:
-            task.cancel()
+        self._resends.cancel()
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -130,7 +128,7 @@ class OpenStreams:
     def _resume(self, stream: StreamSender, connection: WorkerConnection) -> None:
         stream.resume(self._references.get(stream.id))
         if stream.messages.due in RESENT:
-            self._start(stream.resend(connection))
+            self._resends.start(stream.resend(connection))
         self._state.wake()
 
     def _acknowledge(self, connection: WorkerConnection, stream_id: int, ref: int) -> None:
@@ -188,13 +186,6 @@ class OpenStreams:
     def _any_ephemeral(self) -> bool:
         return any(stream.ephemeral for stream in self.streams.values())
 
-    def _start(self, resend: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(resend)
-        self._resends.add(task)
-        task.add_done_callback(self._resend_finished)
-
-    def _resend_finished(self, task: asyncio.Task[None]) -> None:
-        self._resends.discard(task)
-        error = None if task.cancelled() else task.exception()
+    def _resend_ended(self, error: BaseException | None) -> None:
         if isinstance(error, Exception) and not self._state.over:
             self._state.fail(error)

@@ -9,10 +9,10 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
+from wallaroo_spark.background_tasks import BackgroundTasks
 from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError, one_line
 from wallaroo_spark.pubsub.items import Epoch, Frontier, Item, Position
 from wallaroo_spark.pubsub.messages import VERSION, Closed, Data, Snapshot, SubscriberHello, Update, Why
@@ -71,7 +71,7 @@ class Subscriber:
         self._changed = asyncio.Condition()
         self._failure: BaseException | None = None
         self._over = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(self._task_ended)
         self._waking: asyncio.Future[None] | None = None
 
     @property
@@ -104,8 +104,8 @@ class Subscriber:
             PartitionLink(self._catalog, settings, partition, self._tls) for partition in range(record.partitions)
         ]
         for link in self._links:
-            self._spawn(self._follow(link))
-        self._spawn(self._look())
+            self._tasks.start(self._follow(link))
+        self._tasks.start(self._look())
 
     async def next(self) -> Item | None:
         """Wait for the next item and return it; None when the topic has ended or the subscriber was closed.
@@ -130,11 +130,8 @@ class Subscriber:
         """Close all connections; may be called again. A caller that waits in :meth:`next` gets None."""
         self._over = True
         self._items.clear()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        self._tasks.cancel()
+        await self._tasks.wait()
         async with self._changed:
             self._changed.notify_all()
 
@@ -265,20 +262,12 @@ class Subscriber:
                 place = served.get(link.partition)
                 link.seen_at(place.address if place is not None else "")
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
+    def _task_ended(self, error: BaseException | None) -> None:
         if error is not None:
             self._failure = self._failure or error
         if error is not None or (self._merger.finished and not self._over):
             self._over = True
-            for other in self._tasks:
-                other.cancel()
+            self._tasks.cancel()
             # asyncio keeps only weak references to tasks, so this one prevents collection before the task has run.
             self._waking = asyncio.ensure_future(self._wake())
 
