@@ -54,11 +54,11 @@ def test_the_known_workers_hold_while_the_registry_is_away_and_that_is_said_once
 
     assert looks == [{0: lease(0, 1)}, None, None]
     assert discovery.addresses() == {0: "10.0.0.1:7200"}
-    assert caplog.text.count("the source goes on with the workers that are known: no answer") == 1
+    assert caplog.text.count("the source continues with the known workers: no answer") == 1
     assert discovery.look() == {0: lease(0, 2)}
     assert found == [lease(0, 1), lease(0, 2)]
     discovery.look()
-    assert caplog.text.count("goes on with the workers") == 2
+    assert caplog.text.count("continues with the known workers") == 2
 
 
 def test_of_two_looks_at_once_an_old_answer_does_not_count_after_a_newer_one() -> None:

@@ -31,6 +31,7 @@ class Signals:
     gentle: bool = False
     """Whether the first signal is only recorded."""
     _before: dict[int, Any] = field(default_factory=dict)
+    """The handlers before :meth:`install`, by signal number."""
 
     def __enter__(self) -> Signals:
         self.install()

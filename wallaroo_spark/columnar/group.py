@@ -95,22 +95,22 @@ class Grouped:
     stream_ids: NDArray[np.uint64]
     """The stream of each part."""
     lows: NDArray[np.int64]
-    """Its first row in the lot."""
+    """Index of the first row of each part in the lot."""
     highs: NDArray[np.int64]
-    """The row behind its last one."""
+    """Index behind the last row of each part."""
     sizes: NDArray[np.int64]
-    """The memory that its rows cost, in bytes."""
+    """Counted memory of the rows of each part, in bytes."""
     rising: NDArray[np.bool_]
-    """Whether each of its message ids is above the one before it."""
+    """Whether the message ids of each part increase."""
     firsts: NDArray[np.int64]
-    """The index among all messages of its first one."""
+    """Index of the first message of each part among all messages."""
 
 
 class RunRows:
     """One run by stream, in order of first appearance: the parts from ``begin`` to ``end`` of ``grouped``, as columns.
 
-    ``count`` is the number of messages. Objects are made of the parts where they are asked for. ``grouped`` is None
-    where no run has messages.
+    ``count`` is the number of messages. :class:`StreamRows` objects are made on request. ``grouped`` is None where no
+    run has messages.
     """
 
     def __init__(self, count: int, grouped: Grouped | None, begin: int, end: int, places: _Places) -> None:

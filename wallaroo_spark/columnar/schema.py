@@ -59,7 +59,7 @@ class RowsOf(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CommonColumns:
-    """Metadata of rows as columns: entry n is what the next ``rows[n]`` rows share."""
+    """Metadata of rows as columns: entry n is shared by the next ``rows[n]`` rows."""
 
     streams: Sequence[tuple[str, int]]
     """The name and the id (the u64 of the wire) of each stream."""
@@ -70,11 +70,11 @@ class CommonColumns:
     receipt: NDArray[np.int32]
     """Indexes in ``receipts``."""
     rows: NDArray[np.int32]
-    """How many rows each entry is for."""
+    """Number of rows that share each entry."""
 
     @classmethod
     def of(cls, entries: Sequence[RowsOf]) -> CommonColumns:
-        """The same from one object for each entry."""
+        """Make the columns from one object for each entry."""
         numbers = np.arange(len(entries), dtype=np.int32)
         streams = [(entry.stream, entry.stream_id) for entry in entries]
         receipts = [(entry.instance, entry.received_at) for entry in entries]
@@ -107,7 +107,7 @@ def to_rows(stored: pa.RecordBatch, common: CommonColumns, *, include_boundaries
 
 
 def _picked(values: pa.Array, numbers: NDArray[np.int32]) -> pa.Array:
-    """The value of each number."""
+    """Look up each number in ``values``."""
     if len(values) == 1 or len(values.unique()) == 1:
         return pa.repeat(values[0], len(numbers))
     return values.take(pa.array(numbers))

@@ -33,13 +33,14 @@ T = TypeVar("T")
 
 
 class _ConnectorThread(LoopThread):
-    """The thread of one connector; a call that nothing can answer is refused."""
+    """The thread of one connector. It refuses calls after its end, and calls from itself."""
 
     def __init__(self) -> None:
         super().__init__("wallaroo-connector")
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """As :meth:`LoopThread.call`. Raises :class:`LocalProtocolError` where there is nothing to wait for."""
+        """As :meth:`LoopThread.call`. Raises :class:`LocalProtocolError` when the connector is closed, or the caller is
+        this thread."""
         if self.stopped or self.inside:
             why = "the connector is closed" if self.stopped else "this is called from the connector's thread"
             raise LocalProtocolError(f"{why}; a BlockingConnector serves other threads while it is open")

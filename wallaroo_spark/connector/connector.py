@@ -48,8 +48,8 @@ _REGISTRY_ATTEMPTS = 2
 class Connector:
     """Pushes streams of messages to the receiver, as the connector ``instance`` of the program ``program``.
 
-    A lost session is replaced by a new one. An ERROR after which no new session can succeed ends the connector; then
-    every call raises :class:`RemoteProtocolError`.
+    A lost session is replaced by a new one. An ERROR that every new session would get again ends the connector; after
+    that every call raises :class:`RemoteProtocolError`.
 
     The end of an ``async with`` block waits until everything is acknowledged, at most ``drain_timeout`` seconds, and
     then raises :class:`TransportError` with the streams and their numbers of unacknowledged messages. A block that ends

@@ -24,7 +24,7 @@ Measured on a feed of 100-byte records (draft-be), processor time a message: 32 
 GROUP_BYTES = 64 * 1024
 """Payload bytes after which a group is complete.
 
-A choice: that of ``COLLECTED_BYTES`` of a connection, because more would wait there.
+A choice: equal to ``COLLECTED_BYTES`` of a connection, because more bytes would wait there.
 """
 
 GROUP_SECONDS = 0.001
@@ -133,7 +133,7 @@ def _groups(given: Iterator[RecordOrPair]) -> Iterator[list[RecordOrPair]]:
 
 
 def _columns_of_pairs(group: Sequence[RecordOrPair]) -> MessageColumns | None:
-    """The columns of (int, bytes) pairs; None when an item is something else."""
+    """The columns of (int, bytes) pairs; None when an item is not such a pair."""
     if set(map(type, group)) != {tuple} or set(map(len, cast("list[tuple[Any, ...]]", group))) != {2}:
         return None
     ids, payloads = zip(*cast("list[tuple[int, bytes]]", group), strict=True)

@@ -76,7 +76,7 @@ class ConnectorSettings:
     message_ids: str = setting(
         "increasing",
         Kind.TEXT,
-        "Whether message ids increase within a stream, or are compared for equality alone. The receiver has the same "
+        "Whether message ids increase within a stream, or are only compared for equality. The receiver has the same "
         "setting; opaque ids need one of the drafts.",
         choices=("increasing", "opaque"),
     )
@@ -103,7 +103,8 @@ class ConnectorSettings:
             )
         if not self.increasing and self.protocol_revision.layout.known_flags is None:
             raise ConfigurationError(
-                f"message_ids is opaque, and ids always increase in {self.revision}; speak a draft", option="messageIds"
+                f"message_ids is opaque, and ids always increase in {self.revision}; use one of the drafts",
+                option="messageIds",
             )
 
     @property

@@ -58,7 +58,7 @@ class StreamInformation:
 
     @property
     def last(self) -> int | None:
-        """The id that the next message follows: that of the last one sent, or else ``reference``."""
+        """The id before the next message's: the id of the last message sent, or ``reference`` when none was sent."""
         return self._sender.last
 
 
@@ -76,10 +76,10 @@ class Stream(StreamInformation):
     ) -> int:
         """Send one message as soon as there are a connection, a credit and memory to keep it; return its id.
 
-        Without ``id`` it is one more than the last one. In a process that gives no ids at all, numbering begins at the
-        present time in nanoseconds: no id comes twice, so every message is a new one and none is taken for a replay of
-        a message of an earlier process. A program that sends the same messages again after a restart gives ids. On an
-        ephemeral stream ids count from 1.
+        Without ``id`` the message gets the last id plus one. In a process that gives no ids at all, numbering begins at
+        the present time in nanoseconds. So no id occurs twice, and the worker takes no message for a replay of one from
+        an earlier process. A program that sends the same messages again after a restart gives ids. On an ephemeral
+        stream ids count from 1.
 
         ``event_time`` is an integer in the receiver's unit (``eventTimeUnit``), or an aware datetime, which is sent as
         nanoseconds. ``unstable`` says that the stream cannot be resumed from this id. A cancelled call has sent
@@ -111,11 +111,12 @@ class Stream(StreamInformation):
         """Send many messages, each as :meth:`send` would, at a fraction of its cost; return the last id, or None.
 
         ``payloads`` is an iterable, or an Arrow array of binary or string; the columns beside it have an item for each
-        payload (``ids`` may be a ``range``). They are read in batches while sending goes on; a slow iterable delays no
-        message that it has given.
+        payload (``ids`` may be a ``range``). They are read in batches during sending; a slow iterable does not delay
+        the messages that were already read.
 
         Raises the errors of :meth:`send`, with the index of the message in ``fields["index"]``, and the errors of the
-        iterables; the messages before that one are sent. If the call is cancelled, :attr:`last` tells how far it came.
+        iterables; the messages before that one are sent. If the call is cancelled, :attr:`last` is the id of the last
+        message that was sent.
         """
         batches = SendBatches(payloads, ids, event_times, keys)
         flags = flags_of(unstable=unstable)

@@ -69,6 +69,7 @@ class Error:
     """Ends the session, with a reason for an operator. Either side sends it."""
 
     reason: str
+    """The reason as a sentence, which no program parses except for those in :mod:`.reasons`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,7 @@ class EosMessage:
     """v3: ends a stream."""
 
     stream_id: int
+    """Id of the stream."""
     message_id: int | None = None
     """Id of the last message; None in the short form of the frame."""
 

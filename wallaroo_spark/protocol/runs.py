@@ -152,8 +152,9 @@ def encode_single(
 
 
 class PlainHead(NamedTuple):
-    """How the frames of a stream's messages with neither key nor event time begin: ``pack(body + len(payload), prefix,
-    message_id, *rest)`` are the bytes before the payload, and the first argument is the length that they state.
+    """The constant parts of a frame's head, for messages of one stream without key and event time. ``pack(body +
+    len(payload), prefix, message_id, *rest)`` returns the bytes before the payload; its first argument becomes the
+    length field.
 
     ``pack`` raises ``struct.error`` for a value that does not fit its field.
     """
@@ -173,7 +174,7 @@ def plain_head(revision: Revision, stream_id: int, flags: int = 0) -> PlainHead:
     """The head of a stream's messages that all have these ``flags``; EOS and BOUNDARY cannot be among them."""
     head = _heads(revision)[flags]
     prefix = head.prefix(_tag(revision), flags, stream_id)
-    # Where the fields of time and key are always there, zeros say that there is none.
+    # Where the revision always has the fields of time and key, zeros mean that there is none.
     rest = (0,) * (head.has_time + head.has_key)
     pack = head.pack if head.has_id else lambda length, prefix, message_id: head.pack(length, prefix)
     return PlainHead(pack, prefix, head.body, rest)

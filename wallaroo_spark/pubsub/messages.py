@@ -79,9 +79,10 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Update:
-    """Changes of the lower frontier, as (time, +1 or -1)."""
+    """A change of the lower frontier."""
 
     changes: tuple[tuple[Time, int], ...]
+    """The times that left the frontier (-1) and the times that entered it (+1)."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Rows on the wire: one MessagePack binary with an Arrow IPC stream of the schema and one record batch.
 
-Every message contains the schema, so that each message can be decoded alone. Source: ``docs/pubsub.md#on-the-wire``;
-``docs/pubsub.md``.
+Every message contains the schema, so that each message can be decoded alone. Source: ``docs/pubsub.md#on-the-wire``.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def check(time: Time) -> Time:
     if isinstance(time, tuple):
         if not 1 <= len(time) <= MOST_COMPONENTS or _depth(time) > DEEPEST or _numbers(time) > MOST_NUMBERS:
             raise PubSubError(
-                f"the time {str(time)[:200]} is a tuple of {len(time)} components; it may have {_LIMITS}", time=time
+                f"the time {str(time)[:200]} is a tuple of {len(time)} components; the limit is {_LIMITS}", time=time
             )
         for component in time:
             check(component)
@@ -111,8 +111,8 @@ def pack(time: Time) -> Any:
 
 
 def parse(value: Any, name: str) -> Time:
-    """Convert MessagePack values to a time. Raises :class:`RemoteProtocolError`, which tells ``name``, if they are
-    none.
+    """Convert MessagePack values to a time. Raises :class:`RemoteProtocolError` if they are not a time; its message
+    begins with ``name``.
     """
     time: Time = _parse(value, DEEPEST)
     if time is _NONE or _numbers(time) > MOST_NUMBERS:

@@ -152,7 +152,7 @@ class RedisConnection:
         level, self._away = logging.DEBUG if self._away else logging.WARNING, True
         logger.log(
             level,
-            "Redis at %s: attempt %d of %d failed, and later ones are not logged until it answers: %s",
+            "Redis at %s: attempt %d of %d failed, and further failures are not logged until it answers: %s",
             self.endpoint,
             state.attempt_number,
             self._attempts,

@@ -26,7 +26,7 @@ class KnownWorkers:
         self._leases: dict[int, Lease] = {}
 
     def learn(self, leases: Mapping[int, Lease]) -> list[Lease]:
-        """Take in the leases of one answer of the registry; returns those that were not known."""
+        """Add the leases of one answer of the registry; return those that were not known."""
         # A lease that differs is newer, although a Redis with another clock may number it lower.
         new = [lease for slot, lease in leases.items() if lease.flight and self._leases.get(slot) != lease]
         self._leases.update({lease.slot: lease for lease in new})
@@ -41,7 +41,8 @@ class FleetDiscovery:
     """Asks the registry for leases, and keeps the workers that it has found.
 
     ``leases`` asks the registry. ``found`` is called with each lease that was not known, in the order in which the
-    registry granted them, also where several threads look at once. ``who`` names the caller in the log.
+    registry granted them, also when several threads call :meth:`look` at the same time. ``who`` names the caller in the
+    log.
     """
 
     def __init__(
@@ -58,7 +59,8 @@ class FleetDiscovery:
         self._away = False
 
     def look(self) -> Mapping[int, Lease] | None:
-        """Ask once; the live leases by slot, or None when the registry does not answer: all workers stay known."""
+        """Ask the registry once and return the live leases by slot. Returns None when it does not answer; all workers
+        stay known then."""
         # An answer that is older than the last one would give a slot back to the worker that has lost it.
         with self._looking:
             try:
@@ -66,7 +68,7 @@ class FleetDiscovery:
             except RegistryError as error:
                 log.log(
                     logging.DEBUG if self._away else logging.WARNING,
-                    "%s goes on with the workers that are known: %s",
+                    "%s continues with the known workers: %s",
                     self._who,
                     error,
                 )

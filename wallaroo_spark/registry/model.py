@@ -51,7 +51,8 @@ class Lease:
 
 
 def expires_at(text: str) -> int:
-    """Return when a stored lease expires, in milliseconds of Redis' clock. Raises as :meth:`Lease.from_json` does."""
+    """Return the time at which a stored lease expires, in ms on Redis' clock. Raises as :meth:`Lease.from_json`
+    does."""
     return int(json.loads(text)["expires"])
 
 

@@ -68,7 +68,7 @@ class JobRecord:
     number: int
     """The slot or partition that the job serves."""
     submissions: int = 0
-    """How often the job was submitted, the first time included."""
+    """Number of submissions of the job, including the first."""
     submission: int = 0
     """The registry's number for the last submission; 0 before the first."""
     running: bool = False
@@ -103,8 +103,8 @@ class Attendance:
     A killed process ends its job. A process that hangs does not end its job, but it no longer renews its lease. A
     submission is watched from its first lease on, because its task may wait for a task slot until then.
 
-    ``missed`` is how many seconds a task may be without a lease. ``gap`` is the longest time in seconds between two
-    calls: after a longer one (while the registry did not answer) the seconds of every task start again.
+    ``missed`` is the number of seconds that a task may be without a lease. ``gap`` is the longest time in seconds
+    between two calls: after a longer one (while the registry did not answer) the seconds of every task start again.
     """
 
     def __init__(self, missed: float, gap: float) -> None:

@@ -14,7 +14,7 @@ from wallaroo_spark.slots.long_jobs import JobRecord
 log = one_line(logging.getLogger("wallaroo_spark.slots"))
 
 REGISTRY_SECONDS = 60.0
-"""How long the registry may not answer while jobs start, after it answered before. A choice: a restart of Redis."""
+"""How long the registry may be unreachable while jobs start. A choice: enough for a restart of Redis."""
 _ASK_AGAIN_SECONDS = 0.2
 """Pause between two attempts to reach the registry or take a lock. A choice: five requests a second at most."""
 _LOOK_AGAIN_SECONDS = 0.05
@@ -35,7 +35,7 @@ class Patience:
         self._owner = owner
 
     def ask(self, question: Callable[[], T]) -> T:
-        """Call the registry, again and again while it does not answer, and return its answer.
+        """Call the registry and return its answer; repeat the call while the registry does not answer.
 
         Raises the last :class:`RegistryError` after :data:`REGISTRY_SECONDS`.
         """

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 RENEWALS = 3
-"""A lease is renewed this many times in its life, and a standby asks for it as often.
+"""Number of renewals of a lease within its length. A standby tries to acquire the lease at the same interval.
 
 A choice: two renewals may fail before the lease expires.
 """

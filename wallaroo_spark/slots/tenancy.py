@@ -59,7 +59,7 @@ class LeaseRegistry(Protocol):
 
 
 class Tenancy:
-    """The lease of one number in the process that holds it or wants it.
+    """The lease of one number, in the process that holds it or waits for it.
 
     ``number`` is the slot or partition, ``submission`` the driver's number for the submission of the job, ``holder``
     the unique name of this process, ``name`` the name of the service in the log. All calls to the registry about the

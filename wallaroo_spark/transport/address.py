@@ -20,7 +20,7 @@ def parse_address(text: str, *, least: int = 1) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
         if ":" not in host:
-            raise _unreadable(text, "has brackets around what is not an IPv6 address")
+            raise _unreadable(text, "has brackets around a text that is not an IPv6 address")
     elif ":" in host:
         raise _unreadable(text, "has an IPv6 address without brackets, or two ports")
     if not host or any(character.isspace() or character in "[]/@" for character in host):

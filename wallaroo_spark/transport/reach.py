@@ -56,7 +56,8 @@ async def refuses(address: str) -> bool:
 
 
 def reachable_host(bound: str, registry: str) -> str:
-    """The address at which others reach this machine: the bound one, or, for a wildcard, that towards the registry."""
+    """The address at which other machines reach this one: the bound address, or, for a wildcard, the address of the
+    interface that leads to the registry."""
     if bound not in _WILDCARDS:
         return bound
     target = urlsplit(registry).hostname or "192.0.2.1"

@@ -45,8 +45,9 @@ HANDSHAKE_SECONDS = 10.0
 """Limit of the TLS handshake of an accepted connection, in seconds. A choice."""
 
 BACKLOG = 1024
-"""Connections that wait to be accepted; the system may allow fewer (net.core.somaxconn). When a worker is replaced, all
-its connectors come to the next one at about the same time, and those beyond the queue try again a second later.
+"""Maximum number of connections that wait to be accepted; the system may allow fewer (net.core.somaxconn). When a
+worker is replaced, all its connectors connect to the next one at about the same time. Those that do not fit into the
+queue try again a second later.
 """
 
 _READ_AHEAD = 64 * 1024
@@ -153,7 +154,7 @@ class _TcpStream(asyncio.BufferedProtocol):
     """A :class:`ByteStream` over an asyncio transport, plain or TLS.
 
     A chunk has exactly the received bytes. The listener passes ``on_connected``, in which it starts to serve the
-    stream. A worker may have ten thousand streams that are idle, so what waits makes the objects for waiting.
+    stream. A worker may have ten thousand idle streams, so the objects for waiting are made at the first wait.
     """
 
     def __init__(self, peer: str = "", on_connected: Callable[[_TcpStream], None] | None = None) -> None:
@@ -356,7 +357,7 @@ class _TcpStream(asyncio.BufferedProtocol):
             await self._changed.wait()
 
     def _wake(self) -> None:
-        """Have the waiting tasks check their conditions again."""
+        """Wake the waiting tasks, so that they check their conditions again."""
         if self._changed is not None:
             self._changed.set()
         over = self._closing or (self._ended and not self._chunks)

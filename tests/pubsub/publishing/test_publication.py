@@ -108,7 +108,7 @@ def test_what_is_no_longer_kept_is_said_to_be_so() -> None:
     (closed,) = taken(machine, "a")
     assert isinstance(closed, Closed)
     assert closed.why is Why.NOT_KEPT
-    assert "keeps what was published from batch 7 on, and batch 6 is needed" in closed.reason
+    assert "retains the batches from 7 on, and batch 6 is needed" in closed.reason
     assert taken(machine, "b")[0] == Snapshot((7,), ())
 
 
@@ -129,7 +129,7 @@ def test_what_a_predecessor_sent_of_batches_not_kept_counts_as_sent() -> None:
         ({"cookie": "\udc80"}, Why.REFUSED, "the cookie is not the one"),
         ({"topic": "others"}, Why.LATER, "not partition 0 of 'others'"),
         ({"partition": 1}, Why.LATER, "partition 0 of topic 'totals' is served here, not partition 1"),
-        ({"identity": "query-0"}, Why.REFUSED, "was started anew"),
+        ({"identity": "query-0"}, Why.REFUSED, "has a new history"),
         ({"resume": ((3, 0),)}, Why.REFUSED, "has no epoch that begins at"),
         ({"resume": (None,)}, Why.REFUSED, "has no epoch that begins at"),
         ({"resume": (-1,)}, Why.NOT_KEPT, "batch -1 is needed"),

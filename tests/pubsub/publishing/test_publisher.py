@@ -139,7 +139,7 @@ def test_what_is_no_longer_kept_is_said(stage: Stage) -> None:
     [
         ({"cookie": "guess"}, "the cookie is not the one of this topic"),
         ({"version": "0"}, "protocol version '0' is not supported; '1' is"),
-        ({"identity": "another"}, "topic 'totals' was started anew"),
+        ({"identity": "another"}, "topic 'totals' has a new history"),
     ],
 )
 def test_who_does_not_fit_is_told_why(stage: Stage, fields: dict[str, Any], said: str) -> None:
@@ -274,7 +274,7 @@ def test_the_end_of_a_topic_comes_behind_all_that_is_committed(stage: Stage) -> 
 
         assert rows_of(rows) == (0, [{"n": 1}])
         assert update == Update(((0, -1), (1, 1)))
-        assert closed == Closed(Why.ENDED, "topic totals has come to its end")
+        assert closed == Closed(Why.ENDED, "topic totals has ended")
         eventually(lambda: not thread.alive(0.1))
 
 

@@ -128,7 +128,7 @@ def test_what_a_batch_publishes_is_seen_once_whatever_happens_to_the_batch(
             assert again.take() == Snapshot((1,), ())
             assert epoch_of(again)[1] == Update(((1, -1), (2, 1)))
         assert topic.status()["partitions"][1]["submissions"] == 1
-    assert clients[1].take_all() == [Closed(Why.ENDED, "topic totals has come to its end")]
+    assert clients[1].take_all() == [Closed(Why.ENDED, "topic totals has ended")]
 
 
 def test_subscribers_of_a_topic_that_is_not_stopped_for_good_go_on_when_it_starts_again(

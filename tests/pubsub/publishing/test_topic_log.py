@@ -145,9 +145,9 @@ def test_old_batches_are_let_go_and_known_to_be_gone(topic_log: TopicLog, tmp_pa
 
     assert topic_log.kept_from() == 5
     for batch in (1, 4):
-        with pytest.raises(PubSubError, match=f"the rows of batch {batch} on topic totals are no longer kept"):
+        with pytest.raises(PubSubError, match=f"the rows of batch {batch} on topic totals are no longer retained"):
             topic_log.manifest(batch)
-    with pytest.raises(PubSubError, match="the rows of batch 1 on topic totals are no longer kept"):
+    with pytest.raises(PubSubError, match="the rows of batch 1 on topic totals are no longer retained"):
         decoded(topic_log, 1, files[1])
     assert topic_log.manifest(5) == Manifest(5, (files[5],))
     assert topic_log.manifest(6) is None

@@ -178,7 +178,7 @@ def test_a_publisher_that_does_not_go_on_where_it_was_asked_is_refused() -> None
     fed(merger, (0, S))
     merger.lost(0)
 
-    with pytest.raises(RemoteProtocolError, match=r"was asked to go on from 5 and begins at \(7,\)"):
+    with pytest.raises(RemoteProtocolError, match=r"was asked to resume from 5 and begins at \(7,\)"):
         fed(merger, (0, Snapshot((7,), (6,))))
 
 

@@ -263,8 +263,8 @@ async def test_rows_that_cannot_be_read_are_named(catalog: Catalog) -> None:
     ("settings", "says"),
     [
         ({"cookie": "wrong"}, "the cookie is not the one of this topic"),
-        ({"resume": Position("another", 0)}, "was started anew"),
-        ({"resume": Position("history", 0)}, "keeps what was published from batch 3 on"),
+        ({"resume": Position("another", 0)}, "has a new history"),
+        ({"resume": Position("history", 0)}, "retains the batches from 3 on"),
         ({"resume": Position("history", (0, 0))}, "has times like 0"),
     ],
 )

@@ -22,6 +22,7 @@ class SendInput:
     """One file, topic or standard input."""
 
     source: Source
+    """The source of its records."""
     size: int | None
     """Bytes of the file when sending began; None for a topic and for standard input."""
 

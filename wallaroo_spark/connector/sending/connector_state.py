@@ -17,7 +17,7 @@ from wallaroo_spark.protocol import ConnectorSession, Revision
 _log = one_line(logging.getLogger("wallaroo_spark.connector"))
 
 STARVED_SECONDS = 1.0
-"""Seconds after which a waiting send logs its reason. A choice: usual waits for an ACK are shorter than a batch."""
+"""Seconds after which a waiting send logs its reason. A choice: a usual wait for an ACK is shorter."""
 
 
 class WaitingFor(StrEnum):

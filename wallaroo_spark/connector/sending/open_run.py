@@ -68,7 +68,7 @@ class OpenRun:
 
     @property
     def last(self) -> int:
-        """The id before that of the next message; only while there are messages."""
+        """Id of the last message that was added; only while there are messages."""
         return self._following - 1
 
     def open(self, floor: int, following: int, messages: int, room: int, longest: int) -> None:

@@ -11,7 +11,7 @@ from wallaroo_spark.errors import RemoteProtocolError
 
 
 class Refusals:
-    """The refusals of one stream, in a row."""
+    """Counts consecutive refusals of one stream."""
 
     def __init__(self, name: str, stream_id: int, retry: Backoff) -> None:
         self.count = 0

@@ -140,7 +140,8 @@ class ResendBuffer(UnacknowledgedMessages):
     def resume(self, ref: int | None) -> None:
         """Drop the committed messages; the others are resent in order, before any new message."""
         if ref is None and self._may_be_forgotten:
-            # The kept messages follow the forgotten ones, and begin the stream anew. The ids go on.
+            # The kept messages follow the forgotten ones, and are the first of the new stream. Their ids stay as they
+            # are.
             self.begun_anew = True
             self.reference = self.reference if self.all_acknowledged else None
             ref = self.reference
@@ -160,8 +161,8 @@ class ResendBuffer(UnacknowledgedMessages):
     def _may_be_forgotten(self) -> bool:
         """Whether a worker without a reference of the stream may have forgotten it (``streamRetention``).
 
-        That happens after the stream's end alone. Where an earlier process or this one has ended the stream, nothing
-        that is missing was sent by this opening of it, or all that it has sent was committed.
+        A worker forgets a stream only after the stream's end. So either this process has not sent the missing messages,
+        because an earlier process sent them and ended the stream, or all messages of this process are committed.
         """
         return self._increasing and self.reference is not None and (self.ended or not self._dropped)
 

@@ -71,9 +71,9 @@ class SendBatch:
         return memory_cost(self._ends[self._at] - self._begin)
 
     def fitting(self, most: int, network: int, memory: int | None) -> int:
-        """How many of the next ``most`` messages fit ``network`` and ``memory`` bytes; at least one.
+        """Number of the next ``most`` messages that fit into ``network`` and ``memory`` bytes; at least one.
 
-        As with single messages, the last one may exceed the bytes of the network.
+        The last of them may exceed the bytes of the network, as a single message may.
         """
         begin, at = self._begin, self._at
         most = min(most, self.left)
@@ -173,7 +173,7 @@ class SendBatches:
 
 
 class _Column:
-    """A column beside the payloads, read as far as the payloads are."""
+    """A column beside the payloads, which is read as far as the payloads were read."""
 
     def __init__(self, name: str, values: Iterable[Any], convert: Callable[[Any], Any]) -> None:
         self.name = name

@@ -31,7 +31,7 @@ class StreamReferences:
         self._references[stream_id] = ref
 
     def settled(self, revision: Revision, stream_id: int) -> None:
-        """A stream's end is acknowledged. Where each NOTIFY is answered, a stream that is opened again needs nothing.
+        """A stream's end is acknowledged. In v3 the reference is dropped, because each NOTIFY is answered with one.
 
         In the drafts NOTIFY has no answer, so the reference is kept for as long as the session lasts.
         """
@@ -39,9 +39,7 @@ class StreamReferences:
             self._references.pop(stream_id, None)
 
     def rewound(self, nack: Nack) -> None:
-        """A NACK has arrived. It has no value for "no reference": it carries 0, and sending message 0 twice does no
-        harm.
-        """
+        """A NACK has arrived. It cannot express "no reference" and carries 0 then; resending message 0 does no harm."""
         if nack.ref:
             self._references[nack.stream_id] = nack.ref
         else:

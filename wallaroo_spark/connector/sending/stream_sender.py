@@ -1,6 +1,6 @@
 """Sends the messages of one stream: each waits for its turn, is written to the connection, and is recorded.
 
-:class:`~wallaroo_spark.connector.stream.Stream` is what a program sees of it.
+Programs use it through :class:`~wallaroo_spark.connector.stream.Stream`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ A choice between fairness and the cost of a turn: in bulk, batches of 256 cost 0
 
 _log = one_line(logging.getLogger("wallaroo_spark.connector"))
 RESENT = (Due.RESEND, Due.END)
-"""What a stream sends again by itself when it resumes."""
+"""The kinds of messages that a stream resends by itself when it resumes."""
 
 SentCallback = Callable[[Sequence[int], Sequence[bytes]], None]
 """Called with ids and payloads of messages that were sent."""
@@ -90,9 +90,9 @@ class StreamSender:
         self.messages.resume(ref)
         if self.messages.begun_anew and not anew:
             _log.warning(
-                "stream %r: the worker was at reference %s and has none now; the stream goes on as a new one. That is "
-                "right where the receiver forgets ended streams (streamRetention); else its query went back to an "
-                "older checkpoint, and the messages up to %s are missing there",
+                "stream %r: the worker was at reference %s and has none now; the stream continues as a new one. "
+                "That is correct where the receiver forgets ended streams (streamRetention); otherwise its query "
+                "went back to an older checkpoint, and the messages up to %s are missing there",
                 self.name,
                 known,
                 known,
@@ -128,7 +128,7 @@ class StreamSender:
         return message_id
 
     def _open_run(self, sent: int, connection: WorkerConnection) -> None:
-        """Let messages follow the one with the id ``sent`` without a turn, as far as this turn goes."""
+        """Let more messages follow the one with the id ``sent`` in the same turn, up to the turn's limit."""
         room, most, following = connection.room, connection.session.credits.available, self._messages.last or 0
         if self._buffer is not None:
             room = min(room, self._state.budget.room - OVERHEAD_BYTES)

@@ -34,7 +34,7 @@ class UnacknowledgedMessages(ABC):
     ephemeral = False
     """Whether they are ephemeral."""
     _pending = Due.RESEND
-    """What comes before new messages while :attr:`resend_pending` is true."""
+    """The kind of messages that precedes new ones while :attr:`resend_pending` is true."""
 
     def __init__(self, name: str, *, increasing: bool, start: int | None = None) -> None:
         self.name = name
@@ -159,7 +159,7 @@ class UnacknowledgedMessages(ABC):
     def _not_above(self, wanted: int, floor: int) -> LocalProtocolError:
         return LocalProtocolError(
             f"stream {self.name!r}: message id {wanted} is not above {floor}, the last one sent or committed; "
-            "send what follows stream.reference, with ids that increase",
+            "send the messages after stream.reference, with increasing ids",
             stream=self.name,
             id=wanted,
             last=floor,

@@ -34,11 +34,11 @@ class EndedSession:
     address: Address
     """The worker's address."""
     last: Ending | Frame
-    """What the connection ended with."""
+    """The last frame, or the error that ended the connection."""
     began: float | None
     """The time at which the worker answered OK; None if it did not."""
     progressed: bool
-    """Whether the session brought an ACK."""
+    """Whether the worker sent an ACK in the session."""
 
 
 def report_ending(rotation: AddressRotation, ended: EndedSession, now: float) -> None:

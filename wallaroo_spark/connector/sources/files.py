@@ -112,7 +112,7 @@ class _FileSource:
         if len(rest) > LONGEST_RECORD + _LENGTH.size:
             raise ConfigurationError(
                 f"file {self.path} has a record of more than {LONGEST_RECORD} bytes at offset {at + taken}; "
-                "is it a file of this kind?",
+                "check that the file has this format",
                 path=str(self.path),
                 offset=at + taken,
             )
@@ -180,7 +180,8 @@ class Lines(_FileSource):
 class Framed(_FileSource):
     """Records that are each a big-endian u32 length and so many bytes; a reference is the offset of a record's end.
 
-    A record that the end of the file cuts short is an error, unless the file is followed: then the rest is waited for.
+    An incomplete record at the end of the file is an error, unless the file is followed: then the source waits for the
+    rest.
     """
 
     def _split(self, data: bytes, at: int) -> tuple[MessageColumns, int]:
@@ -190,7 +191,7 @@ class Framed(_FileSource):
             if length > LONGEST_RECORD:
                 raise ConfigurationError(
                     f"file {self.path} announces a record of {length} bytes at offset {at + taken}, and at most "
-                    f"{LONGEST_RECORD} are read; is it a file of u32-length-framed records?",
+                    f"{LONGEST_RECORD} are read; check that the file has u32-length-framed records",
                     path=str(self.path),
                     offset=at + taken,
                 )

@@ -86,13 +86,13 @@ class _LineReader(threading.Thread):
             self._hand_over(lines)
             if len(rest) > LONGEST_LINE:
                 raise ConfigurationError(
-                    f"standard input has a line of more than {LONGEST_LINE} bytes; are these lines of text?"
+                    f"standard input has a line of more than {LONGEST_LINE} bytes; check that the input is text"
                 )
         if rest:
             self._hand_over([rest])
 
     def _hand_over(self, lines: Sequence[bytes]) -> None:
-        """Queue lines, as many at once as there is room for."""
+        """Queue lines, each time as many as there is room for."""
         at = 0
         while at < len(lines):
             self._room.acquire()

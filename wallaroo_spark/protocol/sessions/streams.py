@@ -94,12 +94,13 @@ class SessionStreams:
         return stream
 
     def finish(self, stream_id: int) -> None:
-        """A stream's end is acknowledged. If it is closed, it may be forgotten when there is no room for another."""
+        """Record that a stream's end is acknowledged. A closed stream may be forgotten when a new one needs its
+        place."""
         if self.get(stream_id).state is StreamState.CLOSED:
             self._finished[stream_id] = None
 
     def _forget_one(self) -> bool:
-        """Forget the finished stream that has been so for the longest, unless it was opened again."""
+        """Forget the stream that finished first and was not opened again. Returns False when there is none."""
         while self._finished:
             stream_id = next(iter(self._finished))
             del self._finished[stream_id]
@@ -151,9 +152,9 @@ class SessionStreams:
         return Verdict(span, refused_at=min(found), fault=Fault.MIXED_EPHEMERAL, reason=reason, ephemeral=ephemeral)
 
     def admit_plain(self, stream_ids: Iterable[int]) -> bool:
-        """:meth:`admit` and :meth:`settle` for messages without flags, whose streams all may send them.
+        """Admit and settle messages without flags, of streams that all may send messages.
 
-        Where one may not, the answer is False and nothing is changed.
+        Returns False, and changes nothing, when one of the streams may not send.
         """
         known, sending = self._streams, self._sending
         new = []

@@ -56,7 +56,9 @@ class NotifyReceived:
     """A NOTIFY. With ``already_open`` (v3) it must be refused, and the stream does not change."""
 
     notify: Notify
+    """The frame."""
     already_open: bool = False
+    """Whether the stream is open already, in this session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,9 @@ class EosReceived:
     """v3: a stream has ended."""
 
     stream_id: int
+    """Id of the stream."""
     message_id: int | None
+    """Id of the last message; None in the short form of the frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +103,15 @@ class Admission:
 
 
 _OK_BYTES = 1 << 20
-"""The longest list of references in OK, a quarter of the frame that every connector accepts. A choice."""
+"""Limit in bytes of the references in OK. A choice: a quarter of the frame length that every connector accepts."""
 _REFERENCE_BYTES = 18
-"""The bytes of a reference in OK without its name, in the revision in which it is longest."""
+"""Bytes of a reference in OK without its name, in the revision with the longest references (draft-be)."""
 _ACK_REFERENCES = _OK_BYTES // 16
-"""References in an ACK that follows OK; one takes 16 bytes."""
+"""Maximum number of references in an ACK that follows OK; each takes 16 bytes."""
 
 
 def _fitting(streams: Sequence[StreamReference]) -> int:
-    """How many of the references OK lists, from the first on."""
+    """Return how many references fit into OK, counted from the first one."""
     size = 0
     for number, stream in enumerate(streams):
         size += _REFERENCE_BYTES + len(stream.name.encode())
@@ -250,7 +254,8 @@ class WorkerSession(Session):
         return Admission(end, frozenset(v.span.stream_id for v in verdicts if v.ignored), error)
 
     def admit_plain(self, stream_ids: Iterable[int]) -> bool:
-        """:meth:`admit` for a run of messages without flags; False, with nothing changed, where not all are accepted.
+        """:meth:`admit` for a run of messages without flags. Returns False, and changes nothing, unless all are
+        accepted.
 
         ``stream_ids`` has each stream once.
         """
@@ -259,7 +264,7 @@ class WorkerSession(Session):
     def ok(self, credits: int, streams: Iterable[StreamReference] = ()) -> bytes:
         """Send OK with the first credits and, in the drafts, committed references.
 
-        References that would make OK longer than any connector need accept follow in ACKs without credits.
+        References that do not fit into the limit of OK follow in ACKs without credits.
         """
         streams = list(streams)
         listed = _fitting(streams)

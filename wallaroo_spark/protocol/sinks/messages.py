@@ -43,7 +43,9 @@ class ReplyUncommitted:
     """From the sink: the transactions that are prepared and not decided."""
 
     request: int
+    """The number in the request."""
     transactions: tuple[str, ...] = ()
+    """Ids of the transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,9 @@ class Phase1:
     """From the worker: prepare these ranges. It sends no rows before PHASE2."""
 
     transaction: str
+    """Id of the transaction."""
     ranges: tuple[Range, ...] = ()
+    """Its part in each stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,9 @@ class Reply:
     """From the sink: its vote. With ``commit`` the ranges are on its disk, and no reader sees them yet."""
 
     transaction: str
+    """Id of the transaction."""
     commit: bool
+    """Whether the sink votes to commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,9 @@ class Phase2:
     """From the worker: the decision."""
 
     transaction: str
+    """Id of the transaction."""
     commit: bool
+    """Whether the transaction is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,9 @@ class WorkersLeft:
     """From the worker: these workers have ended permanently."""
 
     request: int
+    """Number of the request."""
     workers: tuple[str, ...] = ()
+    """Names of the workers."""
 
 
 SinkMessage = ListUncommitted | ReplyUncommitted | Phase1 | Reply | Phase2 | WorkersLeft

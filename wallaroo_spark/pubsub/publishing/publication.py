@@ -54,8 +54,12 @@ Outgoing = Snapshot | Update | BatchPart | Closed
 
 @dataclass(frozen=True, order=True)
 class _KeptBatch:
+    """A retained batch."""
+
     batch: int
+    """Id of the batch."""
     parts: tuple[BatchPart, ...] = field(default=(), compare=False)
+    """Its parts of this partition, in the order in which they are sent."""
 
     @property
     def size(self) -> int:
@@ -292,7 +296,7 @@ class Publication:
         if (hello.topic, hello.partition) != (self.topic, self.partition):
             return Closed(Why.LATER, f"{here}, not partition {hello.partition} of {hello.topic[:100]!r}")
         if hello.identity is not None and hello.identity != self.identity:
-            return Closed(Why.REFUSED, f"topic {self.topic!r} was started anew; this identity is of an earlier history")
+            return Closed(Why.REFUSED, f"topic {self.topic!r} has a new history; subscribe without a position")
         if self._ending is not None:
             return self._ending
         if self.subscribers >= self._most_subscribers:
@@ -305,7 +309,7 @@ class Publication:
         if batch_of(resume) < self._oldest:
             return Closed(
                 Why.NOT_KEPT,
-                f"topic {self.topic!r} keeps what was published from batch {self._oldest} on, and batch "
-                f"{batch_of(resume)} is needed; subscribe anew, and have the topic retain more batches",
+                f"topic {self.topic!r} retains the batches from {self._oldest} on, and batch "
+                f"{batch_of(resume)} is needed; subscribe without a position, and start the topic with a larger retain",
             )
         return None

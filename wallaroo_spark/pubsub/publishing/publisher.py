@@ -104,8 +104,12 @@ class PublisherSetup:
 
 @dataclass(slots=True)
 class _SubscriberPeer:
+    """A connected subscriber."""
+
     stream: ByteStream
+    """Its connection."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when there may be a message to send to it."""
 
 
 class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
@@ -174,7 +178,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
     async def _lease_lost(self, error: LeaseLostError) -> None:
         if not error.fields["holder"] and await self._tenancy.ended():
             self._why = self._why if self._stopped.is_set() else Why.ENDED
-            self.stop(f"topic {self.setup.topic} has come to its end")
+            self.stop(f"topic {self.setup.topic} has ended")
         else:
             log.warning("%s ends: %s", self._name, error)
             self.stop("the partition is served by another publisher")
@@ -247,7 +251,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
                 raise end
 
     async def _hello(self, stream: ByteStream) -> SubscriberHello | None:
-        """Receive the first message of a peer. Returns None, after an answer, when it is no acceptable hello."""
+        """Receive the first message of a peer. When it is not an acceptable hello, send the reason and return None."""
         decoder = Decoder(control_only=True)
         try:
             async with asyncio.timeout(self.setup.handshake_timeout):
@@ -308,7 +312,8 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
         return False
 
     def _messages(self, part: BatchPart) -> AsyncIterator[Data]:
-        """The messages of a part. Subscribers that need them at about the same time share one reading of the file."""
+        """The messages of a part. Subscribers that need the messages at about the same time share one pass over the
+        file."""
         batch, file = cast("tuple[int, StagedFile]", part.source)
         return self._readings.messages((batch, file.name), lambda: self._read(batch, file))
 

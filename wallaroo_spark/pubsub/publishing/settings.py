@@ -66,10 +66,10 @@ class TopicSettings:
         minimum=1,
     )
     max_subscribers: int = setting(
-        MAX_SUBSCRIBERS, Kind.COUNT, "Most subscribers that a publisher serves at once.", minimum=0
+        MAX_SUBSCRIBERS, Kind.COUNT, "Maximum number of subscribers of a publisher.", minimum=0
     )
     lease_seconds: float = setting(
-        LEASE_SECONDS, Kind.SECONDS, "How long a partition's lease lasts without being renewed.", minimum=0.001
+        LEASE_SECONDS, Kind.SECONDS, "Time after which a partition's lease expires unless renewed.", minimum=0.001
     )
     handshake_timeout: float = setting(10.0, Kind.SECONDS, "Longest wait for a subscriber's hello.", minimum=0.001)
     tls_certificate: str = setting(

@@ -1,7 +1,8 @@
 """Files that are read once for all subscribers that need them at about the same time.
 
-A commit wakes every subscriber at once, and all of them need the messages of the same files. They share one reading of
-a file, which keeps the newest of its messages. A subscriber that falls behind these opens a reading of its own.
+A commit wakes every subscriber at once, and all of them need the messages of the same files. They share one pass over a
+file, which keeps the newest of its messages in memory. A subscriber that falls behind these messages starts a pass of
+its own.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from itertools import islice
 from wallaroo_spark.pubsub.messages import Data
 
 SHARED_BYTES = 8 << 20
-"""Bytes of messages that one shared reading keeps. Its newest message is kept whatever its size.
+"""Bytes of messages that one shared pass keeps in memory. The newest message is always kept, also when it is larger.
 
 A choice: two messages of ``MESSAGE_BYTES`` (4 MiB), so that subscribers may be one message apart. With
-``SHARED_READINGS`` it bounds the memory of a publisher's readings to 32 MiB, however many subscribers it has.
+``SHARED_READINGS`` it bounds the memory of a publisher's passes to 32 MiB, for any number of subscribers.
 """
 SHARED_READINGS = 4
-"""Number of shared readings at a time; a subscriber that needs another file reads it alone.
+"""Number of shared passes at a time; a subscriber that needs another file reads it alone.
 
 A choice that bounds memory; see ``SHARED_BYTES``.
 """
 
 
 class Reading:
-    """One pass over the messages of a file. ``users`` is the number of subscribers that use it."""
+    """One pass over the messages of a file. ``users`` is the number of subscribers that use the pass."""
 
     def __init__(self, messages: Iterator[Data]) -> None:
         self.users = 0
@@ -40,7 +41,7 @@ class Reading:
 
     @property
     def whole(self) -> bool:
-        """Whether a new user misses no message: every message that was read is kept, and no read failed."""
+        """Whether a new user can still get every message: all messages that were read are kept, and no read failed."""
         return self._first == 0 and self._error is None
 
     def has_dropped(self, index: int) -> bool:
@@ -50,7 +51,7 @@ class Reading:
     async def at(self, index: int) -> Data | None:
         """Return the message at ``index``, which must not have been dropped; None behind the last message.
 
-        An error of reading the file is raised to every user of this reading.
+        An error of reading the file is raised to every user of this pass.
         """
         while index >= self._first + len(self._kept):
             if self._error is not None:
@@ -85,7 +86,7 @@ class Reading:
 
 
 class Readings:
-    """The readings that the subscribers of one publisher share. It belongs to one event loop."""
+    """The passes over files that the subscribers of one publisher share. The object belongs to one event loop."""
 
     def __init__(self) -> None:
         self._shared: dict[Hashable, Reading] = {}
@@ -115,7 +116,7 @@ class Readings:
         return reading
 
     def _share(self, key: Hashable, reading: Reading) -> None:
-        """Offer a reading to other subscribers if there is room, or if removing an unused reading makes room."""
+        """Offer a pass to other subscribers if there is room, or if removing an unused pass makes room."""
         for other in [other for other, known in self._shared.items() if not known.users]:
             if other == key or len(self._shared) >= SHARED_READINGS:
                 del self._shared[other]

@@ -241,13 +241,14 @@ class TopicLog:
             return read()
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
-                f"{self._folder.identity}/{name} is damaged: {error!r}; delete the folder, then the topic begins anew",
+                f"{self._folder.identity}/{name} is damaged: {error!r}; delete the folder to begin a new history",
                 file=name,
             ) from error
 
     def _not_kept(self, batch: int) -> PubSubError:
         return PubSubError(
-            f"the rows of batch {batch} on topic {self.topic} are no longer kept; let the topic retain more batches",
+            f"the rows of batch {batch} on topic {self.topic} are no longer retained; start the topic with a larger "
+            "retain",
             topic=self.topic,
             batch=batch,
         )

@@ -198,7 +198,7 @@ class Merger:
         if expected and message.lower != expected:
             raise broken(
                 Fault.REPLAY_DIFFERS,
-                f"partition {partition} was asked to go on from {expected[0]!r} and begins at {message.lower!r}",
+                f"partition {partition} was asked to resume from {expected[0]!r} and begins at {message.lower!r}",
             )
         one.connected, one.ended = True, False
         if one.own is not None:

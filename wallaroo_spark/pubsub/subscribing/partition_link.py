@@ -43,7 +43,7 @@ LONGEST_PAUSE_SECONDS = 2.0
 A choice: far below the default ``lost_after`` of 60 seconds, so that a new publisher is found soon.
 """
 REMEMBERED_REASONS = 16
-"""Number of different reasons of an outage that are remembered. A choice: an outage has one reason, or two or three."""
+"""Number of different reasons of an outage that are remembered. A choice: an outage rarely has more than three."""
 NAMED_REASONS = 2
 """Number of earlier reasons that the error of an outage names in addition to the last one. A choice."""
 SETTLED_SECONDS = 5.0
@@ -117,7 +117,7 @@ class PartitionLink:
         return found
 
     def judged(self, step: Callable[[], T]) -> T:
-        """Run a step that decodes a message. A protocol violation of the peer counts as a lost connection."""
+        """Run a step that decodes a message. Convert a protocol violation of the peer to :class:`LinkLost`."""
         try:
             return step()
         except RemoteProtocolError as error:
@@ -186,7 +186,7 @@ class PartitionLink:
             del self._reasons[next(iter(self._reasons))]
 
     def _all_reasons(self) -> str:
-        """The last reason, and before it others of the outage: the last failure need not be the telling one."""
+        """The last reason, and earlier ones of the outage, because the last failure may not be the cause."""
         last, *earlier = islice(reversed(self._reasons), 1 + NAMED_REASONS)
         return "; before that: ".join([last, *earlier])
 

@@ -69,11 +69,11 @@ class FollowingSettings:
     )
     cookie: str = setting("", Kind.TEXT, "The topic's cookie; also `env:NAME` or `file:PATH`.", secret=True)
     name: str = setting("", Kind.TEXT, "Name of this subscriber in the publishers' logs. Empty: its host and process.")
-    wait: float = setting(0.0, Kind.SECONDS, "How long to wait for a topic that is not there yet.", minimum=0)
+    wait: float = setting(0.0, Kind.SECONDS, "How long to wait for a topic that does not run yet.", minimum=0)
     lost_after: float = setting(
         60.0,
         Kind.SECONDS,
-        "How long to retry a lost partition before an error is raised; an attempt under way is completed first.",
+        "How long to retry a lost partition before an error is raised; a running attempt is completed first.",
         minimum=0,
     )
     max_held_bytes: int = setting(

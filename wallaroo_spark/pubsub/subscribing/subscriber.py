@@ -169,8 +169,8 @@ class Subscriber:
                 )
         if settings.resume is not None and settings.resume.identity != record.identity:
             raise PubSubError(
-                f"topic {settings.topic!r} was started anew since the position to resume was taken; "
-                "subscribe without it",
+                f"topic {settings.topic!r} has a new history since the position to resume was taken; "
+                "subscribe without a position",
                 topic=settings.topic,
             )
 
@@ -277,7 +277,7 @@ class Subscriber:
 
 
 def _weight(item: Delivered | FrontierMoved) -> int:
-    """The bytes that an item counts.
+    """The bytes that an item counts towards the limit of waiting items.
 
     Frontiers count too, so that they cannot accumulate without limit while the application takes no items.
     """

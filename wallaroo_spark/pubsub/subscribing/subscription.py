@@ -165,7 +165,7 @@ class Subscription:
                 return self._subscriber
             thread = self._thread = LoopThread("wallaroo-subscriber")
             subscriber = self._subscriber = Subscriber(self._catalog, self._settings, self._tls)
-            # A caller that breaks out of a loop and drops the subscription leaves no connection behind.
+            # Closes the connections when a caller leaves its loop and drops the subscription without closing it.
             self._abandon = weakref.finalize(self, _end, thread, subscriber)
         try:
             thread.call(subscriber.open)
@@ -188,7 +188,7 @@ class Subscription:
 
 
 def _end(thread: LoopThread, subscriber: Subscriber | None) -> None:
-    """Have a subscriber's thread end, in good order, without waiting for it; from any thread."""
+    """Ask a subscriber's thread to close its connections and end; does not wait. Any thread may call it."""
 
     async def close() -> None:
         if subscriber is not None:

@@ -1,7 +1,7 @@
 """A topic as a source of a connector, so that one Spark application can feed another.
 
 It implements the source protocol of the connector SDK without importing it. Source:
-``docs/protocol.md#points-of-reference``; ``docs/pubsub.md``.
+``docs/protocol.md#points-of-reference`` and ``docs/pubsub.md``.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ Address = tuple[str, int]
 
 @function_takes_settings(ConnectorSinkSettings)
 def connector(settings: ConnectorSinkSettings) -> BatchWriter:
-    """A ``foreachBatch`` writer to one or more connector sinks: programs that take rows over protocol v3.
+    """A ``foreachBatch`` writer to one or more connector sinks: programs that receive rows over protocol v3.
 
     Raises :class:`ConfigurationError` for settings that cannot work.
     """
@@ -75,7 +75,7 @@ class Known:
     whole: bool = False
     """Whether an output that is not in ``ends`` is empty; otherwise only its sink knows its length."""
     try_number: int | None = None
-    """The number of the batch's try that runs; None before the first."""
+    """The number of the batch's running try; None before the first."""
     alone: bool = True
     """Whether Spark runs each task only once at a time (no speculation)."""
 
@@ -95,7 +95,7 @@ class ConnectorSink:
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
     """How connections are made."""
     start: str = "log"
-    """``log`` or ``sink``: where an output begins that the decision log does not know."""
+    """``log`` or ``sink``: the source of the committed length of an output that is not in the decision log."""
     known: Known = field(default_factory=Known, compare=False, repr=False)
     """Set by the driver before the sink is sent to the tasks."""
 
@@ -103,8 +103,8 @@ class ConnectorSink:
         checked_name(self.name)
         if re.search(r"-\d+$", self.name):
             raise ConfigurationError(
-                f"a connector sink is named {self.name!r}, as a partition of another would be; let it not end in a "
-                "dash and a number",
+                f"a connector sink is named {self.name!r}, as a partition of another would be; use a name that "
+                "does not end in a dash and a number",
                 name=self.name,
             )
 
@@ -155,7 +155,7 @@ class ConnectorSink:
         _run(self._each(self._abort, list(unwanted.items())))
 
     def recover(self) -> Sequence[Transaction]:
-        """Return the prepared transactions of every worker whose output the log knows.
+        """Return the prepared transactions of every worker whose output is in the log.
 
         The tasks of other workers find and abort the transactions that earlier tasks have left there.
         """
@@ -215,7 +215,7 @@ class ConnectorSink:
         return Prepared(transaction, count, where)
 
     def _named(self, transaction: Transaction) -> Transaction:
-        """The transaction with the try that it is of in its id."""
+        """The transaction with the number of its try in its id."""
         try_number = self.known.try_number
         return (
             transaction

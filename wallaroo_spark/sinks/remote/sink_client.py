@@ -113,7 +113,7 @@ class SinkClient:
     async def _announced(self) -> None:
         answer = await self._answer(NotifyAck)
         if not answer.success or answer.stream_id != DATA_STREAM:
-            raise self.refused(f"it does not take stream {DATA_STREAM}")
+            raise self.refused(f"it does not accept stream {DATA_STREAM}")
 
     def begin(self, offset: int) -> None:
         """Set the offset of the first row: the committed length of the worker's output, in bytes."""
@@ -170,7 +170,7 @@ class SinkClient:
                 peer=self._stream.peer,
             ) from None
         except TransportError:
-            # An ERROR that was sent before the cut says why.
+            # An ERROR that the sink sent before the end has the reason.
             await self._answer(Ok)
             raise
 
@@ -202,7 +202,7 @@ class SinkClient:
         if not self._greeted:
             cookie = "a cookie" if self._connection.cookie else "no cookie"
             problem += (
-                " before it answered HELLO: some sinks do so at a version or a cookie that is not theirs, and this "
+                " before it answered HELLO: some sinks do so when the version or the cookie is wrong, and this "
                 f"HELLO said version {self._connection.version!r} and {cookie} (version=, cookie=)"
             )
         return TransportError(f"{problem}; its log says why", peer=self._stream.peer)
@@ -210,7 +210,7 @@ class SinkClient:
     def _check(self, event: object) -> None:
         if isinstance(event, Error) and (event.reason == SUPERSEDED or event.reason.endswith(ALREADY_ACTIVE)):
             raise TransportError(
-                f"sink {self._stream.peer} has another session of {self._worker}: its partition is run elsewhere too",
+                f"sink {self._stream.peer} has another session of {self._worker}: another task runs its partition too",
                 peer=self._stream.peer,
             )
         if isinstance(event, Error):

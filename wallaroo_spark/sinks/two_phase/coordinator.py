@@ -22,7 +22,7 @@ RunPartitions = Callable[[int], Iterable[Vote]]
 
 
 class Coordinator:
-    """Delivers batches to one sink, each once, one batch at a time. Not for several threads.
+    """Delivers batches to one sink, each once, one batch at a time. Only one thread may use it.
 
     ``always_recover`` makes it look for transactions of earlier attempts before every batch, and not only after an
     error: for a Spark that may run a task twice at the same time (speculation).
@@ -116,7 +116,7 @@ class Coordinator:
             )
 
     def _prepare(self, state: BatchRun, batch: int, run: RunPartitions) -> tuple[Sequence[Prepared], bool]:
-        """Run the partitions and decide: what is committed, and whether a task was run again.
+        """Run the partitions and decide. Returns the committed transactions, and whether a task was run again.
 
         Raises when the batch is aborted.
         """
@@ -177,7 +177,7 @@ class Coordinator:
     def _throw_away(self, state: BatchRun, votes: Sequence[Vote], *, all_of_it: bool) -> None:
         """Abort this try's transactions, if the sink can be reached; otherwise the next start aborts them.
 
-        ``all_of_it`` says that the log has the decision to abort, so that every transaction of the batch is aborted.
+        ``all_of_it`` means that the log has the decision to abort; then every transaction of the batch is aborted.
         """
         try:
             found = [one for one in self._sink.recover() if one.batch == state.batch] if all_of_it else []

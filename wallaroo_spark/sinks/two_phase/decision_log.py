@@ -113,7 +113,7 @@ class DecisionLog:
             if owner != query:
                 raise SinkError(
                     f"{self.identity} is the log of query {owner}, and the checkpoint is of query {query}: the "
-                    "checkpoint was created anew and the log was not deleted; delete that folder, and all batches are "
+                    "checkpoint was created again and the log was not deleted; delete that folder, and all batches are "
                     "delivered from the first",
                     query=query,
                     found=owner,

@@ -71,7 +71,7 @@ class TransactionEvent(StrEnum):
 
     ROWS = "rows"
     PHASE1 = "PHASE1, and all is on the disk"
-    REFUSED = "PHASE1, voted down"
+    REFUSED = "PHASE1 with a vote to abort"
     SUPERSEDED = "another session of that worker, or a crash"
     COMMIT = "PHASE2(commit)"
     ABORT = "PHASE2(abort)"
