@@ -70,6 +70,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "connector": ("protocol", "transport", "registry"),
     "sinks": ("protocol", "transport", "storage", "sidecar", "checkpoint", "slots.spark_checks"),
     "pubsub": ("protocol.faults", "transport", "storage", "sidecar", "checkpoint", "registry", "slots"),
+    "pipelines": (),
     "wiretap": ("protocol", "transport", "connector"),
     "status": ("registry", "inner"),
     "telemetry": ("status", "web", "worker.buffer"),

@@ -111,7 +111,17 @@ def test_bytes_take_units(text: Any, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("2", 2.0), ("1500ms", 1.5), ("2.5s", 2.5), ("2m", 120.0), ("2min", 120.0), ("1h", 3600.0), (3, 3.0), (0.5, 0.5)],
+    [
+        ("2", 2.0),
+        ("1500ms", 1.5),
+        ("2.5s", 2.5),
+        ("2m", 120.0),
+        ("2min", 120.0),
+        ("1h", 3600.0),
+        ("7d", 604_800.0),
+        (3, 3.0),
+        (0.5, 0.5),
+    ],
 )
 def test_times_take_units(text: Any, seconds: float) -> None:
     assert Options.parse({"quietSeconds": text}).quiet_seconds == pytest.approx(seconds)
@@ -139,7 +149,7 @@ def test_starting_offsets_are_json_or_yaml(given_: Any) -> None:
         ("workers", "1.5"),
         ("maxFrameBytes", "4 megs"),
         ("maxFrameBytes", "-1"),
-        ("quietSeconds", "2 d"),
+        ("quietSeconds", "2 y"),
         ("quietSeconds", ""),
         ("failOnDataLoss", "yes"),
         ("startingOffsets", "{"),

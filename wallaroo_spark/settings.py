@@ -38,6 +38,14 @@ class Kind(Enum):
     JSON = "a JSON object"
     NUMBER = "a number"
     OBJECT = "a Python object"
+    NAME = "a name"
+    STREAM = "the name of a stream, or namespace/name"
+    PATTERN = "a pattern over event types"
+    FUNCTION = "a function, as module:function"
+    SECTION = "fields of its own"
+    STREAMS = "a list of streams"
+    PATTERNS = "a list of patterns over event types"
+    SECTIONS = "a list of entries with fields of their own"
 
 
 _TYPES: dict[Kind, tuple[Any, str]] = {

@@ -1,0 +1,1 @@
+"""Pipelines over durable streams: the declared objects, their schema, and the controller that runs them."""

@@ -1,0 +1,352 @@
+"""The declared objects of an application: namespaces, streams, pipelines, exchanges, endpoints and tokens.
+
+Each kind is a frozen dataclass whose fields are rows of a table (:mod:`wallaroo_spark.settings`). A document has the
+same fields under their public names (``input_stream`` is ``inputStream``). The reader of documents, the JSON Schema and
+the page of fields come from these tables. A declaration that exists is valid by itself; :mod:`.schema.validation`
+checks it against the other objects. Source: ``docs/pipelines/schema.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.pipelines.fields import Checked
+from wallaroo_spark.pipelines.names import ROOT_EVENT, ObjectKey, stream_key
+from wallaroo_spark.settings import Kind, row, setting
+
+MOST_PARTITIONS = 1024
+"""The most partitions of a stream. A choice: each is a key of the state, and a client opens a channel to each."""
+MOST_PARALLEL = 1_000_000
+"""The most active instances for each partition. A choice: all of them are in the memory of one controller."""
+MOST_STAGES = 1000
+"""The most stages of a pipeline. A choice that bounds the work of a check."""
+MOST_PERMISSIONS = 1000
+"""The most permissions of a token. A choice that bounds the work of a check."""
+LOCATIONS = ("beginning", "latest", "offset")
+ACCESS = ("publish", "subscribe", "all")
+OUTPUTS = ("required", "optional")
+MESSAGES = ("single", "stream")
+
+
+class _Declared(Checked):
+    """A base of the kinds of documents."""
+
+    kind: ClassVar[str]
+    name: str
+
+    @property
+    def key(self) -> ObjectKey:
+        """The key of this object."""
+        return ObjectKey(self.kind, getattr(self, "namespace", ""), self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamespaceDeclaration(_Declared):
+    """A namespace: a group of objects whose names are distinct within it."""
+
+    kind: ClassVar[str] = "Namespace"
+
+    name: str = field(metadata=row(Kind.NAME, "The namespace's name."))
+    description: str = setting("", Kind.TEXT, "A text for people.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamDeclaration(_Declared):
+    """A durable stream: records in partitions, each with offsets from 1 without holes."""
+
+    kind: ClassVar[str] = "Stream"
+
+    name: str = field(metadata=row(Kind.NAME, "The stream's name."))
+    namespace: str = field(metadata=row(Kind.NAME, "The namespace of the stream."))
+    partitions: int = setting(
+        1,
+        Kind.COUNT,
+        "Number of partitions; it can be raised later, and not lowered.",
+        minimum=1,
+        maximum=MOST_PARTITIONS,
+    )
+    ttl: float | None = setting(
+        None, Kind.SECONDS, "How long a record is kept after it was written. Without it: for ever.", minimum=1
+    )
+    idempotency_window: float = setting(
+        120.0,
+        Kind.SECONDS,
+        "How long the source and id of a record are remembered: a record with the same two is not written again within "
+        "this time.",
+        minimum=0,
+        maximum=86_400,
+    )
+    description: str = setting("", Kind.TEXT, "A text for people.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartPoint(Checked):
+    """The place in each partition of a stream at which a group or a pipeline begins."""
+
+    location: str = setting(
+        "latest",
+        Kind.TEXT,
+        "beginning: with the oldest record; latest: with the first record written after this; offset: with the record "
+        "of that offset.",
+        choices=LOCATIONS,
+    )
+    offset: int | None = setting(None, Kind.COUNT, "The first offset that is read, with location offset.", minimum=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if problem := self.problem():
+            raise ConfigurationError(problem, field="offset")
+
+    def problem(self) -> str:
+        """Why the two fields do not go together; empty when they do."""
+        if self.location == "offset" and self.offset is None:
+            return "location is offset, and offset is missing; give offset: N, or location: beginning or latest"
+        if self.location != "offset" and self.offset is not None:
+            return f"offset is {self.offset}, and location is {self.location}; write location: offset, or leave offset"
+        return ""
+
+    def cursor(self, newest: int) -> int:
+        """The offset of the last record that counts as read, in a partition whose newest offset is ``newest``."""
+        if self.location == "beginning":
+            return 0
+        if self.location == "latest" or self.offset is None:
+            return newest
+        return min(max(0, self.offset - 1), newest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy(Checked):
+    """The treatment of a stage's delivery after a nack or a lost connection."""
+
+    max_attempts: int | None = setting(
+        None,
+        Kind.COUNT,
+        "Deliveries after which the stage counts as failed. Without it: it is delivered until it succeeds.",
+        minimum=1,
+    )
+    delay: float = setting(1.0, Kind.SECONDS, "Time before the second delivery; it doubles with each.", minimum=0)
+    max_delay: float = setting(60.0, Kind.SECONDS, "The longest time between two deliveries.", minimum=0)
+    dead_letter_stream: str = setting(
+        "",
+        Kind.STREAM,
+        "Stream that gets the event of an instance whose stage failed. Without it: the instance ends as failed, and no "
+        "record is written.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if problem := self.problem():
+            raise ConfigurationError(problem, field="deadLetterStream")
+
+    def problem(self) -> str:
+        """Why the fields do not go together; empty when they do."""
+        if self.dead_letter_stream and self.max_attempts is None:
+            return "deadLetterStream is given without maxAttempts, and nothing would be written to it; give maxAttempts"
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageDeclaration(Checked):
+    """A stage of a pipeline: a step that is recorded once for each instance."""
+
+    name: str = field(metadata=row(Kind.NAME, "The stage's name, distinct within the pipeline; not root_event."))
+    after: tuple[str, ...] = setting(
+        (), Kind.NAMES, "Stages that have to be completed before; this stage is not given their outputs."
+    )
+    dependencies: tuple[str, ...] = setting(
+        (),
+        Kind.NAMES,
+        "Stages that have to be completed before and whose outputs this stage is given; root_event stands for the "
+        "event that started the instance.",
+    )
+    output: str | None = setting(
+        None,
+        Kind.TEXT,
+        "required: an ack without an output is treated as a nack; optional: an ack may have none. Without it: required "
+        "exactly if the stage is a dependency of another.",
+        choices=OUTPUTS,
+    )
+    stream_outputs: tuple[str, ...] = setting(
+        (), Kind.STREAMS, "Streams to which an ack of this stage adds records; an ack has to name each of them."
+    )
+    run: str = setting(
+        "", Kind.FUNCTION, "Function that runs this stage inside Spark. Without it: programs outside Spark run it."
+    )
+    retry: RetryPolicy = setting(RetryPolicy(), Kind.SECTION, "Treatment of a delivery that did not succeed.")
+
+    @property
+    def predecessors(self) -> frozenset[str]:
+        """The stages that have to be completed before this one; without ``root_event``."""
+        return frozenset(self.after) | (frozenset(self.dependencies) - {ROOT_EVENT})
+
+    @property
+    def is_entry(self) -> bool:
+        """Whether the stage runs as soon as an instance exists."""
+        return not self.predecessors
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineDeclaration(_Declared):
+    """A pipeline: stages that run in an order for each matching record of a stream."""
+
+    kind: ClassVar[str] = "Pipeline"
+
+    name: str = field(metadata=row(Kind.NAME, "The pipeline's name."))
+    namespace: str = field(metadata=row(Kind.NAME, "The namespace of the pipeline."))
+    input_stream: str = field(
+        metadata=row(
+            Kind.STREAM,
+            "Stream whose records start instances: its name, or namespace/name; it cannot be changed later.",
+        )
+    )
+    triggers: tuple[str, ...] = setting(
+        (),
+        Kind.PATTERNS,
+        "Patterns over the type of a record; a record that matches one starts an instance. Without them: every record.",
+    )
+    max_parallel: int = setting(
+        50,
+        Kind.COUNT,
+        "The most active instances for each partition of the input stream, because each has a controller of its own.",
+        minimum=1,
+        maximum=MOST_PARALLEL,
+    )
+    start_point: StartPoint = setting(
+        StartPoint(), Kind.SECTION, "Where a new pipeline begins in its input stream; without effect on a known one."
+    )
+    stages: tuple[StageDeclaration, ...] = field(
+        metadata=row(Kind.SECTIONS, "The stages; at least one.", minimum=1, maximum=MOST_STAGES)
+    )
+    description: str = setting("", Kind.TEXT, "A text for people.")
+
+    @property
+    def input_key(self) -> ObjectKey:
+        """The key of the input stream."""
+        return stream_key(self.input_stream, self.namespace)
+
+    def stage(self, name: str) -> StageDeclaration:
+        """Return a stage by its name. Raises KeyError."""
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise KeyError(name)
+
+    def output_required(self, stage: StageDeclaration) -> bool:
+        """Whether an ack of a stage without an output is treated as a nack."""
+        if stage.output:
+            return stage.output == "required"
+        return any(stage.name in other.dependencies for other in self.stages)
+
+    def stream_output_keys(self, stage: StageDeclaration) -> tuple[ObjectKey, ...]:
+        """The keys of the streams to which an ack of a stage adds records."""
+        return tuple(stream_key(name, self.namespace) for name in stage.stream_outputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExchangeDeclaration(_Declared):
+    """An exchange: ephemeral messages, a copy of each to one member of every group."""
+
+    kind: ClassVar[str] = "Exchange"
+
+    name: str = field(metadata=row(Kind.NAME, "The exchange's name."))
+    namespace: str = field(metadata=row(Kind.NAME, "The namespace of the exchange."))
+    description: str = setting("", Kind.TEXT, "A text for people.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointDeclaration(_Declared):
+    """An endpoint: calls, each answered by one consumer."""
+
+    kind: ClassVar[str] = "Endpoint"
+
+    name: str = field(metadata=row(Kind.NAME, "The endpoint's name."))
+    namespace: str = field(metadata=row(Kind.NAME, "The namespace of the endpoint."))
+    input: str = setting("single", Kind.TEXT, "Messages of a request.", choices=MESSAGES)
+    output: str = setting("single", Kind.TEXT, "Messages of an answer.", choices=MESSAGES)
+    description: str = setting("", Kind.TEXT, "A text for people.")
+
+
+GUARDED = ("Stream", "Pipeline", "Exchange", "Endpoint")
+"""The kinds of objects that permissions are for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Permission(Checked):
+    """What the bearer of a token may do, and with which objects."""
+
+    access: str = field(
+        metadata=row(
+            Kind.TEXT,
+            "publish: add records to a stream, send to an exchange, call an endpoint; subscribe: consume a stream or "
+            "an exchange, run stages of a pipeline, serve an endpoint; all: both.",
+            choices=ACCESS,
+        )
+    )
+    kind: str | None = setting(None, Kind.TEXT, "Kind of the objects. Without it: every kind.", choices=GUARDED)
+    namespace: str = setting("", Kind.NAME, "Namespace of the objects. Without it: every namespace.")
+    name: str = setting("", Kind.NAME, "Name of the object. Without it: every object of the namespace.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if problem := self.problem():
+            raise ConfigurationError(problem, field="namespace")
+
+    def problem(self) -> str:
+        """Why the fields do not go together; empty when they do."""
+        if self.name and not self.namespace:
+            return f"name is {self.name!r}, and namespace is missing; give the namespace of the object"
+        return ""
+
+    def permits(self, access: str, key: ObjectKey) -> bool:
+        """Whether this permits an access (``publish`` or ``subscribe``) to an object."""
+        return (
+            self.access in (access, "all")
+            and self.kind in (None, key.kind)
+            and self.namespace in ("", key.namespace)
+            and self.name in ("", key.name)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenDeclaration(_Declared):
+    """The permissions of the tokens of one name; the secret of a token is made by ``token create``."""
+
+    kind: ClassVar[str] = "Token"
+
+    name: str = field(metadata=row(Kind.NAME, "The name of the tokens."))
+    ttl: float | None = setting(
+        None, Kind.SECONDS, "How long a new token is valid. Without it: until it is revoked.", minimum=1
+    )
+    permissions: tuple[Permission, ...] = field(
+        metadata=row(
+            Kind.SECTIONS,
+            "What the bearer may do; at least one. A change is valid for known tokens too.",
+            minimum=1,
+            maximum=MOST_PERMISSIONS,
+        )
+    )
+    description: str = setting("", Kind.TEXT, "A text for people.")
+
+
+Declaration = (
+    NamespaceDeclaration
+    | StreamDeclaration
+    | PipelineDeclaration
+    | ExchangeDeclaration
+    | EndpointDeclaration
+    | TokenDeclaration
+)
+KINDS: dict[str, type[Declaration]] = {
+    declared.kind: declared
+    for declared in (
+        NamespaceDeclaration,
+        StreamDeclaration,
+        PipelineDeclaration,
+        ExchangeDeclaration,
+        EndpointDeclaration,
+        TokenDeclaration,
+    )
+}
+"""The kinds of declared objects, in the order in which they depend on each other."""

@@ -1,0 +1,90 @@
+"""The fields of declarations: their rows, their public names, and the check of one value."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from wallaroo_spark import settings
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.options import public_name
+from wallaroo_spark.pipelines.names import name_problem, stream_name_problem
+from wallaroo_spark.pipelines.triggers import pattern_problem
+from wallaroo_spark.settings import Kind, Row
+
+
+class Checked:
+    """A base of tables that checks each value when an object is made. Raises :class:`ConfigurationError`."""
+
+    def __post_init__(self) -> None:
+        for one in declared_rows(type(self)):
+            if problem := value_problem(one, getattr(self, one.attribute)):
+                raise ConfigurationError(f"{one.name}: {problem}", field=one.name)
+
+
+def declared_rows(table: type) -> Iterator[Row]:
+    """The rows of a declaration, with the names that documents use."""
+    for one in settings.rows(table):
+        yield dataclasses.replace(one, name=public_name(one.attribute))
+
+
+def value_problem(row: Row, value: Any) -> str:
+    """Return why a value is not one of a field, with the way out; empty for a value that is.
+
+    The value is of the field's type; a value of another type is a problem too.
+    """
+    if value is None and row.optional:
+        return ""
+    if row.kind in _TEXT_PROBLEMS and isinstance(value, str):
+        return _TEXT_PROBLEMS[row.kind](value) if value or row.required else ""
+    if row.kind in _LISTS:
+        return _list_problem(row, value)
+    if row.choices and isinstance(value, str) and value not in row.choices:
+        near = difflib.get_close_matches(value, row.choices, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(row.choices)}"
+        return f"{value!r} is not known; {hint}"
+    if isinstance(value, bool) and row.kind is not Kind.FLAG:
+        return f"{value!r} is not {row.kind.value}"
+    try:
+        settings.check(row, value, row.name)
+    except ConfigurationError as error:
+        return error.message.removeprefix(f"{row.name}: ")
+    return ""
+
+
+def function_problem(text: str) -> str:
+    """Return why a text names no function, with the way out; empty for ``module:function``."""
+    module, colon, function = text.partition(":")
+    if colon and all(part.isidentifier() for part in (*module.split("."), *function.split("."))):
+        return ""
+    return f"{text!r} names no function; write module:function, such as shop.stock:reserve"
+
+
+_TEXT_PROBLEMS = {
+    Kind.NAME: name_problem,
+    Kind.STREAM: stream_name_problem,
+    Kind.PATTERN: pattern_problem,
+    Kind.FUNCTION: function_problem,
+}
+_LISTS = {Kind.NAMES: Kind.NAME, Kind.STREAMS: Kind.STREAM, Kind.PATTERNS: Kind.PATTERN, Kind.SECTIONS: Kind.SECTION}
+"""Kind of a list → kind of its entries."""
+
+
+def entry_kind(kind: Kind) -> Kind | None:
+    """The kind of a list's entries; None for a kind that is no list."""
+    return _LISTS.get(kind)
+
+
+def _list_problem(row: Row, value: Any) -> str:
+    if not isinstance(value, tuple):
+        return f"{value!r} is not a list"
+    if row.minimum is not None and len(value) < row.minimum:
+        return f"there is none; give {settings.plain(row.minimum)} or more"
+    if row.maximum is not None and len(value) > row.maximum:
+        return f"there are {len(value)}, and {settings.plain(row.maximum)} are permitted; leave some out"
+    check = _TEXT_PROBLEMS.get(_LISTS[row.kind])
+    if check is None:
+        return ""
+    return next((problem for text in value if (problem := check(text))), "")
