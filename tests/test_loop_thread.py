@@ -27,6 +27,16 @@ def test_a_call_returns_what_the_coroutine_does() -> None:
     thread.stop()
 
 
+def test_a_call_whose_coroutine_cannot_be_made_raises_why() -> None:
+    thread = LoopThread("loop")
+    try:
+        with pytest.raises(TypeError, match="takes 0 positional arguments"):
+            thread.call(lambda: answer(1))  # type: ignore[call-arg]  # what is tried
+        assert thread.call(answer) == 42
+    finally:
+        thread.stop()
+
+
 def test_a_call_of_a_thread_that_has_ended_is_cancelled() -> None:
     thread = LoopThread("loop")
     thread.stop()

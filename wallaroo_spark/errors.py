@@ -2,6 +2,8 @@
 
     WallarooError
     ├── ConfigurationError      an option, an environment or a combination of them that cannot work
+    │   ├── ArgumentTypeError       an argument of a call has the wrong type; a TypeError, too
+    │   └── ArgumentValueError      an argument of a call has a value that cannot work; a ValueError, too
     ├── ProtocolError           the connector protocol was violated
     │   ├── LocalProtocolError      by this side: a bug in this program or in its caller
     │   └── RemoteProtocolError     by the peer, or the peer reported a violation in an ERROR frame
@@ -104,6 +106,20 @@ class LocalProtocolError(ProtocolError):
 
 class RemoteProtocolError(ProtocolError):
     """The peer violated the protocol, or ended the session with an ERROR frame, whose text the message contains."""
+
+
+class ArgumentTypeError(ConfigurationError, LocalProtocolError, TypeError):
+    """An argument of a call has the wrong type; nothing was done.
+
+    It is a :class:`ConfigurationError` for settings and a :class:`LocalProtocolError` for messages, and a TypeError.
+    """
+
+
+class ArgumentValueError(ConfigurationError, LocalProtocolError, ValueError):
+    """An argument of a call has a value that cannot work; nothing was done.
+
+    It is a :class:`ConfigurationError` for settings and a :class:`LocalProtocolError` for messages, and a ValueError.
+    """
 
 
 class TransportError(WallarooError):

@@ -30,8 +30,13 @@ class _Call(Generic[T]):
         self._task: asyncio.Task[T] | None = None
 
     def start(self) -> None:
-        """Start the coroutine."""
-        self._task = asyncio.get_running_loop().create_task(self._work())
+        """Start the coroutine. If it cannot be made, because an argument is wrong, that is the outcome."""
+        try:
+            work = self._work()
+        except Exception as error:
+            self.outcome.set_exception(error)
+            return
+        self._task = asyncio.get_running_loop().create_task(work)
         self._task.add_done_callback(self._ended)
 
     def cancel(self) -> None:

@@ -11,14 +11,16 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
 from numbers import Integral, Real
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -50,11 +52,22 @@ class Kind(Enum):
 
 _TYPES: dict[Kind, tuple[Any, str]] = {
     Kind.TEXT: (str, "a str"),
+    Kind.NAMES: ((str, list, tuple), "a str or a list of str"),
     Kind.COUNT: (Integral, "an int"),
     Kind.BYTES: (Integral, "an int (bytes)"),
     Kind.SECONDS: (Real, "a number (seconds)"),
     Kind.FLAG: (bool, "a bool"),
     Kind.NUMBER: (Real, "a number"),
+}
+
+
+_NUMBERS = (Kind.COUNT, Kind.BYTES, Kind.SECONDS, Kind.NUMBER)
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_PLAIN = {
+    Kind.COUNT: "a whole number without quotes",
+    Kind.BYTES: "the number of bytes, such as 64 << 20 for 64 MiB",
+    Kind.SECONDS: "the number of seconds, such as 1.5",
+    Kind.NUMBER: "a number without quotes",
 }
 
 
@@ -126,22 +139,44 @@ def rows(table: Any) -> Iterator[Row]:
 
 
 def check(row: Row, value: Any, label: str) -> None:
-    """Raise :class:`ConfigurationError` if a value is not of the row's type or is outside the row's limits.
+    """Raise :class:`ArgumentTypeError` for a value that is not of the row's type, :class:`ArgumentValueError` for one
+    outside the row's limits. Both are a :class:`ConfigurationError`.
 
     ``label`` names the setting in the message, such as ``option workers``.
     """
     if value is None and row.optional:
         return
     if row.choices and value not in row.choices:
-        raise ConfigurationError(f"{label}: {value!r} is not one of {', '.join(row.choices)}", option=row.name)
+        raise ArgumentValueError(f"{label}: {value!r} is not one of {', '.join(row.choices)}", option=row.name)
     expected, described = _TYPES.get(row.kind, (object, "any object"))
-    if not isinstance(value, expected):
+    # In Python a bool is an int, and True as a number of something is a mistake.
+    if not isinstance(value, expected) or (isinstance(value, bool) and row.kind in _NUMBERS):
         shown = f"a value of type {type(value).__name__}" if row.secret else repr(value)
-        raise ConfigurationError(f"{label}: {shown} is not {described}", option=row.name)
+        raise ArgumentTypeError(f"{label}: {shown} is not {described}{_way_out(row, value)}", option=row.name)
+    if row.kind is Kind.NAMES and not isinstance(value, str):
+        wrong = next((one for one in value if not isinstance(one, str)), None)
+        if wrong is not None:
+            raise ArgumentTypeError(f"{label}: {wrong!r} in {value!r} is not a str", option=row.name)
     if row.minimum is not None and not value >= row.minimum:
-        raise ConfigurationError(f"{label}: {value} is not {plain(row.minimum)} or more", option=row.name)
+        raise ArgumentValueError(f"{label}: {value} is not {plain(row.minimum)} or more", option=row.name)
     if row.maximum is not None and value > row.maximum:
-        raise ConfigurationError(f"{label}: {value} is above {plain(row.maximum)}", option=row.name)
+        raise ArgumentValueError(f"{label}: {value} is above {plain(row.maximum)}", option=row.name)
+
+
+def _way_out(row: Row, value: Any) -> str:
+    """How to write a value of another type, where that can be said; the secret ones are not repeated."""
+    if row.kind in (Kind.TEXT, Kind.NAMES):
+        if isinstance(value, bytes | bytearray):
+            return "; decode it, for example with .decode()"
+        known = isinstance(value, int | float) and not row.secret and row.kind is Kind.TEXT
+        return f"; write {str(value)!r}" if known else ""
+    if isinstance(value, timedelta) and row.kind is Kind.SECONDS:
+        return f"; write {value.total_seconds():g}"
+    if isinstance(value, float) and value.is_integer():
+        return f"; write {value:.0f}"
+    if isinstance(value, str) and row.kind in _NUMBERS:
+        return f"; write {value} without quotes" if _NUMBER.fullmatch(value) else f"; write {_PLAIN[row.kind]}"
+    return ""
 
 
 def plain(number: float) -> str:
@@ -197,7 +232,20 @@ def _built(table: Callable[..., T], name: str, args: Any, kwargs: Any) -> T:
             near = difflib.get_close_matches(given, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"{name}() has no setting {given!r}{hint}")
+    try:
+        inspect.signature(table).bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{name}(): {error}; {_how_to_call(table)}") from None
     return table(*args, **kwargs)
+
+
+def _how_to_call(table: Any) -> str:
+    parameters = inspect.signature(table).parameters.values()
+    first = [one.name for one in parameters if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+    needed = [row for row in rows(table) if row.required]
+    named = [f"{row.name}=… ({row.help.split('. ')[0].rstrip('.')})" for row in needed if row.name not in first]
+    by_position = f"{', '.join(first)} may be given by position, and all other settings by name" if first else ""
+    return "; ".join(filter(None, [f"it needs {', '.join(named)}" if named else "", by_position]))
 
 
 def _describe(made: Any, table: Any, written: Any, before: list[inspect.Parameter]) -> None:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Sequence
 from time import time_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from wallaroo_spark.connector.arguments import callable_of, shown, stream_name_of, timeout_of, u64_of
 from wallaroo_spark.connector.sending.connector_state import ConnectorState
 from wallaroo_spark.connector.sending.open_streams import OpenStreams
 from wallaroo_spark.connector.sending.resend_buffer import MemoryBudget, ResendBuffer
@@ -31,8 +33,7 @@ from wallaroo_spark.connector.session.session_keeper import SessionKeeper
 from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.connector.sources import Source
 from wallaroo_spark.connector.stream import Stream
-from wallaroo_spark.errors import LocalProtocolError, TransportError, one_line
-from wallaroo_spark.protocol import MAX_NAME_BYTES, U64_MAX
+from wallaroo_spark.errors import ArgumentTypeError, TransportError, one_line
 from wallaroo_spark.settings import takes_settings
 from wallaroo_spark.transport import parse_address
 
@@ -109,7 +110,8 @@ class Connector:
         reference, used if the worker has none. An ``ephemeral`` stream is delivered at most once, and its messages are
         not kept; in a revision without flags it is a normal stream.
 
-        Raises :class:`LocalProtocolError` when the stream is open already, and the error that has ended the connector.
+        Raises :class:`LocalProtocolError` when the stream is open already, :class:`ArgumentTypeError` and
+        :class:`ArgumentValueError` for arguments that cannot work, and the error that has ended the connector.
         """
         return Stream(await self._open(name, id=id, reference=reference, ephemeral=ephemeral))
 
@@ -133,7 +135,11 @@ class Connector:
 
         Raises :class:`TransportError` at that limit, the errors of the source, and those of :meth:`open`.
         """
-        name = name or source.name
+        _check_source(source)
+        if progress is not None:
+            callable_of(progress, "progress")
+        drain_timeout = timeout_of(drain_timeout, "drain_timeout")
+        name = source.name if name is None else name
         if source.replayable:
             stream = self._add(name, id, SourcePosition(name, increasing=self._settings.increasing))
         else:
@@ -149,6 +155,7 @@ class Connector:
         Raises :class:`TransportError` after ``timeout`` seconds, with the streams and the reasons why they wait. The
         messages are kept, and drain may be called again.
         """
+        timeout = timeout_of(timeout)
         try:
             async with asyncio.timeout(timeout):
                 for stream in self._streams:
@@ -192,6 +199,7 @@ class Connector:
         self, name: str, *, id: int | None = None, reference: int | None = None, ephemeral: bool = False
     ) -> StreamSender:
         increasing = self._settings.increasing
+        reference = None if reference is None else u64_of(reference, "reference")
         messages: UnacknowledgedMessages
         if ephemeral and self._state.revision.layout.known_flags is not None:
             messages = EphemeralMessages(name, increasing=False)
@@ -210,11 +218,8 @@ class Connector:
     def _add(self, name: str, stream_id: int | None, messages: UnacknowledgedMessages) -> StreamSender:
         self._state.check()
         self._start()
-        if len(name.encode()) > MAX_NAME_BYTES:
-            raise LocalProtocolError(f"stream name {name[:40]!r}… has more than {MAX_NAME_BYTES} bytes; shorten it")
-        if stream_id is not None and not 0 <= stream_id <= U64_MAX:
-            raise LocalProtocolError(f"stream id {stream_id} is not an unsigned 64-bit integer (0 to {U64_MAX})")
-        stream_id = stream_id_of(self.instance, name) if stream_id is None else stream_id
+        name = stream_name_of(name)
+        stream_id = stream_id_of(self.instance, name) if stream_id is None else u64_of(stream_id, "stream id")
         stream = StreamSender(self._state, name, stream_id, messages)
         self._open_streams.add(stream)
         return stream
@@ -256,6 +261,17 @@ def stream_id_of(instance: str, name: str) -> int:
     """
     digest = hashlib.blake2b(f"{instance}\0{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")
+
+
+def _check_source(source: Any) -> None:
+    if all(hasattr(source, name) for name in ("name", "replayable", "read")):
+        return
+    way_out = "give feed a source: Lines(path), Framed(path), Stdin(), Records(name, make), or an object like these"
+    if isinstance(source, str | os.PathLike):
+        way_out = f"for the lines of a file, give feed Lines({str(source)!r})"
+    raise ArgumentTypeError(
+        f"feed takes a source, and this is {type(source).__name__}: {shown(source)}; {way_out}", argument="source"
+    )
 
 
 def _listed(streams: Sequence[StreamSender], most: int = 10) -> str:

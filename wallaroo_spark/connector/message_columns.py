@@ -13,7 +13,8 @@ from itertools import repeat
 from types import NoneType
 from typing import Any, cast
 
-from wallaroo_spark.connector.record import Record, RecordOrPair, as_record, bytes_of, event_time_of, key_of
+from wallaroo_spark.connector.arguments import bytes_of, event_time_of, id_of, key_of
+from wallaroo_spark.connector.record import Record, RecordOrPair, as_record
 
 GROUP_MESSAGES = 512
 """Most records that are collected from an iterator of single records before they are sent together.
@@ -165,4 +166,4 @@ def _columns_of_records(group: Sequence[RecordOrPair]) -> MessageColumns | None:
 def _single(given: RecordOrPair) -> MessageColumns:
     record = as_record(given)
     payload, time, key = bytes_of(record.payload), event_time_of(record.event_time), key_of(record.key)
-    return MessageColumns([payload], None if record.id is None else [record.id], [time], [key])
+    return MessageColumns([payload], None if record.id is None else [id_of(record.id)], [time], [key])

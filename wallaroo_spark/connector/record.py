@@ -1,14 +1,12 @@
-"""A record that a program passes for sending, and the conversion of its values to bytes and integers."""
+"""A record that a program passes for sending."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, cast
+from datetime import datetime
 
-from wallaroo_spark.errors import LocalProtocolError
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from wallaroo_spark.connector.arguments import shown
+from wallaroo_spark.errors import ArgumentTypeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,32 +29,12 @@ RecordOrPair = Record | tuple[int, bytes]
 
 
 def as_record(given: RecordOrPair) -> Record:
-    """The record of a pair, or the record itself."""
-    return given if isinstance(given, Record) else Record(*given)
-
-
-def bytes_of(payload: Any, name: str = "payload") -> bytes:
-    """A payload as bytes. Raises :class:`LocalProtocolError` for an object that is not bytes-like."""
-    if isinstance(payload, bytes | bytearray | memoryview):
-        return bytes(payload)
-    raise LocalProtocolError(f"a {name} is bytes, and this one is {type(payload).__name__}; encode it first")
-
-
-def key_of(key: Any) -> bytes | None:
-    """A key as bytes, or None. Raises :class:`LocalProtocolError` for another type."""
-    return key if key is None or type(key) is bytes else bytes_of(key, "key")
-
-
-def event_time_of(moment: Any) -> int | None:
-    """An event time as an integer; a datetime becomes nanoseconds since 1970.
-
-    Raises :class:`LocalProtocolError` for a datetime without a time zone.
-    """
-    if not isinstance(moment, datetime):
-        return cast("int | None", moment)
-    if moment.tzinfo is None:
-        raise LocalProtocolError(
-            f"event time {moment.isoformat()} has no time zone; give an aware datetime, for example with tzinfo=UTC"
-        )
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
+    """The record of a pair, or the record itself. Raises :class:`ArgumentTypeError` for anything else."""
+    if isinstance(given, Record):
+        return given
+    if isinstance(given, tuple | list) and len(given) == 2:
+        return Record(*given)
+    raise ArgumentTypeError(
+        f"a source returns Record(id, payload) or (id, payload), and this is {type(given).__name__}: {shown(given)}; "
+        "a key and an event time need a Record"
+    )

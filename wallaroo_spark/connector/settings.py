@@ -7,12 +7,19 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from wallaroo_spark.connector.arguments import utf8_of
 from wallaroo_spark.connector.backoff import Backoff
-from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, ConfigurationError
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.protocol import MAX_INSTANCE_BYTES, REVISIONS, Revision
 from wallaroo_spark.settings import Kind, check_all, row, setting
 from wallaroo_spark.transport import client_context, parse_addresses
+
+_REGISTRIES = ("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://")
+_OBJECTS: tuple[tuple[str, type, str], ...] = (
+    ("tls", ssl.SSLContext, "give ssl.create_default_context() to trust this system's authorities, or the setting ca"),
+    ("retry", Backoff, "write Backoff(attempts=3), for example"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +95,18 @@ class ConnectorSettings:
     )
 
     def __post_init__(self) -> None:
-        if not self.program:
-            raise ConfigurationError("program is empty; give the receiver's name", option="program")
         check_all(self)
-        size = len(self.instance.encode())
+        if not self.program:
+            raise ArgumentValueError("program is empty; give the receiver's name", option="program")
+        for name, kind, way_out in _OBJECTS:
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise ArgumentTypeError(f"setting {name}: {value!r} is not a {kind.__name__}; {way_out}", option=name)
+        size = len(utf8_of(self.instance, "instance"))
         if not 0 < size <= MAX_INSTANCE_BYTES:
-            raise ConfigurationError(
-                f"instance {self.instance!r} has {size} bytes; it has 1 to {MAX_INSTANCE_BYTES}", option="instance"
+            raise ArgumentValueError(
+                f"instance {self.instance!r} has {size} bytes; give a name of 1 to {MAX_INSTANCE_BYTES} bytes",
+                option="instance",
             )
         if bool(self.workers) == bool(self.registry):
             problem = "both workers and registry are" if self.workers else "neither workers nor registry is"
@@ -131,6 +143,12 @@ class ConnectorSettings:
 
     def resolved(self) -> ConnectorSettings:
         """A copy with the cookie resolved from ``env:`` or ``file:``, and with a TLS context if TLS is on."""
+        if self.registry and not resolve_secret(self.registry).startswith(_REGISTRIES):
+            raise ArgumentValueError(
+                "setting registry: it is not the URL of a registry; write redis://[[user]:password@]host:6379/0, or "
+                "rediss:// for TLS",
+                option="registry",
+            )
         tls = self.tls
         if tls is None and (self.ca or self.certificate or self.key):
             tls = client_context(self.ca, self.certificate, self.key)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from datetime import datetime
 
-from wallaroo_spark.connector.record import bytes_of, key_of
+from wallaroo_spark.connector.arguments import bytes_of, key_of
 from wallaroo_spark.connector.sending.send_batches import SendBatches
 from wallaroo_spark.connector.sending.stream_sender import StreamSender
 from wallaroo_spark.protocol import Flags
@@ -86,7 +86,7 @@ class Stream(StreamInformation):
         nothing.
 
         Raises :class:`LocalProtocolError` for an id that does not increase and for a message that does not fit a frame,
-        and the error that has ended the connector.
+        :class:`ArgumentTypeError` for an argument of another type, and the error that has ended the connector.
         """
         if type(payload) is not bytes:
             payload = bytes_of(payload)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from wallaroo_spark.columnar import ROW_SCHEMA, CommonColumns, RowsOf, decode_run, to_rows
 from wallaroo_spark.connector import stream_id_of
-from wallaroo_spark.connector.record import event_time_of
+from wallaroo_spark.connector.arguments import event_time_of
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.protocol import DRAFT_BE, FrameBuffer, Message, MessageRun, encode_single
 

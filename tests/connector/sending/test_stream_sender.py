@@ -139,7 +139,7 @@ class TestErrors:
             ({"payloads": [b"", "text", b"", b"", b"", b""]}, 1, "a payload is bytes"),
             ({"keys": [b"k"] * 5 + [b"k" * 70_000]}, 5, "at most 65535 fit"),
             ({"event_times": [1, 2, -3, 4, 5, 6]}, 2, "the event time is -3"),
-            ({"event_times": [1, 2, 3, 4, "noon", 6]}, 4, "the event time is noon"),
+            ({"event_times": [1, 2, 3, 4, "noon", 6]}, 4, "an event time is an integer.*noon"),
         ],
     )
     async def test_what_came_before_stays_sent_and_the_stream_goes_on(

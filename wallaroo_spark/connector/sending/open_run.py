@@ -93,13 +93,13 @@ class OpenRun:
         room = self._room - size - (LENGTH_BYTES + ID_BYTES)
         if room < 0 or size > self._longest or not self._messages:
             return None
-        if wanted is None:
-            wanted = self._following
-        elif wanted <= self._floor or not self._increasing:
-            return None
         try:
+            if wanted is None:
+                wanted = self._following
+            elif wanted <= self._floor or not self._increasing:
+                return None
             head = self._pack(size, self._prefix, wanted, *self._rest)
-        except struct.error:
+        except (struct.error, TypeError):
             return None
         self._frames.append(head)
         self._frames.append(payload)

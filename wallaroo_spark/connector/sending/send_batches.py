@@ -7,13 +7,13 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import accumulate, chain, islice, pairwise
-from operator import add, index
+from operator import add
 from typing import Any, Literal
 
+from wallaroo_spark.connector.arguments import bytes_of, event_time_of, id_of, key_of, shown
 from wallaroo_spark.connector.message_columns import MessageColumns
-from wallaroo_spark.connector.record import bytes_of, event_time_of, key_of
 from wallaroo_spark.connector.sending.resend_buffer import memory_cost
-from wallaroo_spark.errors import LocalProtocolError, WallarooError
+from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, LocalProtocolError, WallarooError
 from wallaroo_spark.protocol import HEAD_BYTES
 
 BATCH_MESSAGES = 4096
@@ -117,7 +117,7 @@ class SendBatches:
         """Whether the last batch was completed early because the payloads are slow."""
         self._at_once = isinstance(payloads, list | tuple)
         self._payloads = _payloads(payloads)
-        columns = (("ids", ids, _id_of), ("event_times", event_times, event_time_of), ("keys", keys, key_of))
+        columns = (("ids", ids, id_of), ("event_times", event_times, event_time_of), ("keys", keys, key_of))
         self._columns = [_Column(name, values, convert) for name, values, convert in columns if values is not None]
         self._count = 0
         self._error: Exception | None = None
@@ -200,13 +200,6 @@ class _Column:
         return values if self.name != "ids" else _compact(values)
 
 
-def _id_of(message_id: Any) -> int:
-    try:
-        return index(message_id)
-    except TypeError:
-        raise LocalProtocolError(f"a message id is an integer, and this one is {message_id!r}") from None
-
-
 def _compact(ids: Sequence[int]) -> Sequence[int]:
     if isinstance(ids, range):
         return ids
@@ -219,10 +212,18 @@ def _compact(ids: Sequence[int]) -> Sequence[int]:
 
 def _check_lengths(payloads: Any, **columns: Any) -> None:
     if isinstance(payloads, str | bytes | bytearray | memoryview):
-        raise LocalProtocolError("send_many takes an iterable of payloads, and this is a single one; use send for it")
+        raise ArgumentTypeError("send_many takes an iterable of payloads, and this is a single one; use send for it")
+    for name, column in {"payloads": payloads, **columns}.items():
+        wanted = name == "payloads" or column is not None
+        if wanted and (not isinstance(column, Iterable) or isinstance(column, str | bytes)):
+            raise ArgumentTypeError(
+                f"{name} is an iterable with one item for each message, and this is {type(column).__name__}: "
+                f"{shown(column)}; give a list of them, or use send for a single message",
+                argument=name,
+            )
     for name, column in columns.items():
         if isinstance(payloads, Sized) and isinstance(column, Sized) and len(payloads) != len(column):
-            raise LocalProtocolError(
+            raise ArgumentValueError(
                 f"{name} has {len(column)} items and payloads {len(payloads)}; give one for each, or none at all"
             )
 

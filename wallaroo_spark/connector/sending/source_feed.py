@@ -8,8 +8,9 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
+from wallaroo_spark.connector.arguments import bytes_of, key_of
 from wallaroo_spark.connector.message_columns import AsyncGroupedRecords, GroupedRecords, MessageColumns, grouped
-from wallaroo_spark.connector.record import Record, bytes_of, key_of
+from wallaroo_spark.connector.record import Record
 from wallaroo_spark.connector.sending.connector_state import ConnectorState
 from wallaroo_spark.connector.sending.send_batches import SendBatch
 from wallaroo_spark.connector.sending.stream_sender import StreamSender

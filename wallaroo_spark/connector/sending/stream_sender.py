@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 
-from wallaroo_spark.connector.record import event_time_of
+from wallaroo_spark.connector.arguments import event_time_of, id_of
 from wallaroo_spark.connector.sending.connector_state import ConnectorState, WaitingFor
 from wallaroo_spark.connector.sending.open_run import OpenRun
 from wallaroo_spark.connector.sending.refusals import Refusals
@@ -105,8 +105,10 @@ class StreamSender:
         self, payload: bytes | None, id: int | None, flags: Flags, event_time: int | datetime | None, key: bytes | None
     ) -> int:
         """Send one message, or a boundary without a ``payload``; return its id. Raises as :meth:`Stream.send` does."""
-        if isinstance(event_time, datetime):
+        if event_time is not None:
             event_time = event_time_of(event_time)
+        if id is not None:
+            id = id_of(id)
         added = self.open_run.add_any(payload, id, int(flags), event_time, key)
         if added is not None:
             return added

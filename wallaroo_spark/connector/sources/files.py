@@ -10,9 +10,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
 
+from wallaroo_spark.connector.arguments import shown
 from wallaroo_spark.connector.message_columns import AsyncGroupedRecords, GroupedRecords, MessageColumns
 from wallaroo_spark.connector.record import Record
-from wallaroo_spark.errors import ConfigurationError, ReplayError
+from wallaroo_spark.errors import ArgumentTypeError, ConfigurationError, ReplayError
 
 CHUNK_BYTES = 1 << 20
 """Bytes of one read of a file. A choice: large enough that a system call costs little for each record."""
@@ -35,6 +36,10 @@ class _FileSource:
     def __init__(
         self, path: str | os.PathLike[str], *, follow: bool = False, name: str = "", poll: float = 0.2
     ) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise ArgumentTypeError(
+                f"path is a str or a path, and this one is {type(path).__name__}: {shown(path)}", argument="path"
+            )
         self.path = Path(path)
         self.name = name or os.fspath(path)
         self.follow = follow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
 
+from wallaroo_spark.connector.arguments import callable_of
 from wallaroo_spark.connector.message_columns import GroupedRecords, MessageColumns, grouped
 from wallaroo_spark.connector.record import Record, RecordOrPair, as_record
 from wallaroo_spark.errors import ReplayError
@@ -26,7 +27,7 @@ class Records:
         opaque: bool = False,
     ) -> None:
         self.name = name
-        self._make = make
+        self._make = callable_of(make, "make")
         self._opaque = opaque
 
     @property

@@ -1,0 +1,160 @@
+"""The arguments of a program's calls: checked, and converted to bytes and integers.
+
+Each error names the argument, its value, the expected type and the way out. It is raised before anything is sent.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from math import isnan
+from operator import index
+from typing import Any
+
+from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError
+from wallaroo_spark.protocol import MAX_NAME_BYTES, U64_MAX
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SHOWN = 60
+"""The most characters of a wrong value in an error message. A choice: enough to recognise it."""
+
+
+def bytes_of(payload: Any, name: str = "payload") -> bytes:
+    """A payload as bytes. Raises :class:`ArgumentTypeError` for an object that is not bytes-like."""
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    if isinstance(payload, str):
+        way_out = "encode it first, for example with .encode()"
+    elif payload is None:
+        way_out = "use send_boundary for a marker without payload, and b'' for an empty message"
+        way_out = way_out if name == "payload" else "encode it first"
+    else:
+        way_out = "encode it first, for example with json.dumps(…).encode()"
+    raise ArgumentTypeError(
+        f"a {name} is bytes, and this one is {type(payload).__name__}: {shown(payload)}; {way_out}", argument=name
+    )
+
+
+def key_of(key: Any) -> bytes | None:
+    """A key as bytes, or None. Raises :class:`ArgumentTypeError` for another type."""
+    return key if key is None or type(key) is bytes else bytes_of(key, "key")
+
+
+def id_of(message_id: Any) -> int:
+    """A message id as an int. Raises :class:`ArgumentTypeError` for another type."""
+    return integer_of(message_id, "message id")
+
+
+def integer_of(value: Any, name: str) -> int:
+    """An integer argument as an int; integers of other libraries are accepted.
+
+    Raises :class:`ArgumentTypeError` for another type, also for a bool.
+    """
+    if type(value) is int:
+        return value
+    if not isinstance(value, bool):
+        try:
+            return index(value)
+        except TypeError:
+            pass
+    way_out = ""
+    if isinstance(value, str | bytes):
+        way_out = f"; convert it, for example with int({shown(value)})"
+    elif isinstance(value, float):
+        way_out = "; a float is not exact, so convert it to an int first"
+    article = "an" if name[:1] in "aeiou" else "a"
+    raise ArgumentTypeError(
+        f"{article} {name} is an integer, and this one is {type(value).__name__}: {shown(value)}{way_out}",
+        argument=name,
+    )
+
+
+def u64_of(value: Any, name: str) -> int:
+    """An unsigned 64-bit integer argument. Raises as :func:`integer_of`, and :class:`ArgumentValueError`."""
+    number = integer_of(value, name)
+    if not 0 <= number <= U64_MAX:
+        raise ArgumentValueError(f"{name} {number} is not an unsigned 64-bit integer (0 to {U64_MAX})", argument=name)
+    return number
+
+
+def event_time_of(moment: Any) -> int | None:
+    """An event time as an integer; a datetime becomes nanoseconds since 1970.
+
+    Raises :class:`ArgumentTypeError` for another type, and :class:`ArgumentValueError` for a datetime without a time
+    zone.
+    """
+    if moment is None or type(moment) is int:
+        return moment
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise ArgumentValueError(
+                f"event time {moment.isoformat()} has no time zone; give an aware datetime, for example with "
+                "tzinfo=UTC",
+                argument="event_time",
+            )
+        since = moment - _EPOCH
+        return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
+    if isinstance(moment, date | str):
+        raise ArgumentTypeError(
+            f"an event time is an integer or an aware datetime, and this one is {type(moment).__name__}: "
+            f"{shown(moment)}; convert it to a datetime with a time zone",
+            argument="event_time",
+        )
+    return integer_of(moment, "event time")
+
+
+def stream_name_of(name: Any) -> str:
+    """The name of a stream. Raises :class:`ArgumentTypeError` and :class:`ArgumentValueError`."""
+    if not isinstance(name, str):
+        way_out = "; decode it, for example with .decode()" if isinstance(name, bytes) else ""
+        raise ArgumentTypeError(
+            f"a stream name is a str, and this one is {type(name).__name__}: {shown(name)}{way_out}", argument="name"
+        )
+    size = len(utf8_of(name, "stream name"))
+    if size > MAX_NAME_BYTES:
+        raise ArgumentValueError(
+            f"stream name {name[:40]!r}… has more than {MAX_NAME_BYTES} bytes, namely {size}; shorten it",
+            argument="name",
+        )
+    return name
+
+
+def utf8_of(text: str, name: str) -> bytes:
+    """The text as UTF-8. Raises :class:`ArgumentValueError` for a text that has none."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ArgumentValueError(
+            f"{name} {shown(text)} has a lone surrogate, which UTF-8 has no bytes for; replace that character",
+            argument=name,
+        ) from None
+
+
+def timeout_of(seconds: Any, name: str = "timeout") -> float | None:
+    """A time limit in seconds, or None for none. Raises :class:`ArgumentTypeError` and :class:`ArgumentValueError`."""
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise ArgumentTypeError(
+            f"{name} is a number of seconds or None, and this one is {type(seconds).__name__}: {shown(seconds)}; "
+            "write it as 1.5, for example",
+            argument=name,
+        )
+    if isnan(seconds) or seconds < 0:
+        raise ArgumentValueError(f"{name} is {seconds} seconds; give 0 or more, or None for no limit", argument=name)
+    return seconds
+
+
+def callable_of(value: Any, name: str) -> Any:
+    """A function that is called later. Raises :class:`ArgumentTypeError` for an object that cannot be called."""
+    if not callable(value):
+        raise ArgumentTypeError(
+            f"{name} is a function, and this one is {type(value).__name__}: {shown(value)}; give the function itself",
+            argument=name,
+        )
+    return value
+
+
+def shown(value: Any) -> str:
+    """A wrong value for an error message, shortened."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
