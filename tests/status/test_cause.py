@@ -65,6 +65,16 @@ def test_a_dead_worker_explains_all_that_waits() -> None:
     assert "has died 3.0 s ago (death 1, submission 2): Python worker exited" in found.cause.sentence
 
 
+def test_a_registry_that_is_away_is_named_without_the_advice_of_its_error() -> None:
+    found = with_causes(receiver(registry_error="Redis at h:1 cannot be reached: refused; check that Redis runs"))
+
+    assert found.cause.sentence == (
+        "orders waits: the registry does not answer: Redis at h:1 cannot be reached: refused; "
+        "connected sessions go on, new ones are told to come back"
+    )
+    assert found.cause.cure.startswith("start Redis again")
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [

@@ -1,7 +1,7 @@
-"""Eight staged faults on one real receiver: ``status --json`` and ``receiver.status()`` name the cause of each.
+"""Eight staged faults on one real receiver: ``status --json`` and the status page name the cause of each.
 
-Real Spark, real Redis, real connectors and real kills. The faults follow each other, because starting a receiver is the
-most expensive part.
+Real Spark, real Redis, real connectors, real kills and a real browser. The faults follow each other, because starting a
+receiver is the most expensive part. Pictures of the page stay in the test's folder (``--basetemp``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from click.testing import CliRunner
 
 from tests.receiver.support import COOKIE, QUICK, Feeders, addresses
 from tests.waiting import eventually
+from tests.web.browser import Browser, Page
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.receiver import Receiver
@@ -41,6 +42,8 @@ class Stage:
     redis: EmbeddedRedis
     receiver: Receiver
     checkpoint: Path
+    page: Page
+    pictures: Path
     gate: threading.Event = field(default_factory=threading.Event)
     number: int = 0
 
@@ -55,23 +58,51 @@ class Stage:
         result = CliRunner().invoke(cli, given)
         return result.exit_code, json.loads(result.stdout)
 
-    def cause(self, code: str, *, healthy: bool = False) -> dict[str, Any]:
-        """Wait until ``status --json`` names a cause; returns the status."""
+    def cause(
+        self, code: str, *, healthy: bool = False, again: Callable[[], None] = lambda: None, here: str
+    ) -> dict[str, Any]:
+        """Wait until ``status --json`` and the page name a cause; returns the status.
+
+        ``again`` stages the fault again, before each look. ``here`` is the part of the page's flow that is marked.
+        """
+        named: dict[str, Any] = {}
+        on_page = ""
         seen: list[str] = []
 
-        def found() -> dict[str, Any] | None:
+        def found() -> bool:
+            nonlocal on_page
+            again()
             exit_code, shown = self.shown()
             seen.append(shown["cause"]["code"])
-            if shown["cause"]["code"] != code:
-                return None
-            assert exit_code == (0 if healthy else 1), shown["cause"]
-            return shown
+            if seen[-1] == code:
+                assert exit_code == (0 if healthy else 1), shown["cause"]
+                named.update(named or shown)
+            if not on_page and self.page.run(f"last?.status.cause.code === '{code}'"):
+                on_page = self.page.text("#cause")
+                self.looks(code, healthy=healthy, here=here)
+            return bool(named and on_page)
 
         try:
-            named: dict[str, Any] = eventually(found, seconds=SECONDS)
+            eventually(found, seconds=SECONDS)
         except AssertionError as error:
-            raise AssertionError(f"{code} was never named; the last causes were {seen[-5:]}") from error
+            raise AssertionError(
+                f"{code} was never named ({bool(named)} by status, {on_page!r} by the page); last {seen[-5:]}"
+            ) from error
+        subject, _, _ = named["cause"]["sentence"].partition(":")
+        assert on_page.startswith(subject)
         return named
+
+    def looks(self, code: str, *, healthy: bool, here: str) -> None:
+        """The page shows the present cause in the colour of its health, and marks the part of the flow."""
+        self.page.picture(self.pictures / f"{code}.png")
+        shown = self.page.run(
+            "({look: byId('cause').className, title: document.title,"
+            " here: [...document.querySelectorAll('#flow li:is(.bad, .here)')]"
+            ".map((part) => [part.className, part.querySelector('h3').innerText])})"
+        )
+        assert shown["look"] == f"cause {'good' if healthy else 'bad'}"
+        assert shown["here"] == [["here" if healthy else "bad", f"{here} – here"]]
+        assert shown["title"].startswith("✓" if healthy else "✗")
 
     def send(self, stream: BlockingStream) -> None:
         """Send one more message."""
@@ -86,18 +117,22 @@ class Stage:
 
 
 @pytest.fixture
-def stage(spark: SparkSession, tmp_path: Path) -> Iterator[Stage]:
+def stage(spark: SparkSession, tmp_path: Path, browser: Browser) -> Iterator[Stage]:
+    options: dict[str, Any] = {"workers": 1, "cookie": COOKIE, "lease_seconds": 5, "status_page": "127.0.0.1:0"}
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
     with (
         EmbeddedRedis() as redis,
-        Receiver(
-            spark, "orders", workers=1, registry=redis.url, cookie=COOKIE, lease_seconds=5, status_page="off"
-        ) as receiver,
+        Receiver(spark, "orders", registry=redis.url, **options) as receiver,
+        browser.open(receiver.page_address) as page,
     ):
-        yield Stage(redis, receiver, tmp_path / "checkpoint")
+        yield Stage(redis, receiver, tmp_path / "checkpoint", page, pictures)
+        assert page.errors() == []
 
 
 @pytest.mark.long
 @pytest.mark.spark
+@pytest.mark.timeout(1800)  # eight faults on a busy machine
 def test_each_staged_fault_is_named(stage: Stage, feeders: Feeders) -> None:
     not_started(stage)
     query = stage.receiver.start_query(
@@ -115,7 +150,7 @@ def test_each_staged_fault_is_named(stage: Stage, feeders: Feeders) -> None:
 
 
 def not_started(stage: Stage) -> None:
-    shown = stage.cause("query-not-started")
+    shown = stage.cause("query-not-started", here="Batch")
 
     assert [slot["cause"]["code"] for slot in shown["slots"]] == ["query-not-started"]
     assert "receiver.start_query" in shown["cause"]["cure"]
@@ -126,7 +161,7 @@ def wrong_cookie(stage: Stage) -> None:
         BlockingConnector("orders", instance="thief", workers=addresses(stage.receiver), cookie="no", retry=QUICK).open(
             "x"
         )
-    shown = stage.cause("wrong-cookie")
+    shown = stage.cause("wrong-cookie", here="Connectors")
 
     (refused,) = {refusal["kind"] for refusal in shown["slots"][0]["refusals"]}
     assert refused == "wrong-cookie"
@@ -145,7 +180,7 @@ def connector_without_data(stage: Stage, stream: BlockingStream) -> None:
     stage.gate.set()
     stage.send(stream)
     eventually(lambda: stream.acknowledged == stage.number)
-    shown = stage.cause("no-data", healthy=True)
+    shown = stage.cause("no-data", healthy=True, here="Connectors")
 
     assert shown["instances"][0]["cause"]["code"] == "no-data"
     assert shown["instances"][0]["cause"]["sentence"].startswith("orders/shop-1 waits: it has sent nothing for ")
@@ -154,7 +189,7 @@ def connector_without_data(stage: Stage, stream: BlockingStream) -> None:
 def slow_sink(stage: Stage, stream: BlockingStream) -> None:
     stage.gate.clear()
     stage.send(stream)
-    shown = stage.cause("sink-slow", healthy=True)
+    shown = stage.cause("sink-slow", healthy=True, here="Batch")
 
     assert "has been in the query and its sink for" in shown["cause"]["sentence"]
     assert [shown[name][0]["cause"]["code"] for name in ("slots", "instances", "streams")] == ["sink-slow"] * 3
@@ -172,20 +207,20 @@ def slow_sink(stage: Stage, stream: BlockingStream) -> None:
 
 def redis_away(stage: Stage, stream: BlockingStream) -> None:
     stage.redis.stop()
-    stage.cause("registry-away")
+    stage.cause("registry-away", here="Workers")
     driver = eventually(lambda: (found := stage.receiver.status()).cause.code == "registry-away" and found)
     assert [slot.state for slot in driver.slots] == ["serving"]
     stage.send(stream)
     eventually(lambda: stream.acknowledged == stage.number)
     stage.redis.start()
-    stage.cause("no-data", healthy=True)
+    stage.cause("no-data", healthy=True, here="Connectors")
 
 
 def worker_frozen(stage: Stage, stream: BlockingStream) -> None:
     pid = stage.pid()
     os.kill(pid, signal.SIGSTOP)
     try:
-        shown = stage.cause("worker-frozen")
+        shown = stage.cause("worker-frozen", here="Workers")
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
@@ -195,8 +230,15 @@ def worker_frozen(stage: Stage, stream: BlockingStream) -> None:
 
 def worker_lost(stage: Stage, stream: BlockingStream) -> None:
     died = stage.receiver.status().totals.died
-    os.kill(stage.pid(), signal.SIGKILL)
-    shown = stage.cause("worker-lost")
+
+    def kill() -> None:
+        # A worker is replaced within seconds, so each one that serves is killed until the cause was seen.
+        for slot in stage.receiver.status().slots:
+            if slot.state == "serving" and slot.pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(slot.pid, signal.SIGKILL)
+
+    shown = stage.cause("worker-lost", again=kill, here="Workers")
 
     assert shown["slots"][0]["state"] == "lost"
     healthy_again(stage, stream)
@@ -208,7 +250,7 @@ def worker_lost(stage: Stage, stream: BlockingStream) -> None:
 def healthy_again(stage: Stage, stream: BlockingStream) -> None:
     stage.send(stream)
     eventually(lambda: stream.acknowledged == stage.number)
-    stage.cause("no-data", healthy=True)
+    stage.cause("no-data", healthy=True, here="Connectors")
 
 
 def checkpoint_unwritable(stage: Stage, stream: BlockingStream) -> None:
@@ -216,6 +258,6 @@ def checkpoint_unwritable(stage: Stage, stream: BlockingStream) -> None:
     commits.rename(stage.checkpoint / "commits.away")
     commits.write_text("not a folder")
     stage.send(stream)
-    shown = stage.cause("checkpoint-unwritable")
+    shown = stage.cause("checkpoint-unwritable", here="Commit")
 
     assert str(stage.checkpoint) in shown["cause"]["sentence"]

@@ -112,6 +112,19 @@ def test_each_death_error_and_refusal_is_one_event() -> None:
     assert record.death_count == 1
 
 
+def test_a_registry_that_is_away_is_one_error_and_not_one_of_the_driver_too() -> None:
+    text = "Redis at h:1 cannot be reached"
+    status = dataclasses.replace(fakes.running(START), registry_error=text, driver_error=text)
+    other = dataclasses.replace(fakes.running(START + 1), registry_error=text, driver_error="the lock is lost")
+
+    record = record_of([status, other])
+
+    assert [(event.where, event.text) for event in reversed(record.events()) if event.kind == "error"] == [
+        ("registry", text),
+        ("driver", "the lock is lost"),
+    ]
+
+
 def test_a_second_death_of_one_submission_number_is_seen_by_its_time() -> None:
     one, other = Death(START, 1, "first"), Death(START + 1, 2, "second")
     status = fakes.running(START + 2, trouble="lost")

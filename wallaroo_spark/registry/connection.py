@@ -122,7 +122,7 @@ class RedisConnection:
             cluster.close()
 
     def _explain(self, action: str, error: Exception) -> str:
-        reason = self._without_password(error)
+        reason = self._without_password(error).rstrip(".")
         if isinstance(error, redis.exceptions.MovedError | redis.exceptions.AskError):
             return (
                 f"Redis at {self.endpoint} could not {action}: it is a node of a Redis Cluster; write "

@@ -8,6 +8,12 @@ from wallaroo_spark.errors import ConfigurationError
 
 _ERROR_CHARACTERS = 500
 """The most characters of the short text. A choice: some lines of a terminal."""
+_LOST_TASK = re.compile(r"^.*Job aborted due to stage failure: .*?: Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) ")
+"""Spark's words around the error of a task, up to the executor in parentheses."""
+_PLACE = re.compile(r"^\((\S+ executor \S+)\): (?:org\.apache\.spark\.SparkException: )?(.*)$")
+"""The executor of a lost task, and its error without the class that says nothing."""
+_ADVICE = re.compile(r" Consider setting '\S*faulthandler\S* .*$")
+"""Spark's advice on how to get a Python traceback of a crash."""
 _LACKING = re.compile(r"(ModuleNotFound|Import)Error: ")
 """The start of the line by which Python reports a missing package."""
 _REFUSED = re.compile(re.escape(f"{ConfigurationError.__module__}.{ConfigurationError.__qualname__}: "))
@@ -18,19 +24,34 @@ def in_short(error: Exception) -> str:
     """Return the line of a Spark error that names the cause, without the lines of its stack traces.
 
     The order of preference is a missing package (with a hint how to install it), an error of this package, a Java
-    exception, and the first line. The text has at most 500 characters and the hint.
+    exception, and the first line. The text has at most 500 characters and the hint. Of a failed task, the text begins
+    with its executor.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lacking = [line for line in lines if _LACKING.match(line)]
     ours = [line for line in lines if line.startswith("wallaroo_spark.")]
     causes = [line.removeprefix("Caused by: ") for line in lines if re.search(r"(Exception|Error): \S", line)]
-    text = (lacking[-1:] or ours[-1:] or causes[:1] or lines[:1] or [repr(error)])[0].lstrip(": ")[:_ERROR_CHARACTERS]
+    text = (lacking[-1:] or ours[-1:] or causes[:1] or lines[:1] or [repr(error)])[0]
+    text = _cut(_of_task(text.lstrip(": ")))
     if lacking:
         text += (
             "; install pip install 'wallaroo-spark[worker]' where Spark's Python is on every node (PYSPARK_PYTHON), "
             "or ship it with --archives"
         )
     return text
+
+
+def _of_task(text: str) -> str:
+    """The text without Spark's words around the error of a task."""
+    found = _PLACE.match(_LOST_TASK.sub("", text))
+    return _ADVICE.sub("", f"{found[1]}: {found[2]}") if found else text
+
+
+def _cut(text: str) -> str:
+    """At most _ERROR_CHARACTERS of a text; the last word is whole."""
+    if len(text) <= _ERROR_CHARACTERS:
+        return text
+    return f"{text[: _ERROR_CHARACTERS - 2].rpartition(' ')[0] or text[: _ERROR_CHARACTERS - 2]} …"
 
 
 def is_permanent(error: Exception) -> bool:

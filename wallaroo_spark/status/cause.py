@@ -155,7 +155,8 @@ def _outside(status: ReceiverStatus) -> _Finding | None:
     away = [slot for slot in status.slots if slot.registry_away]
     if status.registry_error or away:
         who = "the registry does not answer" if status.registry_error else _without_registry(away)
-        detail = f": {status.registry_error}" if status.registry_error else ""
+        # The error's own advice follows its first semicolon; the cause has a better one.
+        detail = f": {status.registry_error.partition('; ')[0]}" if status.registry_error else ""
         return _Finding(
             "registry-away",
             f"{who}{detail}; connected sessions go on, new ones are told to come back",

@@ -214,7 +214,7 @@ class RunRecord:
             yield status.time, "error", "checkpoint", query.watcher_error, True
         if self._is_new("registry", status.registry_error):
             yield status.time, "error", "registry", status.registry_error, True
-        if self._is_new("driver", status.driver_error):
+        if self._is_new("driver", status.driver_error) and status.driver_error != status.registry_error:
             yield status.time, "error", "driver", status.driver_error, True
         yield from self._changes_of_cause(status)
 

@@ -28,8 +28,8 @@ const STAGES = {
   "driver-lost": 4, "driver-error": 4, "no-credits": 4,
 };
 
-// Causes that are shown at their stage also while they are healthy: a batch of some seconds is normal for many sinks.
-const SLOW = ["sink-slow"];
+// Healthy causes that are marked at their stage, in a quieter colour than a trouble. The others change with each batch.
+const QUIET = ["sink-slow", "no-data", "no-connector", "connector-gone"];
 
 const byId = (id) => document.getElementById(id);
 let paused = false;
@@ -227,7 +227,7 @@ function flow(answer) {
       label: "Held rows", values: history.rows, write: count,
     },
     {
-      title: "Batch", big: busy ? `${count(query.batch)} ${query.phase}` : query.state === "running" ? "between batches" : `query ${query.state}`,
+      title: "Batch", big: busy ? `${count(query.batch)} ${query.phase}` : query.state === "running" ? "between batches" : query.state === "none" ? "no query" : `query ${query.state}`,
       sub: busy && since !== null ? `for ${seconds(since)}` : query.trigger ? `trigger: ${query.trigger}` : "",
       label: "Time of a batch", values: answer.batches.map((batch) => (batch.durations.triggerExecution || 0) / 1000),
       times: answer.batches.map((batch) => batch.time), write: seconds,
@@ -248,7 +248,7 @@ function flow(answer) {
 function showFlow(answer) {
   const box = byId("flow");
   const { code, healthy } = answer.status.cause;
-  const stuck = healthy && !SLOW.includes(code) ? -1 : STAGES[code];
+  const here = healthy && !QUIET.includes(code) ? -1 : STAGES[code];
   flow(answer).forEach((stage, index) => {
     let item = box.children[index];
     if (!item) {
@@ -258,10 +258,10 @@ function showFlow(answer) {
       box.append(item);
     }
     const [title, big, sub, svg, trend] = item.children;
-    set(title, stage.title + (index === stuck ? " – here" : ""));
+    set(title, stage.title + (index === here ? " – here" : ""));
     set(big, stage.big);
     set(sub, stage.sub);
-    item.className = index === stuck ? "bad" : "";
+    item.className = index !== here ? "" : healthy ? "here" : "bad";
     const times = stage.times || answer.history.time;
     const highest = spark(svg, times.length ? times : [0], stage.values, stage.label, stage.write);
     set(trend, highest ? `${stage.label}: ${highest}` : stage.label);

@@ -1,0 +1,49 @@
+"""The short text of a Spark error: the error itself, and not Spark's words around it."""
+
+from __future__ import annotations
+
+import pytest
+
+from wallaroo_spark.slots.job_errors import in_short
+
+LOST = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed {} times, "
+CRASHED = (
+    "most recent failure: Lost task 0.0 in stage 1.0 (TID 17) (node-7 executor 3): org.apache.spark.SparkException: "
+    "Python worker exited unexpectedly (crashed). Consider setting 'spark.sql.execution.pyspark.udf.faulthandler.enabled' "
+    "or'spark.python.worker.faulthandler.enabled' configuration to 'true' for the better Python traceback."
+)
+REMOVED = (
+    "most recent failure: Lost task 0.3 in stage 12.0 (TID 4) (10.0.0.7 executor 12): ExecutorLostFailure (executor 12 "
+    "exited caused by one of the running tasks) Reason: Command exited with code 137"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "short"),
+    [
+        ((LOST.format(1) + CRASHED,), "node-7 executor 3: Python worker exited unexpectedly (crashed)."),
+        (
+            (LOST.format(4) + REMOVED, "Driver stacktrace:", "\tat org.apache.spark.scheduler.DAGScheduler"),
+            "10.0.0.7 executor 12: ExecutorLostFailure (executor 12 exited caused by one of the running tasks) Reason: "
+            "Command exited with code 137",
+        ),
+        (
+            ("An error occurred while calling o1.start.", ": java.io.IOException: no space left on device", "\tat x"),
+            "java.io.IOException: no space left on device",
+        ),
+        (("org.apache.spark.SparkException: Job 4 cancelled",), "org.apache.spark.SparkException: Job 4 cancelled"),
+        ((LOST.format(1) + "failure: something new",), LOST.format(1) + "failure: something new"),
+    ],
+)
+def test_an_error_is_named_with_its_executor_and_without_sparks_words_around_it(
+    lines: tuple[str, ...], short: str
+) -> None:
+    assert in_short(Exception("\n".join(lines))) == short
+
+
+def test_a_long_error_ends_with_a_whole_word_and_a_sign_that_more_follows() -> None:
+    short = in_short(Exception("java.io.IOException: " + "disk " * 200))
+
+    assert len(short) <= 500
+    assert short.endswith(" disk …")
+    assert len(in_short(Exception("x" * 2_000))) == 500
