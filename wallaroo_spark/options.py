@@ -215,11 +215,12 @@ class Options:
         secret=True,
     )
     log_level: str = setting(
-        "info",
+        "auto",
         Kind.TEXT,
-        "Least level of the lines that workers and reading tasks write to their executor's standard error. The log of "
-        "the driver is that of the program that it runs in.",
-        choices=("debug", "info", "warning", "error"),
+        "Least level of the lines that workers and reading tasks write to their executor's standard error. auto: "
+        "warning in local mode, where that is the terminal or notebook of the driver's program, and info on a cluster, "
+        "where Spark keeps it in a file. The log of the driver is that of the program that it runs in.",
+        choices=("auto", "debug", "info", "warning", "error"),
     )
     log_format: str = setting(
         "text",

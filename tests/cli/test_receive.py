@@ -84,6 +84,7 @@ def test_the_parquet_files_hold_what_was_sent(run: Run, tmp_path: Path) -> None:
     assert "Ended in good order after" in rest
     assert "3,002 rows in" in rest
     assert (process.returncode, errors) == (0, "")
+    assert " INFO orders/0 wallaroo_spark." in (tmp_path / "spark.log").read_text(encoding="utf-8")
     table = pq.read_table(tmp_path / "rows").sort_by([("stream", "ascending"), ("message_id", "ascending")])
     found: dict[str, list[bytes]] = {}
     for stream, value in zip(table["stream"].to_pylist(), table["value"].to_pylist(), strict=True):
@@ -114,7 +115,9 @@ def test_spark_submit_that_is_terminated_stops_the_query_first(tmp_path: Path) -
     assert "rows go to parquet at rows" in listening
     assert "Stopping (SIGTERM) …" in rest
     assert "Ended in good order after" in rest
-    assert "Traceback" not in (tmp_path / "errors").read_text(encoding="utf-8")
+    terminal = (tmp_path / "errors").read_text(encoding="utf-8")
+    assert "Traceback" not in terminal
+    assert " INFO orders" not in terminal
 
 
 class Recorder:

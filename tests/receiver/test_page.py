@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,6 +66,25 @@ def test_a_page_that_others_reach_is_refused_at_the_start_without_a_token(monkey
     place = checks.status_page(Options(status_page="0.0.0.0:4140", status_page_token="env:PAGE_TOKEN"))
     assert place == Place("0.0.0.0", 4140, "x" * 16)
     assert checks.status_page(Options(status_page="off")) is None
+
+
+@pytest.mark.parametrize(
+    ("logs", "said"), [("", "receiver orders: the status page is http://127.0.0.1:"), ("logging.basicConfig()", "")]
+)
+def test_a_program_without_logging_is_told_the_address_of_the_page(logs: str, said: str) -> None:
+    program = f"""
+import logging
+from wallaroo_spark.options import Options
+from wallaroo_spark.receiver import page
+from wallaroo_spark.web import Place
+{logs}
+page.start_page(Place("127.0.0.1", 0, ""), Options(receiver="orders"), {{}}).stop()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+
+    assert ended.stdout == ""
+    assert ended.stderr.startswith(said)
+    assert ended.stderr.count("\n") == (1 if said else 0)
 
 
 def test_a_default_port_that_cannot_be_used_leaves_the_receiver_running(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,8 @@ from wallaroo_spark.slots.job_errors import in_short
 LOST = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed {} times, "
 CRASHED = (
     "most recent failure: Lost task 0.0 in stage 1.0 (TID 17) (node-7 executor 3): org.apache.spark.SparkException: "
-    "Python worker exited unexpectedly (crashed). Consider setting 'spark.sql.execution.pyspark.udf.faulthandler.enabled' "
+    "Python worker exited unexpectedly (crashed). Consider setting "
+    "'spark.sql.execution.pyspark.udf.faulthandler.enabled' "
     "or'spark.python.worker.faulthandler.enabled' configuration to 'true' for the better Python traceback."
 )
 REMOVED = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from wallaroo_spark.telemetry.logs import HIDDEN, LineFormatter, LogSettings, secrets_of
+from wallaroo_spark.telemetry.logs import HIDDEN, LineFormatter, LogSettings, least_level, secrets_of
 
 PROGRAM = """
 import logging, sys
@@ -87,6 +87,25 @@ def test_passwords_cookies_and_tokens_are_hidden_and_short_words_are_not(
 
     assert hidden <= found
     assert "abc" not in found
+
+
+@pytest.mark.parametrize(
+    ("level", "master", "least"),
+    [
+        ("auto", "local", "warning"),
+        ("auto", "local[*]", "warning"),
+        ("auto", "local[4,2]", "warning"),
+        ("auto", "local-cluster[2,1,1024]", "info"),
+        ("auto", "spark://127.0.0.1:7077", "info"),
+        ("auto", "yarn", "info"),
+        ("auto", "", "info"),
+        ("debug", "local[*]", "debug"),
+        ("info", "local[*]", "info"),
+        ("error", "yarn", "error"),
+    ],
+)
+def test_a_terminal_gets_warnings_alone_unless_told_otherwise(level: str, master: str, least: str) -> None:
+    assert least_level(level, master) == least
 
 
 def test_settings_do_not_show_their_secrets() -> None:

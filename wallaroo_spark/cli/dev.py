@@ -94,7 +94,7 @@ def up(
     """
     from wallaroo_spark.cli.signals import Signals
 
-    settings = {"cookie": cookie, **_options(overrides)}
+    settings = {"cookie": cookie, "log_level": "info", **_options(overrides)}
     home = (folder or Path(tempfile.mkdtemp(prefix="wallaroo-dev-"))).resolve()
     home.mkdir(parents=True, exist_ok=True)
     view = _View(as_json, frames)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.slots.long_jobs import LongJobs, Work
-from wallaroo_spark.telemetry.logs import LogSettings, log_to_stderr, secrets_of
+from wallaroo_spark.telemetry.logs import LogSettings, least_level, log_to_stderr, secrets_of
 from wallaroo_spark.worker.service import WorkerSetup
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def serve_slot(setup: WorkerSetup) -> Work:
 
         options = setup.options
         secrets = secrets_of(options.registry, options.cookie, setup.token)
-        log_to_stderr(LogSettings(options.receiver, options.log_level, options.log_format, secrets), setup.slot)
+        log_to_stderr(
+            LogSettings(options.receiver, least_level(options.log_level, ""), options.log_format, secrets), setup.slot
+        )
         registry = Registry(options.registry, options.receiver, lease_seconds=options.lease_seconds)
         try:
             yield from run_worker(setup, registry, rows)

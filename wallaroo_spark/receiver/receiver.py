@@ -60,6 +60,7 @@ from wallaroo_spark.status.collect import ANSWER_SECONDS, MOST, Collector, Quest
 from wallaroo_spark.status.frames import streams_frame
 from wallaroo_spark.status.report import DriverReport, job_report
 from wallaroo_spark.telemetry import BatchTimes, Telemetry
+from wallaroo_spark.telemetry.logs import least_level
 from wallaroo_spark.telemetry.traces import TracedWorker, Tracer
 from wallaroo_spark.telemetry.traces import require as require_traces
 from wallaroo_spark.web import Monitor, PageServer
@@ -124,6 +125,7 @@ class Receiver:
         self._watcher: CheckpointWatcher | None = None
         self._listener: Waker | None = None
         self._token = ""
+        self._log_level = self.options.log_level
         self._query_starts = False
         self._checkpoint_owner = self.owner
         self._publishing = threading.Lock()
@@ -216,7 +218,8 @@ class Receiver:
         if self._fleet is None:
             raise ConfigurationError("the receiver is not started; call start(), or use it in a with statement")
         if self._stream is None:
-            self._stream = load(self._spark, self.name, self._secrets(), self.options.to_texts(secrets=False))
+            options = dataclasses.replace(self.options, log_level=self._log_level)
+            self._stream = load(self._spark, self.name, self._secrets(), options.to_texts(secrets=False))
         return self._stream
 
     def _secrets(self) -> Secrets:
@@ -418,6 +421,7 @@ class Receiver:
         checks.environment(self._spark)
         context = spark_checks.classic_context(self._spark)
         master = context.master if context is not None else "connect"
+        self._log_level = least_level(self.options.log_level, spark_checks.master_of(self._spark))
         spark_checks.registry_reach(self.options.registry, master)
         spark_checks.task_slots(self._spark, self.options.workers)
         registry = self._open_registry()
@@ -434,6 +438,7 @@ class Receiver:
             registry=self.registry_url,
             cookie=resolve_secret(self.options.cookie),
             status_page_token="",
+            log_level=self._log_level,
         )
         self._warnings = ports.warnings(shipped)
         for warning in self._warnings:

@@ -32,6 +32,17 @@ def classic_context(spark: Any) -> Any:
         return None
 
 
+def master_of(spark: Any) -> str:
+    """Spark's master URL, also on Spark Connect; empty where the server does not tell it."""
+    context = classic_context(spark)
+    if context is not None:
+        return str(context.master)
+    try:
+        return str(spark.conf.get("spark.master", ""))
+    except Exception:
+        return ""
+
+
 def on_one_machine(master: str) -> bool:
     """Whether a master URL is local mode, or a cluster on the loopback interface."""
     return master.startswith("local") or urlsplit(master).hostname in ("127.0.0.1", "localhost", "::1")

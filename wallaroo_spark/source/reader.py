@@ -41,7 +41,7 @@ from wallaroo_spark.source.plan_book import RETRY_SECONDS, PlanBook
 from wallaroo_spark.source.planner import Limits, NothingToRead, Plan, slot_of
 from wallaroo_spark.source.ranges import RangePartition, read_ranges
 from wallaroo_spark.steps import Step, passed
-from wallaroo_spark.telemetry.logs import LogSettings, log_to_stderr, secrets_of
+from wallaroo_spark.telemetry.logs import LogSettings, least_level, log_to_stderr, secrets_of
 
 log = one_line(logging.getLogger("wallaroo_spark.source"))
 
@@ -396,7 +396,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             include_boundaries=options.include_boundaries,
             trust=self._trust,
             query=self._fleet.query if self._fleet.query not in (NO_QUERY, QUERY_STARTS) else "",
-            log=LogSettings(options.receiver, options.log_level, options.log_format),
+            log=LogSettings(options.receiver, least_level(options.log_level, ""), options.log_format),
             leaving=leaving,
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Collection
@@ -15,8 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-LEVELS = ("debug", "info", "warning", "error")
+LEVELS = ("auto", "debug", "info", "warning", "error")
 """The values of the option ``logLevel``."""
+_LOCAL = re.compile(r"local(\[.*\])?$")
+"""Spark's masters without executors of their own. ``local-cluster`` has them, with files for their standard error."""
 FORMATS = ("text", "json")
 """The values of the option ``logFormat``."""
 HIDDEN = "***"
@@ -47,6 +50,16 @@ def secrets_of(registry: str, *others: str) -> tuple[str, ...]:
         password = registry
     found = dict.fromkeys((password, *others))
     return tuple(sorted((one for one in found if len(one) >= SHORTEST_SECRET), key=len, reverse=True))
+
+
+def least_level(level: str, master: str) -> str:
+    """The level for a value of the option ``logLevel`` and Spark's master; an empty master is not known.
+
+    In local mode the workers' standard error is that of the user's program, so ``auto`` has warnings only there.
+    """
+    if level != "auto":
+        return level
+    return "warning" if _LOCAL.match(master) else "info"
 
 
 class LineFormatter(logging.Formatter):

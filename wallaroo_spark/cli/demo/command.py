@@ -137,7 +137,7 @@ def _run(console: Console, plan: DemoPlan, spark: Any, sink: CountingSink) -> No
     cookie = secrets.token_urlsafe(16)
     # Small batches when a worker is to be killed, so that it can be killed between two commits.
     limits = {"max_offsets_per_trigger": max(1, plan.expected // KILL_BATCHES)} if plan.kill_worker else {}
-    with Receiver(spark, "demo", workers=WORKERS, cookie=cookie, **limits) as receiver:
+    with Receiver(spark, "demo", workers=WORKERS, cookie=cookie, log_level="info", **limits) as receiver:
         writer = receiver.stream().writeStream.foreachBatch(sink.write)
         query = receiver.start_query(writer, checkpoint=str(plan.folder / "checkpoint"))
         log = plan.folder / "connectors.log"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import signal
@@ -76,9 +77,12 @@ def receive(
     """Run the receiver and its query until the query ends or a signal arrives; returns that signal.
 
     ``spark_log`` is a file for the standard error of Spark's Java process and of the workers; empty: it is not
-    redirected. Raises :class:`WallarooError` when the query fails or cannot start, and :class:`KeyboardInterrupt` after
-    a signal before the query runs, and after a second signal.
+    redirected. A file gets the workers' lines from info on, unless the option ``logLevel`` says otherwise. Raises
+    :class:`WallarooError` when the query fails or cannot start, and :class:`KeyboardInterrupt` after a signal before
+    the query runs, and after a second signal.
     """
+    if spark_log:
+        config = dataclasses.replace(config, given={"logLevel": "info", **config.given})
     with Signals() as signals:
         view.starting(config)
         try:

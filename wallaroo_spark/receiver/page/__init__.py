@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import sys
 import tempfile
 from importlib import metadata
 from pathlib import Path
@@ -53,6 +54,9 @@ def start_page(place: Place | None, options: Options, routes: Routes) -> PageSer
             raise
         log.warning("receiver %s has no status page: %s", options.receiver, error)
         return None
+    if not log.hasHandlers():
+        # A program without logging, such as a notebook, has to learn the address, too; Python drops its log line.
+        print(f"receiver {options.receiver}: the status page is {page.address}", file=sys.stderr, flush=True)
     return page
 
 
