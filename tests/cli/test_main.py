@@ -92,7 +92,7 @@ def test_what_nobody_foresaw_is_called_a_defect(failing: Callable[..., Result]) 
     assert shown.exit_code == 1
     assert "Traceback" not in shown.stderr
     assert shown.stderr == (
-        "Error: this should not have happened, and is a defect of wallaroo-spark (KeyError: 'slot'); "
+        "Error: this is a defect of wallaroo-spark (KeyError: 'slot'); "
         "run it again with --debug to get the traceback, and report that\n"
     )
 

@@ -75,15 +75,15 @@ def test_values_reach_spark_as_it_writes_them() -> None:
             "r.yaml: trigger.processingtime is not known; did you mean trigger.processingTime?",
         ),
         ({"zzz": 1, "sink": {"format": "noop"}}, "r.yaml: zzz is not known; there are receiver, registry, workers"),
-        ({"Workers": 1, "workers": 2}, "r.yaml: workers is given twice; leave one"),
-        ({"sink": "parquet"}, "r.yaml: sink is 'parquet', and must hold names and values of its own"),
+        ({"Workers": 1, "workers": 2}, "r.yaml: workers is given twice; remove one of them"),
+        ({"sink": "parquet"}, "r.yaml: sink is 'parquet', and must contain names and values"),
         (
             {"sink": {"format": "noop", "mode": "apend"}},
             "r.yaml: sink.mode 'apend' is not one of append, update, complete",
         ),
         (
             {"trigger": {"processingTime": "1 second", "availableNow": True}},
-            "r.yaml: trigger holds processingTime and availableNow, and a query has one; leave one",
+            "r.yaml: trigger has processingTime and availableNow, and a query has one trigger; remove one of them",
         ),
         ({"trigger": {"availableNow": "maybe"}}, "r.yaml: trigger.availableNow is 'maybe'; it is true or false"),
         (
@@ -206,10 +206,13 @@ def test_all_problems_of_a_file_are_found_each_with_its_line(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("workers: 2\nreceiver: a\nworkers: 4\n", "line 3: workers is given twice, first in line 1; leave one"),
+        (
+            "workers: 2\nreceiver: a\nworkers: 4\n",
+            "line 3: workers is given twice, first in line 1; remove one of them",
+        ),
         (
             "receiver: a\nsink:\n  path: p\n  format: noop\n  path: q\n",
-            "line 5: sink.path is given twice, first in line 3; leave one",
+            "line 5: sink.path is given twice, first in line 3; remove one of them",
         ),
     ],
 )

@@ -97,7 +97,7 @@ def test_status_tells_of_the_sinks_of_a_checkpoint(tmp_path: Path) -> None:
     assert (text.exit_code, values.exit_code) == (0, 0)
     assert [line.split(",")[0].split(";")[0] for line in text.output.splitlines()] == [
         "Sink 'done': batch 7 is committed and finished",
-        "Sink 'half': batch 7 is decided",
+        "Sink 'half': batch 7 is decided to commit and not finished",
         "Sink 'sorry': batch 3 was aborted",
     ]
     assert json.loads(values.output)["sinks"] == [

@@ -1,1 +1,1 @@
-"""The command line: one file a verb. It may import anything, and nothing imports it."""
+"""The command line, with one file for each verb. It may import every room, and no room imports it."""

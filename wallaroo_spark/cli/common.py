@@ -22,9 +22,10 @@ INTERRUPTED = 130
 TERMINATED = 143
 """The exit status after SIGTERM."""
 REPEAT_SECONDS = 60.0
-"""The same warning is shown again after this time at the earliest. A choice: once a minute is enough for a person."""
+"""Shortest time in seconds between two equal warnings. A choice: once a minute is enough for a person."""
 _REMEMBERED = 1000
-"""The most messages whose time is remembered. A choice that bounds memory; beyond it, warnings may repeat earlier."""
+"""Maximum number of warnings whose time is remembered. A choice that bounds memory; beyond it, warnings may repeat
+earlier."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 

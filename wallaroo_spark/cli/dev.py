@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 POLL_SECONDS = 0.1
-"""Seconds between two looks for committed batches. A choice: a person notices no such delay."""
+"""Seconds between two checks for committed batches. A choice: a person does not notice this delay."""
 SHOWN_ROWS = 1000
 """Most rows that are printed of a batch. A choice that bounds memory and output."""
 SHOWN_BYTES = 200
@@ -69,12 +69,14 @@ Examples:
 @click.option("--capture", type=click.Path(dir_okay=False, path_type=Path), help="Record the frames to this file.")
 @click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the checkpoint and Spark's log, to go on with next time; else a temporary one.",
+    help="Folder of the checkpoint and Spark's log, to continue next time. By default a temporary folder.",
 )  # fmt: skip
 @click.option(
     "--set", "overrides", metavar="NAME=VALUE", multiple=True, help="An option of the receiver, e.g. messageIds=opaque."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print rows as lines of JSON, and all else on standard error.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print rows as lines of JSON, and everything else on standard error."
+)
 @debug_option
 def up(
     listen: str,
@@ -87,8 +89,8 @@ def up(
 ) -> None:
     """Start Spark, an embedded Redis and a receiver with one worker, and print each row once it is committed.
 
-    One command, until Ctrl-C. It prints the address and the cookie for a connector. An ERROR of the worker, and a frame
-    of the connector that breaks the protocol, is printed with the byte that is wrong. Nothing is kept without --folder:
+    It runs until Ctrl-C. It prints the address and the cookie for a connector, each ERROR of the worker, and each frame
+    of the connector that breaks the protocol, with the offset of the wrong byte. Without --folder nothing is kept:
     every start is a new receiver without committed messages, so a connector begins with its first message. Java 17 or
     newer is needed.
     """
@@ -199,7 +201,7 @@ class _Batches:
         self._lock = threading.Lock()
 
     def collect(self, batch: DataFrame, number: int) -> None:
-        """One batch, for ``foreachBatch``. A batch that runs again replaces what it was before."""
+        """Collect one batch, for ``foreachBatch``. A batch that runs again replaces its earlier rows."""
         rows = [row.asDict() for row in batch.selectExpr(*_COLUMNS).limit(SHOWN_ROWS).collect()]
         total = batch.count() if len(rows) == SHOWN_ROWS else len(rows)
         with self._lock:
@@ -250,7 +252,7 @@ class _View:
                 self.say(f"batch {batch.batch}: … {count(batch.total - len(batch.rows), 'more row')}")
 
     def frame(self, one: DecodedFrame) -> None:
-        """Print a frame, or only what is wrong with it."""
+        """Print a frame, or only its error."""
         if not (self._frames or one.error or isinstance(one.frame, Error)):
             return
         if self._as_json:
@@ -274,7 +276,7 @@ class _View:
 
 
 class _Watcher:
-    """Decodes what passes, prints it, and records it where that is wanted."""
+    """Decodes and prints the bytes that pass, and records them if there is a recorder."""
 
     def __init__(self, view: _View, recorder: Recorder | None) -> None:
         self._view = view
@@ -296,7 +298,7 @@ class _Watcher:
             self._view.frame(frame)
 
     def fault(self, connection: int, text: str) -> None:
-        """Nothing is disturbed here."""
+        """Do nothing: this proxy causes no faults."""
 
     def closed(self, connection: int, cause: str) -> None:
         """Print and record the end of a connection."""

@@ -41,14 +41,18 @@ VERBS = {
         "decode_command",
         "Print the frames of a capture, or of plain bytes, as text or JSON.",
     ),
-    "demo": ("wallaroo_spark.cli.demo", "demo", "Run the whole thing on this machine and reconcile what came out."),
+    "demo": (
+        "wallaroo_spark.cli.demo",
+        "demo",
+        "Run the whole product on this machine and compare its output with its input.",
+    ),
     "dev": ("wallaroo_spark.cli.dev", "dev", "Tools for authors of connectors."),
     "list": (
         "wallaroo_spark.cli.status.list_command",
         "list_receivers",
         "List all receivers and topics of a registry.",
     ),
-    "receive": ("wallaroo_spark.cli.receive.command", "receive", "Run a receiver and its query as a YAML file says."),
+    "receive": ("wallaroo_spark.cli.receive.command", "receive", "Run the receiver and the query of a YAML file."),
     "replay": (
         "wallaroo_spark.cli.wire.replay",
         "replay",
@@ -148,7 +152,7 @@ def _sentence(error: Exception) -> click.ClickException:
     first = (str(error).splitlines() or [""])[0][:300]
     problem = f"{type(error).__name__}: {first}" if first else type(error).__name__
     return click.ClickException(
-        f"this should not have happened, and is a defect of wallaroo-spark ({problem}); "
+        f"this is a defect of wallaroo-spark ({problem}); "
         "run it again with --debug to get the traceback, and report that"
     )
 

@@ -26,7 +26,11 @@ WIDE = 200
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each row.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="ROWS", help="End after so many rows.")
 @click.option(
-    "--wait", default=0.0, metavar="SECONDS", show_default=True, help="Wait for a topic that is not there yet."
+    "--wait",
+    default=0.0,
+    metavar="SECONDS",
+    show_default=True,
+    help="Seconds to wait for a topic that does not run yet.",
 )
 @click.option("--all", "everything", is_flag=True, help="Print rows as they arrive, also of incomplete epochs.")
 @click.option("--frontier", is_flag=True, help="Print each change of the frontier, too.")
@@ -34,7 +38,7 @@ WIDE = 200
 @click.option(
     "--lost-after", default=60.0, metavar="SECONDS", show_default=True, help="Longest time without a publisher."
 )
-@click.option("--name", default="", help="What the publishers' logs call this subscriber.")
+@click.option("--name", default="", help="Name of this subscriber in the publishers' logs.")
 @click.option("--tls", is_flag=True, help="Use TLS, with the authorities that this system trusts.")
 @click.option("--tls-ca", default="", metavar="FILE", help="PEM file of the authority of the publishers' certificates.")
 @click.option("--tls-certificate", default="", metavar="FILE", help="PEM file of the certificate to present.")
@@ -44,7 +48,7 @@ def subscribe(topic: str, as_json: bool, limit: int | None, frontier: bool, ever
     """Print the rows of TOPIC from the next epoch on; an epoch is printed when it is complete and its batch committed.
 
     With --json a line is {"epoch": …, "partition": …, "row": {…}}, or {"frontier": […]}; the epoch is the batch, or
-    [batch, column]. It ends with the topic, after --limit rows, or when it is interrupted.
+    [batch, column]. The command ends with the topic, after --limit rows, or when it is interrupted.
     """
     from wallaroo_spark import pubsub
 

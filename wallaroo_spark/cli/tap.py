@@ -1,4 +1,4 @@
-"""``wallaroo-spark tap``: shows live messages of a stream without consuming them; needs no Spark."""
+"""``wallaroo-spark tap``: shows live messages of a stream without consuming them. It needs no Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Examples:
 @click.option("--receiver", required=True, metavar="NAME", help="The receiver's name.")
 @click.option(
     "--token", required=True, metavar="TOKEN",
-    help="The receiver's tap token, or its option token; env:NAME or file:PATH hide it.",
+    help="The receiver's tap token, or its option token; also env:NAME or file:PATH.",
 )  # fmt: skip
 @click.option("--instance", default="", metavar="NAME", help="Only messages of this connector instance.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N messages.  [default: 10]")
@@ -59,13 +59,13 @@ Examples:
 def tap(stream: str, registry: str, receiver: str, as_json: bool, payload: str, **settings: Any) -> None:
     """Show messages of STREAM (a name, an id, or * for all streams) as workers receive them.
 
-    Nothing changes for the query, the connector and the acknowledgements: the messages are copies of rows that a
-    worker holds until they are committed. It is a sample. Of a fast stream it shows the newest messages, and messages
-    that are committed between two looks are not seen.
+    Nothing changes for the query, the connector and the acknowledgements: the messages are copies of rows that a worker
+    holds until they are committed. The output is a sample: of a fast stream it has the newest messages, and messages
+    that are committed between two requests are missing.
 
-    Reading messages is more than reading the status, so the registry does not suffice: the driver gives out the tap
-    token (receiver.tap_token), which permits samples and the status and nothing else. The inner ports of the workers
-    must be reachable from here. The exit status is 1 when no message came.
+    Access to the registry is not enough to read messages. The tap token, which the driver has (receiver.tap_token),
+    permits samples and the status and nothing else. The inner ports of the workers must be reachable from here. The
+    exit status is 1 when no message arrived.
     """
     set_up_logging()
     limit = settings["count"] or (None if settings["follow"] else 10)

@@ -3,7 +3,7 @@
 - :mod:`.model` -- the snapshot as values
 - :mod:`.schema` -- its JSON
 - :mod:`.collect` -- asks the registry and all workers
-- :mod:`.cause` -- one sentence on what each part waits for
+- :mod:`.cause` -- the reason why each part waits, as one sentence
 - :mod:`.rates` -- rates from two snapshots, and a history
 
 Source: ``docs/status.md``.

@@ -11,7 +11,7 @@ from wallaroo_spark.status.schema import record_from_json
 
 
 def slot_of(known: SlotStatus, answer: Mapping[str, Any], now: float) -> SlotStatus:
-    """What is known of a slot, and what its worker has answered at ``now``."""
+    """Add a worker's answer, received at ``now``, to the known state of its slot."""
     read = answer.get("read")
     return dataclasses.replace(
         known,

@@ -1,4 +1,4 @@
-"""One sentence on what a receiver, each slot, instance and stream waits for, with a stable code. Pure.
+"""The reason why a receiver, each slot, instance and stream waits: one sentence with a stable code. Pure.
 
 The facts come from one snapshot. A more specific cause precedes a general one: a worker that has died explains a batch
 that is not committed, and a batch that is not committed explains a connector without credits. Source:
@@ -26,9 +26,10 @@ SLOW_SECONDS = 2.0
 LONG_SECONDS = 60.0
 """A phase of a batch that lasts longer is not healthy. A choice: batches of some seconds are normal for many sinks."""
 QUIET_SECONDS = 2.0
-"""A connector that has sent nothing for longer has no data. A choice: longer than the pauses of a busy sender."""
+"""Seconds of silence after which a connector counts as without data. A choice: longer than the pauses of a busy
+sender."""
 REFUSED_SECONDS = 60.0
-"""A refused connection counts for so long. A choice: connectors try again at least once in that time."""
+"""Seconds for which a refused connection counts. A choice: connectors try again at least once in that time."""
 
 CODES = {
     "not-running": "No driver and no worker of the receiver runs.",
@@ -88,7 +89,7 @@ class _Finding:
     text: str
     """The sentence behind the subject."""
     cure: str = ""
-    """What to do about it."""
+    """The way out."""
     healthy: bool | None = None
     """Whether all works as it should; None where the code alone says so."""
 
@@ -151,7 +152,7 @@ def _receiver(status: ReceiverStatus) -> _Finding:
 
 
 def _outside(status: ReceiverStatus) -> _Finding | None:
-    """What is wrong around the receiver, so that its parts cannot be judged."""
+    """A failure outside the receiver, because of which its parts cannot be judged."""
     away = [slot for slot in status.slots if slot.registry_away]
     if status.registry_error or away:
         who = "the registry does not answer" if status.registry_error else _without_registry(away)
@@ -308,7 +309,7 @@ def _slow_batch(status: ReceiverStatus) -> _Finding | None:
 
 
 def _held_up(status: ReceiverStatus) -> _Finding | None:
-    """What keeps held rows from being committed, for all parts alike; None when nothing does."""
+    """The reason why held rows are not committed, common to all parts; None when there is none."""
     return _outside_of_rows(status) or _worst_slot(status) or _query(status) or _batch(status)
 
 
@@ -328,7 +329,7 @@ def _full(status: ReceiverStatus) -> _Finding | None:
 
 
 def _refused(status: ReceiverStatus, slots: tuple[SlotStatus, ...]) -> _Finding | None:
-    """Connections that were refused lately for a reason that the connector cannot mend by itself."""
+    """Connections that were refused lately for a reason that the connector cannot remove by itself."""
     found: list[Refusal] = [
         refusal
         for slot in slots
@@ -364,11 +365,11 @@ _FINAL = frozenset(
         "wrong-version",
     ]
 )
-"""The kinds of refusals that somebody has to mend."""
+"""The kinds of refusals that do not end without a change by a person."""
 
 
 def _work(status: ReceiverStatus, rows: int, connectors: int) -> _Finding:
-    """What is going on where nothing is wrong."""
+    """The activity of a receiver without a problem."""
     batch = _batch(status)
     if batch is not None and rows:
         return batch

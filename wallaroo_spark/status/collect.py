@@ -32,24 +32,24 @@ from wallaroo_spark.status.report import DriverReport, JobReport, report_of
 ANSWER_SECONDS = 5.0
 """The longest wait for the workers' answers, of all together. A choice: a person waits for them."""
 KNOCK_SECONDS = 1.0
-"""The longest wait for a worker that has not answered the last time, so that it does not hold up each snapshot.
+"""The longest wait for a worker that did not answer the last request, so that it does not delay every snapshot.
 
 A choice; also the longest wait for a connection that shows whether a silent worker's process still accepts any.
 """
 CALLS_AT_ONCE = 64
-"""Workers that are asked at the same time. A choice: a thread each."""
+"""Number of workers that are asked at the same time. A choice: each takes a thread."""
 MOST = 100
-"""Instances and streams that each worker tells of, unless told otherwise. A choice: some 50 KiB of JSON a worker."""
+"""Default number of instances and streams that each worker reports. A choice: some 50 KiB of JSON for each worker."""
 RECENT_SECONDS = 60.0
-"""A slot that is not served counts as lost, and not as starting, for so long after a death of its worker. A choice."""
+"""Seconds after a worker's death in which its slot counts as lost and not as starting. A choice."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """The parts of the status that somebody asks for."""
+    """The requested parts of the status."""
 
     most: int = MOST
-    """The most instances, and the most streams, that each worker tells of."""
+    """Maximum number of instances, and of streams, that each worker reports."""
     instance: str = ""
     """The only instance of interest; empty: all."""
     stream: str = ""
@@ -60,7 +60,7 @@ class Question:
 
 @dataclass(frozen=True)
 class ReceiverFacts:
-    """What is known of a receiver before its workers are asked."""
+    """The facts about a receiver that are known before its workers are asked."""
 
     name: str
     """Name of the receiver."""
@@ -134,7 +134,7 @@ class Collector:
                 pool.submit(self._call, lease.flight, facts.token, asked, until): slot
                 for slot, lease in addressed.items()
             }
-            # A call has a limit of its own; the second more is for its way back.
+            # A call has a limit of its own; the additional second is for its return.
             done, _ = wait(calls, max(0.0, until + 1.0 - time.monotonic()))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -223,7 +223,7 @@ class RegistryCollector:
 
 
 def facts_of(registry: Registry, receiver: str) -> ReceiverFacts:
-    """What the registry knows of a receiver. Raises :class:`RegistryError` when it does not answer."""
+    """Return the registry's records of a receiver. Raises :class:`RegistryError` when the registry does not answer."""
     fleet = registry.fleet()
     workers = fleet.get("workers", "0")
     return ReceiverFacts(

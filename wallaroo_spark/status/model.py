@@ -1,4 +1,4 @@
-"""The live state of a receiver as values: what the command line, the status page and the metrics read.
+"""The live state of a receiver as values, for the command line, the status page and the metrics.
 
 :class:`ReceiverStatus` is one snapshot. It holds slots, connector instances and streams as flat tuples; where there are
 very many, it holds those that wait longest and buffer most, and :class:`Totals` counts all. Times are seconds since
@@ -18,7 +18,7 @@ from wallaroo_spark.status.older import as_before
 
 @dataclass(frozen=True)
 class Cause:
-    """The one sentence on what a receiver, slot, instance or stream waits for. :mod:`.cause` finds it."""
+    """The reason why a receiver, slot, instance or stream waits, as one sentence. :mod:`.cause` finds it."""
 
     code: str = ""
     """A stable code, such as ``sink-slow``; empty before the cause was looked for. ``docs/status.md`` lists them."""
@@ -27,17 +27,17 @@ class Cause:
     healthy: bool = True
     """Whether everything works as it should; waiting for a connector's data, for example, is healthy."""
     cure: str = ""
-    """What to do about it; empty when nothing has to be done."""
+    """The way out; empty when nothing has to be done."""
 
 
 @dataclass(frozen=True)
 class Death:
-    """One end of a worker's Spark job that nobody had asked for."""
+    """One end of a worker's Spark job without a request."""
 
     at: float
     """Time of the end."""
     submission: int
-    """How many times the job had been submitted by then, from 1."""
+    """Number of submissions of the job up to that time, from 1."""
     error: str
     """The short text of its error."""
 
@@ -101,7 +101,7 @@ class QueryStatus:
     since: float | None = None
     """When this phase began; None when it is not known."""
     message: str = ""
-    """Spark's own text on what the query does now."""
+    """Spark's own text on the query's current activity."""
     error: str = ""
     """The last error with which a query of this receiver has ended; empty when there was none."""
     error_kind: str = ""
@@ -160,7 +160,7 @@ class StreamStatus:
     ephemeral: bool = False
     """Whether its rows cannot be sent again."""
     cause: Cause = field(default_factory=Cause)
-    """What it waits for."""
+    """The reason why it waits."""
 
     @property
     def title(self) -> str:
@@ -189,7 +189,7 @@ class InstanceStatus:
     credits: int = 0
     """Messages that it may still send."""
     granted: int = 0
-    """Credits that this session was ever given."""
+    """Credits that this session has received in all."""
     frames: int = 0
     """Messages and NOTIFYs that this session has sent."""
     paused: bool = False
@@ -197,9 +197,9 @@ class InstanceStatus:
     last_frame_age: float | None = None
     """Seconds since its last bytes; None when it is gone."""
     streams: int = 0
-    """Its streams, with ended ones of which rows are held."""
+    """Number of its streams, including ended streams with held rows."""
     open_streams: int = 0
-    """Its streams that have not ended."""
+    """Number of its streams that have not ended."""
     rows: int = 0
     """Held rows of its streams."""
     bytes: int = 0
@@ -211,7 +211,7 @@ class InstanceStatus:
     ack_age: float | None = None
     """Seconds since its oldest held row was received; None when no row is held."""
     cause: Cause = field(default_factory=Cause)
-    """What it waits for."""
+    """The reason why it waits."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class SlotStatus:
     submissions: int | None = None
     """How many times this driver has submitted the slot's job; None when the driver's report is not known."""
     died: int = 0
-    """How many times the job has ended although nobody had asked for it."""
+    """Number of times that the job ended without a request."""
     deaths: tuple[Death, ...] = ()
     """The last of these ends, the oldest first."""
     last_error: str = ""
@@ -253,15 +253,15 @@ class SlotStatus:
     lease_expired: bool = False
     """Whether its worker has not renewed the lease in time."""
     ready: bool = False
-    """Whether it knows the query's references, so that it accepts connectors."""
+    """Whether it has received the query's references, so that it accepts connectors."""
     registry_away: bool = False
     """Whether it does not reach the registry."""
     stopping: str = ""
     """Why it stops; empty when it does not."""
     epoch: int = 0
-    """The number of the query's start that it knows."""
+    """The number of the query's start that it was told."""
     batch: int = -1
-    """The last commit that it was told."""
+    """The batch of the last commit notice that it received."""
     memory_budget: int = 0
     """Bytes that its buffer may use."""
     memory_used: int = 0
@@ -271,7 +271,7 @@ class SlotStatus:
     pressure: str = ""
     """``none``, ``soft`` or ``hard``: how much a full buffer holds senders back."""
     connections: int = 0
-    """Connections to its port, with those that have sent no HELLO yet."""
+    """Connections to its port, including those that have sent no HELLO yet."""
     sessions: int = 0
     """Sessions that were told OK."""
     waiting: int = 0
@@ -285,9 +285,9 @@ class SlotStatus:
     rows: int = 0
     """Held rows."""
     rows_in: int = 0
-    """Rows that were ever received."""
+    """Rows that the worker has received in all."""
     rows_out: int = 0
-    """Rows of them that were committed."""
+    """Rows that were committed in all."""
     ack_age: float | None = None
     """Seconds since its oldest held row was received; None when no row is held."""
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -299,9 +299,9 @@ class SlotStatus:
     warnings: tuple[str, ...] = ()
     """The worker's warnings about its settings."""
     story: tuple[str, ...] = ()
-    """Its last events, when these were asked for."""
+    """Its last events; empty unless they were requested."""
     cause: Cause = field(default_factory=Cause)
-    """What it waits for."""
+    """The reason why it waits."""
 
     @property
     def answers(self) -> bool:
@@ -376,7 +376,7 @@ class Totals:
     credits: int = 0
     """Credits that sessions may still use."""
     rows_in: int = 0
-    """Rows that were ever received by the workers that run now."""
+    """Rows that the running workers have received in all."""
     lag_rows: int | None = None
     """Held rows that no batch has asked for yet; by Spark's last report where the snapshot leaves streams out. None
     when it is not known."""
@@ -426,13 +426,13 @@ class ReceiverStatus:
     totals: Totals = field(default_factory=Totals)
     """Sums over everything."""
     topics: tuple[TopicStatus, ...] = ()
-    """Topics of the registry, when these were asked for."""
+    """Topics of the registry; empty unless they were requested."""
     sinks: tuple[SinkStatus, ...] = ()
-    """Transactional sinks of the query, when these were asked for."""
+    """Transactional sinks of the query; empty unless they were requested."""
     warnings: tuple[str, ...] = ()
     """Warnings about settings."""
     cause: Cause = field(default_factory=Cause)
-    """What it waits for."""
+    """The reason why it waits."""
 
     def __getitem__(self, name: str) -> Any:
         """A part of the status as it was before this class; see :mod:`.older`. Raises KeyError for any other name."""

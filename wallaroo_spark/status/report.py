@@ -16,7 +16,7 @@ from wallaroo_spark.status.model import Death, QueryStatus
 from wallaroo_spark.status.schema import SCHEMA, record_from_json, record_to_json
 
 DEATHS_IN_ALL = 100
-"""Deaths in one report. A choice: with the errors some 50 KiB."""
+"""Maximum number of deaths in one report. A choice: with their errors some 50 KiB."""
 ERROR_LENGTH = 500
 """Characters of a job's last error. A choice that bounds the report."""
 
@@ -34,7 +34,7 @@ class JobReport:
     submissions: int = 0
     """How many times the job was submitted."""
     died: int = 0
-    """How many times it has ended although nobody had asked for it."""
+    """Number of times that it ended without a request."""
     deaths: tuple[Death, ...] = ()
     """The last of these ends, the oldest first."""
     last_error: str = ""
@@ -43,7 +43,7 @@ class JobReport:
 
 @dataclass(frozen=True)
 class DriverReport:
-    """What the driver knows."""
+    """The driver's report."""
 
     at: float
     """When it was made, on the driver's clock, in seconds since 1970 UTC."""

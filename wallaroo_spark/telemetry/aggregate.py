@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from wallaroo_spark.status import ReceiverStatus, SlotStatus
 
 KEPT_WORKERS = 4
-"""Workers of one slot whose counts are kept apart.
+"""Maximum number of a slot's workers whose counts are kept separately.
 
 A choice: answers of a former worker arrive at most a few seconds late, and a slot does not change its worker so often.
 """
@@ -30,7 +30,7 @@ class SlotCounts:
         self._last_jobs: dict[str, int] = {}
 
     def add(self, slot: SlotStatus) -> None:
-        """Take in one snapshot. An answer that is older than another one of the same worker changes nothing."""
+        """Add one snapshot. An answer is ignored when a newer one of the same worker was added before."""
         if slot.counts:
             self._add_worker((slot.generation, slot.holder, slot.pid), slot.counts)
         for name, value in (("deaths", slot.died), ("submissions", slot.submissions or 0)):
@@ -63,7 +63,7 @@ class Aggregate:
         self._time = 0.0
 
     def add(self, status: ReceiverStatus) -> None:
-        """Take in a snapshot. One that is older than the last one is ignored."""
+        """Add a snapshot. It is ignored when it is older than the last one."""
         if status.time < self._time:
             return
         self._time = status.time

@@ -24,7 +24,7 @@ PHASES = {
 }
 """The name of each phase by Spark's name in ``durationMs``."""
 KEPT_BATCHES = 512
-"""Batches that are remembered as counted. A choice: Spark keeps 100 reports unless told otherwise."""
+"""Number of counted batches that are remembered. A choice: Spark keeps 100 reports by default."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class BatchTimes:
         self._counted: set[tuple[str, int]] = set()
 
     def add(self, reports: Iterable[BatchReport]) -> None:
-        """Take in reports. Spark also reports while no batch runs; such a report has no ``addBatch`` and is ignored."""
+        """Add reports. Spark also reports while no batch runs; such a report has no ``addBatch`` and is ignored."""
         for report in reports:
             key = (report.run, report.batch)
             if key in self._counted or "addBatch" not in report.durations:

@@ -1,4 +1,4 @@
-"""The metrics and the health of one receiver: gathered once for everybody who asks at the same time.
+"""The metrics and the health of one receiver, collected once for all requests that arrive at the same time.
 
 Source: ``docs/monitoring.md``.
 """
@@ -24,9 +24,9 @@ from wallaroo_spark.web import Response, Route, Routes
 class Telemetry:
     """Keeps the counters of a receiver for as long as the receiver's object lives.
 
-    ``status`` takes a snapshot, and ``read_batches`` takes in the reports of batches that are not counted yet. Both are
-    called once for all who ask at the same time. ``instances`` is the number of connector instances that have metrics
-    of their own. The driver counts in :attr:`driver`.
+    ``status`` takes a snapshot, and ``read_batches`` adds the reports of batches that are not counted yet. Both are
+    called once for all requests that arrive at the same time. ``instances`` is the number of connector instances that
+    have metrics of their own. The driver counts in :attr:`driver`.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Telemetry:
         self._gather = SharedCall(self._gathered)
 
     def observe(self, status: ReceiverStatus) -> None:
-        """Take in a snapshot that was taken for another purpose, so that a dying worker's last counts are not lost."""
+        """Add a snapshot that was taken for another purpose, so that a dying worker's last counts are not lost."""
         with self._lock:
             self._aggregate.add(status)
 

@@ -1,4 +1,4 @@
-"""Whether a receiver works, for load balancers and Kubernetes: from one snapshot, a verdict with reasons. Pure.
+"""Judges from one snapshot whether a receiver works, for load balancers and Kubernetes. Pure.
 
 Anybody who reaches the port may ask for it, so it contains codes and counts, and no names, addresses or error texts.
 Source: ``docs/monitoring.md#health``.
@@ -63,7 +63,7 @@ def health(status: ReceiverStatus) -> Health:
 def _driver(status: ReceiverStatus) -> str:
     if not status.running:
         return "not-running"
-    # A round that fails for lack of the registry is the registry's fault.
+    # A round that fails because the registry does not answer counts as the registry's failure.
     return "round-failed" if status.driver_error and not _away(status) else "ok"
 
 

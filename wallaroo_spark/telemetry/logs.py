@@ -25,12 +25,12 @@ FORMATS = ("text", "json")
 HIDDEN = "***"
 """Stands in a line in place of a secret."""
 SHORTEST_SECRET = 4
-"""The fewest characters of a secret that is hidden. A choice: a shorter text is part of ordinary words."""
+"""Minimum length in characters of a secret that is hidden. A choice: a shorter text occurs in ordinary words."""
 
 
 @dataclass(frozen=True)
 class LogSettings:
-    """What a log line has beside its message, and which lines there are. It is pickled."""
+    """The format and the least level of log lines, and the secrets to hide in them. It is pickled."""
 
     receiver: str
     """Name of the receiver."""
@@ -118,7 +118,8 @@ class _OurHandler(logging.StreamHandler[Any]):
 
 
 def log_to_stderr(settings: LogSettings, slot: int | None = None) -> None:
-    """Write this package's log to standard error, once, whichever tasks the process has run before."""
+    """Write this package's log to standard error, each line once, also when an earlier task of the process has called
+    this."""
     logger = logging.getLogger("wallaroo_spark")
     handler = _OurHandler(sys.stderr)
     handler.setFormatter(LineFormatter(settings, slot))

@@ -1,4 +1,4 @@
-"""A call that several threads share: those that ask while it runs wait for it and get its result."""
+"""A call that several threads share: threads that call while it runs wait for it and get its result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class SharedCall(Generic[T]):
-    """Calls ``work`` once for all threads that ask at the same time. It keeps no result for later."""
+    """Calls ``work`` once for all threads that call at the same time. It keeps no result for later calls."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work

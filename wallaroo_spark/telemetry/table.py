@@ -53,7 +53,7 @@ class Sample:
     value: float
     """The value; for a histogram the sum in its unit."""
     buckets: tuple[tuple[float, int], ...] = ()
-    """For a histogram: for each upper bound, the last one infinity, how many values are at most so large."""
+    """For a histogram: each upper bound (the last one is infinity), and the number of values up to that bound."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ Slots = Callable[[SlotStatus], float | None]
 
 
 def _of_slots(value: Slots, *, silent: bool = False) -> Callable[[Facts], Iterator[Sample]]:
-    """A value of each slot whose worker has answered; of every slot with ``silent``. None is left out."""
+    """A value for each slot whose worker has answered, or with ``silent`` for every slot. None values are left out."""
 
     def samples(facts: Facts) -> Iterator[Sample]:
         for slot in facts.status.slots:
@@ -163,7 +163,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "wallaroo_messages_total",
         _C,
-        "Messages that workers have accepted; a message that was sent again and is known already does not count.",
+        "Messages that workers have accepted; a message that is sent again counts once.",
         "wallaroo.messages",
         "{message}",
         _count("messages"),
@@ -172,7 +172,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "wallaroo_received_bytes_total",
         _C,
-        "Bytes that connectors have sent, frames and all.",
+        "Bytes that connectors have sent, including the headers of frames.",
         "wallaroo.received",
         "By",
         _count("bytes"),
@@ -181,7 +181,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "wallaroo_replayed_messages_total",
         _C,
-        "Messages that connectors have sent again and that workers knew already.",
+        "Messages that connectors have sent again and that workers had already accepted.",
         "wallaroo.messages.replayed",
         "{message}",
         _count("replayed"),
@@ -226,7 +226,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "wallaroo_commits_total",
         _C,
-        "Batches of which the driver has seen the commit.",
+        "Batches whose commit the driver has seen.",
         "wallaroo.commits",
         "{batch}",
         _whole(lambda facts: facts.driver.get("commits", 0)),
@@ -260,7 +260,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "wallaroo_batch_running_seconds",
         _G,
-        "Seconds that the present phase of the batch under way has lasted; 0 between batches.",
+        "Seconds that the current phase of the running batch has lasted; 0 between batches.",
         "wallaroo.batch.running",
         "s",
         _whole(
@@ -274,7 +274,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "wallaroo_query_up",
         _G,
-        "1 while the query runs that reads the receiver, 0 otherwise.",
+        "1 while a query reads the receiver, 0 otherwise.",
         "wallaroo.query.up",
         "1",
         _whole(lambda facts: _flag(facts.status.query.state == "running")),
@@ -307,7 +307,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "wallaroo_worker_deaths_total",
         _C,
-        "Ends of the slot's Spark job that nobody had asked for.",
+        "Ends of the slot's Spark job without a request.",
         "wallaroo.worker.deaths",
         "{death}",
         _count("deaths"),
@@ -316,7 +316,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "wallaroo_worker_submissions_total",
         _C,
-        "Submissions of the slot's Spark job, the first one included.",
+        "Submissions of the slot's Spark job, including the first.",
         "wallaroo.worker.submissions",
         "{submission}",
         _count("submissions"),
@@ -334,7 +334,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "wallaroo_connections_total",
         _C,
-        "Connections that workers have accepted, with those that never sent a HELLO.",
+        "Connections that workers have accepted, including those that never sent a HELLO.",
         "wallaroo.connections",
         "{connection}",
         _count("connections"),
@@ -361,7 +361,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "wallaroo_protocol_violations_total",
         _C,
-        "Violations of the protocol by connectors, by kind, those in handshakes included.",
+        "Violations of the protocol by connectors, by kind, including those in handshakes.",
         "wallaroo.protocol.violations",
         "{violation}",
         _counts("fault:", ("wrong-cookie", "handshake-timeout", "peer-never-reads", "ids-not-increasing")),
@@ -487,7 +487,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "wallaroo_stale_notices_total",
         _C,
-        "Notices of the driver that workers have ignored, because they knew newer ones.",
+        "Notices of the driver that workers have ignored because they already had newer ones.",
         "wallaroo.notices.stale",
         "{notice}",
         _count("stale-commits"),
@@ -496,7 +496,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "wallaroo_registry_errors_total",
         _C,
-        "Questions of a worker to the registry (Redis) that were not answered.",
+        "Calls of a worker to the registry (Redis) that failed.",
         "wallaroo.registry.errors",
         "{error}",
         _count("registry-failures"),

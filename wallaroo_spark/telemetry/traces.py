@@ -1,7 +1,7 @@
 """Spans of sampled messages, from their arrival at a worker to their acknowledgement, by the OpenTelemetry API.
 
-Workers follow the messages and note the times; a thread of the driver asks them and makes the spans. The user sets up
-the OpenTelemetry SDK, with an exporter, in the driver's program alone. Source: ``docs/monitoring.md#traces``.
+Workers follow the messages and record the times; a thread of the driver asks the workers and makes the spans. The user
+sets up the OpenTelemetry SDK, with an exporter, in the driver's program alone. Source: ``docs/monitoring.md#traces``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from wallaroo_spark.errors import ConfigurationError, TransportError, one_line
 log = one_line(logging.getLogger("wallaroo_spark.telemetry"))
 
 ASK_SECONDS = 1.0
-"""Pause between two questions. A choice: workers keep more finished messages than a sensible sample has in a second."""
+"""Pause between two requests to the workers. A choice: workers keep more finished messages than a usual sample has in a
+second."""
 STOP_SECONDS = 5.0
 """How long a stop waits for the last question. A choice that bounds a stop."""
 STEPS = (
@@ -41,7 +42,7 @@ Workers = Callable[[], Mapping[int, tuple[int, TracedWorker]]]
 
 
 def require(every: int) -> None:
-    """Raise :class:`ConfigurationError` when traces are asked for and the extra ``otel`` is missing."""
+    """Raise :class:`ConfigurationError` when traces are configured and the extra ``otel`` is missing."""
     if every and importlib.util.find_spec("opentelemetry") is None:
         raise ConfigurationError(
             f"option traceSample is {every}, and the driver's Python has no package opentelemetry-api; install the "
@@ -51,7 +52,7 @@ def require(every: int) -> None:
 
 
 class Spans:
-    """Makes the spans of messages: one for the whole way, and one within it for each step that was timed."""
+    """Makes the spans of messages: one for the whole path of a message, and one within it for each timed step."""
 
     def __init__(self, receiver: str) -> None:
         from opentelemetry import trace

@@ -1,4 +1,5 @@
-"""Takes snapshots of a running receiver in a thread of its own, often while somebody watches and seldom otherwise.
+"""Takes snapshots of a running receiver in a thread of its own, often while a browser shows the page and seldom
+otherwise.
 
 Browsers read the newest snapshot, so the cost for the workers does not grow with the number of browsers.
 """
@@ -21,14 +22,14 @@ from wallaroo_spark.web.view import PageQuery, document
 log = one_line(logging.getLogger("wallaroo_spark.web"))
 
 WATCHED_SECONDS = 1.0
-"""Interval of the snapshots while somebody watches."""
+"""Interval of the snapshots while a browser shows the page."""
 UNWATCHED_SECONDS = 5.0
-"""Interval while nobody watches; these are kept for the run report and for whoever opens the page later."""
+"""Interval while no browser shows the page; these snapshots are for the run report and the page's history."""
 WATCHING_SECONDS = 15.0
-"""A browser counts as watching for so long after its last request. A choice: it asks once a second."""
+"""Seconds after its last request for which a browser counts as watching. A choice: it sends one request a second."""
 SHARE = 10
-"""An interval is at least this multiple of the time that the last snapshot took, so that a large fleet is not busy
-with being watched."""
+"""An interval is at least this multiple of the time that the last snapshot took, so that snapshots take only a small
+part of a large fleet's time."""
 PATIENCE_SECONDS = 10.0
 """The least age from which a snapshot counts as old. A choice: workers get 5 seconds to answer."""
 FIRST_SECONDS = 5.0
@@ -62,7 +63,7 @@ class Monitor:
     def settle(self) -> None:
         """Count the rows that were committed since the last snapshot, and keep nothing else. Raises nothing.
 
-        It is called while the receiver stops, when its state no longer tells what it waited for.
+        It is called while the receiver stops, when its state no longer has a meaningful cause.
         """
         try:
             status = self._sample()
@@ -112,7 +113,7 @@ class Monitor:
         if unwatched:
             self._wake.set()
         if not self._first.wait(FIRST_SECONDS):
-            return Response.text("the receiver has not been looked at yet; ask again", HTTPStatus.SERVICE_UNAVAILABLE)
+            return Response.text("there is no snapshot of the receiver yet; ask again", HTTPStatus.SERVICE_UNAVAILABLE)
         with self._lock:
             age = time.monotonic() - self._taken_at
             patience = max(PATIENCE_SECONDS, 2 * self._interval)

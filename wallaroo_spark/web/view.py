@@ -103,7 +103,7 @@ def worst(rows: Iterable[T], most: int, rank: Callable[[T], tuple[Any, ...]]) ->
 
 
 def _slot_rank(slot: SlotStatus) -> tuple[Any, ...]:
-    # Slots that work stay in the order of their numbers, so that a row does not move while somebody reads it.
+    # Working slots stay in the order of their numbers, so that a row does not move while a person reads it.
     return (not slot.cause.healthy, -slot.slot)
 
 

@@ -1,4 +1,4 @@
-"""Tools on the wire: a proxy that records and disturbs connections, and what reads the recorded frames.
+"""Tools on the wire: a proxy that records and disturbs connections, and the readers of recorded frames.
 
 :class:`Proxy` stands between a connector and a worker; :class:`Recorder` writes the bytes that pass to a file, and
 :func:`read` reads it. Nothing here needs Spark or pyarrow. Source: ``docs/debug-a-connector.md``.

@@ -1,4 +1,4 @@
-"""The frames of a capture, or of plain bytes, as values: fields, places, and what is wrong with them.
+"""The frames of a capture, or of plain bytes, as values: their fields, offsets and errors.
 
 An error in a frame is named at its byte, and decoding goes on at the next frame. Source:
 ``docs/protocol.md#frame-bodies``; ``docs/debug-a-connector.md#read-it``.
@@ -45,7 +45,7 @@ _MOST_WAITING = 1 << 20
 
 @dataclass(frozen=True)
 class DecodedFrame:
-    """One frame, or bytes that are none."""
+    """One frame, or bytes that are not a frame."""
 
     at: float | None
     """Seconds since 1970 at which its last byte passed; None where that is not known."""
@@ -62,7 +62,7 @@ class DecodedFrame:
     frame: Frame | None = None
     """The frame; None where it could not be decoded."""
     error: str = ""
-    """What is wrong with it; empty when nothing is."""
+    """Its error; empty when there is none."""
     error_offset: int | None = None
     """Offset in the direction of the byte at which the error was found."""
     credits: int | None = None

@@ -1,4 +1,4 @@
-"""Faults of a network as a function of a seed: where in a stream of bytes to pause, to cut, and how to split.
+"""Faults of a network as a function of a seed: the offsets in a stream of bytes at which to pause, cut and split.
 
 Pure: bytes in, pieces out. The places are counted in bytes and drawn from the seed, the connection's number and the
 direction, so that they do not depend on how the bytes arrive. :class:`~wallaroo_spark.wiretap.proxy.Proxy` carries the

@@ -29,7 +29,7 @@ class Piece:
     data: bytes
     """The bytes; of a frame with length and tag."""
     problem: str = ""
-    """Why they are no frame; empty for a frame."""
+    """The reason why they are not a frame; empty for a frame."""
 
 
 class FrameFinder:
@@ -67,7 +67,7 @@ class FrameFinder:
 
     def _next(self) -> Piece | None:
         if self._lost:
-            return self._piece(self._take(len(self._buffer)), "behind a frame that is too long no frame can be found")
+            return self._piece(self._take(len(self._buffer)), "no frame can be found behind a frame that is too long")
         if len(self._buffer) < LENGTH_BYTES:
             return None
         length: int = self._u32.unpack_from(self._buffer)[0]

@@ -39,7 +39,7 @@ class Trouble(StrEnum):
     SWALLOW = "read and dropped: the connection is half open"
     SLOW = "passed on at some 400 kB/s"
     DRIP = "passed on one byte at a time"
-    STALL = "not taken from the target: what it writes piles up"
+    STALL = "not read from the target, so that its sent bytes wait"
 
 
 class End(StrEnum):
@@ -221,7 +221,7 @@ class Proxy:
             writer.transport.abort()
         finally:
             self._tasks.discard(task)
-            # The watcher's own failure is known to it already.
+            # The watcher already knows its own failure.
             with contextlib.suppress(WallarooError):
                 self._watcher.closed(connection, cause)
 

@@ -83,14 +83,14 @@ Event = ConnectionOpened | Passed | Remark
 
 @dataclass
 class _Recorded:
-    """What a recorder knows of one open connection."""
+    """A recorder's state of one open connection."""
 
     peer: str
     """Address of the connector."""
     mask: HelloMask
     """Masks the cookie, and recognises the revision."""
     cursors: dict[End, FrameCursor] = field(default_factory=dict)
-    """Where each direction is within a frame, once the revision is known."""
+    """The position of each direction within a frame, once the revision is known."""
     begun: bool = False
     """Whether the connector has sent anything."""
 

@@ -88,7 +88,7 @@ def recorded_messages(
 ) -> Iterator[RecordedMessage]:
     """The messages of a capture, each once, in the order in which they were sent.
 
-    Those that were recorded again behind a reconnection are left out and counted, and so is what cannot be read.
+    Messages that were recorded again after a reconnection, and frames that cannot be read, are left out and counted.
     """
     sessions: dict[int, _Session] = {}
     last: dict[tuple[str, int], int] = {}

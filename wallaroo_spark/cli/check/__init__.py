@@ -1,1 +1,1 @@
-"""``wallaroo-spark check``: whether a receiver could run here, told before it runs."""
+"""``wallaroo-spark check``: checks whether a receiver can run here, before it is started."""

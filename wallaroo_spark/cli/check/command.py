@@ -1,4 +1,4 @@
-"""``wallaroo-spark check``: everything that a receiver needs, looked at one after the other, before it is started."""
+"""``wallaroo-spark check``: checks everything that a receiver needs, before it is started."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ WIDTH = max(len(mark) for mark, _ in MARKS.values())
 def check(config: str, overrides: tuple[str, ...], without_spark: bool, as_json: bool) -> None:
     """Check whether the receiver of the YAML file CONFIG can run here; nothing of it is started.
 
-    Looked at are the file, the packages, Redis and the rights of its user, the ports, TLS; and with Spark its version,
-    Java, task slots, the packages and clocks of the executors, whether they reach Redis, and the checkpoint: whether
-    driver and tasks can use it, whose it is, and whether Spark writes it where this program reads it. For the last one
-    a query without rows writes to a folder beside the checkpoint, which is deleted again. Run it where the receiver
-    will run, also with spark-submit. The exit status is 0 without a problem, and 1 otherwise.
+    It checks the file, the packages, Redis and the rights of its user, the ports and TLS. With Spark it also checks
+    Java, the versions, the task slots, the packages and clocks of the executors, whether they reach Redis, and the
+    checkpoint: whether driver and tasks can use it, which query it belongs to, and whether Spark writes it where this
+    program reads it. For the last check a query without rows writes to a folder beside the checkpoint, which is deleted
+    afterwards. Run it where the receiver will run, also with spark-submit. The exit status is 0 without a problem, and
+    1 otherwise.
     """
     set_up_logging()
     found = dict.fromkeys(MARKS, 0)
@@ -51,7 +52,7 @@ def check(config: str, overrides: tuple[str, ...], without_spark: bool, as_json:
     if as_json:
         click.echo(json.dumps({"sound": not found["problem"], **found}))
     elif found["problem"]:
-        click.echo(f"{count(found['problem'], 'problem')}: the receiver would not start, or not work.", err=True)
+        click.echo(f"{count(found['problem'], 'problem')}: the receiver would not start or would not work.", err=True)
     else:
         click.echo("The receiver can be started.")
     if found["problem"]:
@@ -59,7 +60,7 @@ def check(config: str, overrides: tuple[str, ...], without_spark: bool, as_json:
 
 
 def findings(path: str, overrides: tuple[str, ...], *, with_spark: bool) -> Iterator[Finding]:
-    """All findings for a file, as they are made."""
+    """Iterate over all findings for a file, each as soon as it is known."""
     from wallaroo_spark.cli.check import steps
     from wallaroo_spark.cli.receive.config import problems
 
@@ -106,7 +107,7 @@ def _with_spark(config: ReceiveConfig, url: str) -> Iterator[Finding]:
         if sound:
             yield from explained("checkpoint", functools.partial(steps.checkpoint, session, config, url))
         else:
-            yield note("checkpoint", "not looked at, because tasks cannot run as they have to")
+            yield note("checkpoint", "not checked, because tasks cannot run correctly")
     finally:
         for session, ours in sessions:
             if ours:

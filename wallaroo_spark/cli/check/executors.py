@@ -1,4 +1,4 @@
-"""What ``check`` asks Spark's executors: their packages, their clock, and whether they reach the registry."""
+"""The questions of ``check`` to Spark's executors: their packages, their clock, and whether they reach the registry."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 PACKAGES = ("wallaroo-spark", "pyarrow", "pandas", "numpy", "cryptography", "redis", "tenacity")
 """The distributions that a worker imports."""
 PRESENT = "present"
-"""The version of a package that is there without its metadata, as --py-files brings it."""
+"""Shown as the version of a package without metadata, such as one that --py-files has shipped."""
 SPREAD_SECONDS = 0.3
-"""How long each task stays, so that Spark starts the tasks on all executors. A choice."""
+"""Seconds for which each task runs, so that Spark starts the tasks on all executors. A choice."""
 
 
 def ask(spark: Any, tasks: int, registry: str, receiver: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The findings of ``check``: what was looked at, whether it is well, and the way out."""
+"""The findings of ``check``: the checked part, its state, and the way out."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ class Finding:
     """One result of a check."""
 
     subject: str
-    """What was looked at, such as ``Redis`` or ``task slots``."""
+    """The checked part, such as ``Redis`` or ``task slots``."""
     state: State
-    """``ok``, ``problem`` (the receiver would not start or not work), or ``note`` (a person should know it)."""
+    """``ok``, ``problem`` (the receiver would not start or would not work), or ``note`` (information for a person)."""
     text: str
     """The result as one sentence, with the way out of a problem."""
 
 
 def ok(subject: str, text: str) -> Finding:
-    """A finding that all is well."""
+    """A finding without a problem."""
     return Finding(subject, "ok", text)
 
 
 def note(subject: str, text: str) -> Finding:
-    """A finding that a person should know."""
+    """A finding for the information of a person."""
     return Finding(subject, "note", text)
 
 
 def problem(subject: str, text: str) -> Finding:
-    """A finding with which a receiver would not start or not work."""
+    """A finding because of which a receiver would not start or would not work."""
     return Finding(subject, "problem", text)
 
 

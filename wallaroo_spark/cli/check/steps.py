@@ -34,25 +34,26 @@ ATTEMPTS = 2
 LOCK_SECONDS = 10.0
 """How long the lock of the check lasts if the check dies."""
 CLOCK_SECONDS = 1.0
-"""A clock that differs by more is mentioned. A choice: leases last ten seconds, and are measured by Redis alone."""
+"""Seconds of difference from which a clock is reported. A choice; leases do not depend on it, because Redis measures
+them."""
 QUERY_SECONDS = 120.0
 """How long the query of the check may take. A choice: it reads nothing; the time is for starting Python and Java."""
 EXPIRES_DAYS = 30
-"""A certificate that expires sooner is mentioned."""
+"""A certificate that expires within this time is reported."""
 
 
 def installed() -> Iterator[Finding]:
     """The packages of this Python."""
     checks.packages()
-    yield ok("packages", f"Python {'.'.join(map(str, sys.version_info[:3]))} has what a driver needs")
+    yield ok("packages", f"Python {'.'.join(map(str, sys.version_info[:3]))} has all packages of a driver")
 
 
 def registry(options: Options, url: str) -> Iterator[Finding]:
-    """Whether the registry answers, and grants what a driver and its workers need."""
+    """Whether the registry answers, and grants the rights that a driver and its workers need."""
     with Registry(url, options.receiver, attempts=ATTEMPTS) as found:
         found.ping()
         owner = f"check/{uuid.uuid4().hex[:8]}"
-        # The scripts, the hashes and the texts that the driver and the workers use.
+        # These calls use the same Redis commands as the driver and the workers.
         if not found.lock("check", owner, LOCK_SECONDS):
             yield note("Redis", "another check of this receiver runs now")
         found.unlock("check", owner)
@@ -146,11 +147,13 @@ def tasks(spark: Any, options: Options, url: str) -> Iterator[Finding]:
             yield note("clock", f"the clock of {one['host']} differs by {off:.1f} s from this one; run a time service")
     if not found:
         reach = ", and reach the registry" if url else ""
-        yield ok("executors", f"{count(len(answers), 'process', 'processes')} on {hosts} have what workers need{reach}")
+        yield ok(
+            "executors", f"{count(len(answers), 'process', 'processes')} on {hosts} have all packages of workers{reach}"
+        )
 
 
 def _wrong(one: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
-    """What a process lacks, as sentences."""
+    """The missing parts of a process, as sentences."""
     for name, version in one["packages"].items():
         if not version:
             yield f"{name} is not installed for Python {one['python']}; install 'wallaroo-spark[worker]' there"
@@ -161,7 +164,7 @@ def _wrong(one: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
 
 
 def checkpoint(spark: Any, config: ReceiveConfig, url: str) -> Iterator[Finding]:
-    """Whether driver and tasks use the checkpoint's file system, and whose checkpoint it is."""
+    """Whether driver and tasks use the checkpoint's file system, and which query the checkpoint belongs to."""
     files = CheckpointFiles(config.checkpoint, spark)
     recorded = files.receivers()
     checks.same_receivers(files.identity, recorded, {config.receiver})

@@ -1,4 +1,5 @@
-"""``wallaroo-spark demo``: the whole product on one machine, from orders or your files to Parquet and back.
+"""``wallaroo-spark demo``: runs the whole product on one machine: orders or your files are sent, written as Parquet,
+and compared with the input.
 
 The verb is in ``command.py`` and loads on first use, because the connectors' processes need nothing of it.
 """

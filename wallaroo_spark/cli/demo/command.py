@@ -165,10 +165,10 @@ def _watch(
         if sink.messages != seen:
             seen, since = sink.messages, time.monotonic()
         elif time.monotonic() - since > STALLED_SECONDS:
-            raise WallarooError(f"nothing has moved for {STALLED_SECONDS:g} seconds; see the logs in {plan.folder}")
+            raise WallarooError(f"there was no progress for {STALLED_SECONDS:g} seconds; see the logs in {plan.folder}")
         time.sleep(_LOOK_SECONDS)
     if to_kill:
-        notes.append("all was committed before a worker could be killed; send more messages")
+        notes.append("all messages were committed before a worker could be killed; send more messages")
     view.show(_scene(plan, receiver, sink, notes), last=True)
     if not view.console.is_terminal:
         for note in notes:

@@ -18,13 +18,13 @@ COOKIE_VARIABLE = "WALLAROO_DEMO_COOKIE"
 
 
 def tell(progress: Progress) -> None:
-    """One line of JSON for the demo's view."""
+    """Print the progress as one line of JSON, for the demo's view."""
     line = {"file": progress.name, "messages": progress.messages, "acknowledged": progress.acknowledged}
     print(json.dumps(line), flush=True)
 
 
 async def send(instance: str, revision: str, files: list[str]) -> None:
-    """All the files' lines, a stream a file, until all are acknowledged."""
+    """Send the lines of all files, each file as a stream, and wait until all are acknowledged."""
 
     async def feed(connector: Connector, file: str) -> FeedResult:
         return await connector.feed(Lines(file), name=file, progress=tell)

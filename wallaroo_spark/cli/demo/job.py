@@ -1,6 +1,6 @@
-"""The demo's Spark job: rows and per-minute totals as Parquet, a folder a batch.
+"""The demo's Spark job: it writes rows and per-minute totals as Parquet, with one folder for each batch.
 
-A batch that is run again replaces what it wrote before, which makes the sink idempotent.
+A batch that is run again replaces its earlier files, so the sink is idempotent.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class CountingSink:
             return sum(count > 0 for count in self.batches.values())
 
     def write(self, batch: DataFrame, number: int) -> None:
-        """One batch, for ``foreachBatch``. Run again, it overwrites what it wrote."""
+        """Write one batch, for ``foreachBatch``. A batch that is run again replaces its earlier files."""
         rows = self.rows / f"batch={number}"
         batch.select("instance", "stream", "message_id", "value").write.mode("overwrite").parquet(str(rows))
         written = batch.sparkSession.read.parquet(str(rows))

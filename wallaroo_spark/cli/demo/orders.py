@@ -16,7 +16,7 @@ _BURST = 10_000
 
 
 def orders(shop: int, count: int) -> Iterator[dict[str, Any]]:
-    """So many orders of one shop, a few each second, prices in cents."""
+    """``count`` orders of one shop, a few for each second, with prices in cents."""
     chance = random.Random(shop)
     moment = _OPENING
     for number in range(1, count + 1):

@@ -1,1 +1,1 @@
-"""``wallaroo-spark receive``: its YAML file, the receiver and query that it runs, and what it prints."""
+"""``wallaroo-spark receive``: its YAML file, the receiver and query that it runs, and its output."""

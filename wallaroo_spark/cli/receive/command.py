@@ -1,4 +1,4 @@
-"""``wallaroo-spark receive``: a receiver and its query, as a YAML file says."""
+"""``wallaroo-spark receive``: runs the receiver and the query of a YAML file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _print_sample(context: click.Context, _: click.Parameter, wanted: bool) -> N
         context.exit()
 
 
-@click.command(short_help="Run a receiver and its query as a YAML file says.")
+@click.command(short_help="Run the receiver and the query of a YAML file.")
 @click.argument("config", type=click.Path(dir_okay=False))
 @overrides_option
 @click.option(
@@ -39,9 +39,9 @@ def _print_sample(context: click.Context, _: click.Parameter, wanted: bool) -> N
     callback=_print_sample,
     help="Print a sample of CONFIG, with comments, and end.",
 )
-@click.option("--show-registry", is_flag=True, help="Print the registry's URL, which holds its password if it has one.")
+@click.option("--show-registry", is_flag=True, help="Print the registry's URL, with its password if it has one.")
 @click.option("--every", default=10.0, show_default=True, help="Seconds between lines where there is no terminal.")
-@click.option("--plain", is_flag=True, help="Lines instead of a live table, on a terminal too.")
+@click.option("--plain", is_flag=True, help="Print lines instead of a live table, also on a terminal.")
 @click.option(
     "--spark-log",
     type=click.Path(dir_okay=False, writable=True),
@@ -62,11 +62,12 @@ def receive(
     spark_log: str | None,
     report: str | None,
 ) -> None:
-    """Run a receiver and its query as the YAML file CONFIG says, until it is interrupted.
+    """Run the receiver and the query of the YAML file CONFIG, until the program is interrupted.
 
     --sample prints a sample of it, and wallaroo-spark validate checks it. Relative paths are relative to the working
-    directory. Without spark-submit Spark runs on this machine, with a task slot for each worker and two more. SIGTERM
-    and Ctrl-C stop it in good order, with status 0 and 130; started again it goes on from its checkpoint.
+    directory. Without spark-submit, Spark runs on this machine, with a task slot for each worker and two more. SIGTERM
+    and Ctrl-C stop the query, then the receiver; the exit status is 0 after SIGTERM and 130 after Ctrl-C. The next
+    start continues from the checkpoint.
     """
     from rich.console import Console
 

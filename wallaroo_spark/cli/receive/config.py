@@ -158,7 +158,7 @@ class _DocumentReading:
             if public is None:
                 self._unknown(name, [*names.values(), *SECTIONS])
             elif public in given:
-                self._problem(name, f"{public} is given twice; leave one")
+                self._problem(name, f"{public} is given twice; remove one of them")
             elif value is not None:
                 given[public] = value
                 self._written[public] = name
@@ -199,7 +199,7 @@ class _DocumentReading:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            self._problem(f"{above}{name}", f"{above}{name} is {value!r}, and must hold names and values of its own")
+            self._problem(f"{above}{name}", f"{above}{name} is {value!r}, and must contain names and values")
             return {}
         return {str(key): inner for key, inner in value.items()}
 
@@ -224,7 +224,9 @@ class _DocumentReading:
     def _trigger(self, given: Mapping[str, Any]) -> dict[str, Any]:
         self._known(given, TRIGGERS, "trigger.")
         if len(given) > 1:
-            self._problem("trigger", f"trigger holds {' and '.join(given)}, and a query has one; leave one")
+            self._problem(
+                "trigger", f"trigger has {' and '.join(given)}, and a query has one trigger; remove one of them"
+            )
         if "availableNow" not in given:
             return {name: str(value) for name, value in given.items()}
         text = str(given["availableNow"]).lower()

@@ -1,4 +1,4 @@
-"""A YAML document of names and values, with the line of each name, for errors that say where to look."""
+"""A YAML document of names and values, with the line of each name for error messages."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Document:
     values: Mapping[str, Any]
     """The values by name; a section is a mapping of its own."""
     places: Mapping[str, str] = field(default_factory=dict)
-    """Where each name stands, such as ``r.yaml, line 12``; the names of a section are joined by dots."""
+    """The place of each name, such as ``r.yaml, line 12``; the names of a section are joined by dots."""
     lines: Mapping[str, int] = field(default_factory=dict)
     """The line of each name in the file, from 1."""
 
     def place(self, name: str) -> str:
-        """Where a name stands; for a name that is not there, the name above it, and in the end the file."""
+        """The place of a name; for a missing name the place of its section, and without a section the file."""
         while name:
             if name in self.places:
                 return self.places[name]
@@ -69,7 +69,7 @@ def read(path: str, overrides: Sequence[str] = ()) -> Document:
     for found, line in _names(root, ""):
         if found in lines:
             raise ConfigurationError(
-                f"{path}, line {line}: {found} is given twice, first in line {lines[found]}; leave one",
+                f"{path}, line {line}: {found} is given twice, first in line {lines[found]}; remove one of them",
                 option=found,
                 line=line,
             )
@@ -87,7 +87,7 @@ def _names(node: Any, above: str, around: tuple[Any, ...] = ()) -> Iterator[tupl
     """Each name of a YAML mapping and of the mappings in it, with its line. ``around`` are the mappings around it."""
     import yaml
 
-    # An alias may name a mapping that it stands in.
+    # An alias may refer to a mapping that contains the alias.
     if not isinstance(node, yaml.MappingNode) or any(node is other for other in around):
         return
     for key, value in node.value:

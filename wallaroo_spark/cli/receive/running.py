@@ -68,7 +68,7 @@ class QueryView(Protocol):
         """The query is being stopped."""
 
     def ended(self, snapshot: QuerySnapshot) -> None:
-        """The query and the workers have ended in good order."""
+        """The query and the workers have ended without an error."""
 
 
 def receive(
@@ -105,7 +105,8 @@ def receive(
 def open_session(config: ReceiveConfig) -> tuple[Any, bool]:
     """The SparkSession, and whether it was made here: an active one is used, and left running.
 
-    Started by spark-submit its settings hold. By itself it is local mode with room for the workers and two batches.
+    Under spark-submit the session has the settings of that command. Otherwise it runs in local mode, with task slots
+    for the workers and two more.
     """
     from pyspark.sql import SparkSession
 

@@ -19,9 +19,9 @@ from wallaroo_spark.cli.receive.running import QuerySnapshot
 from wallaroo_spark.cli.tables import faults, slot_note, slots_table
 
 RATE_SECONDS = 5.0
-"""The displayed rate is the average of so many seconds. A choice: a few batches."""
+"""Seconds over which the displayed rate is averaged. A choice: a few batches."""
 IDLE_FACTOR = 6
-"""A line that equals the last one is printed this many times less often. A choice: once a minute by default."""
+"""A line that equals the last one is printed only every so many intervals. A choice: once a minute by default."""
 
 
 class PlainView:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @setting_flag(ConnectorSettings, "version", "--protocol-version")
 @setting_flag(ConnectorSettings, "revision")
 @click.option("--follow", is_flag=True, help="Wait for more at the end of a file or topic, until interrupted.")
-@click.option("--framed", is_flag=True, help="Records are not lines, but a big-endian u32 length and that many bytes.")
+@click.option("--framed", is_flag=True, help="A record is a big-endian u32 length and that many bytes, and not a line.")
 @click.option("--tls", is_flag=True, help="Use TLS, with the authorities that this system trusts.")
 @setting_flag(ConnectorSettings, "ca", "--tls-ca", metavar="FILE")
 @setting_flag(ConnectorSettings, "certificate", "--tls-certificate", metavar="FILE")
@@ -65,9 +65,9 @@ def send(
     """Send the lines of each FILE as a stream of its own, the rows of a topic, or the lines of standard input (-).
 
     A line is sent byte for byte without its newline. Messages that were acknowledged in an earlier run are not sent
-    again: a file continues behind them, and so does a topic that still retains the following batches. Standard input
-    cannot be read again, so its lines are delivered at most once. The exit status is 0 only when everything is
-    acknowledged, which is when Spark has committed it.
+    again: a file, or a topic that still retains the following batches, continues after them. Standard input cannot be
+    read again, so its lines are delivered at most once. The exit status is 0 only when everything is acknowledged,
+    which is when Spark has committed it.
     """
     from wallaroo_spark.cli.send.view import make_view
 

@@ -26,7 +26,7 @@ WAITING = (
 SINKS = {
     "new": "nothing was decided yet",
     "finished": "batch {batch} is committed and finished",
-    "committed": "batch {batch} is decided, to commit, and not finished; the query finishes it, now or when it starts",
+    "committed": "batch {batch} is decided to commit and not finished; the query finishes it, now or at its next start",
     "aborted": "batch {batch} was aborted; the query runs it again",
 }
 """The text for a sink in each state."""
@@ -56,8 +56,8 @@ def status(
     every: float,
     as_json: bool,
 ) -> None:
-    """Show a receiver at a glance: what it waits for, its query and batch, rate and lag, each slot and connector,
-    and which worker died and why.
+    """Show a receiver at a glance: the reason why it waits, its query and batch, rate and lag, each slot and connector,
+    and the deaths of workers with their causes.
 
     With --registry it also shows the topics, and without --receiver only the topics: the address of each partition,
     its newest epoch and the number of its subscribers. With --checkpoint it also shows the transactional sinks of a
@@ -153,7 +153,7 @@ def _show_others(topics: Any, sinks: Any, registry: str, checkpoint: str) -> Non
 
 def _show(found: ReceiverStatus, history: History, *, clear: bool) -> None:
     if found.registry_error and not found.slots and not clear:
-        # Nothing else is known: the sentence is the error.
+        # Nothing else is known, so the sentence is the error.
         raise RegistryError(found.registry_error)
     console = sources.console()
     if clear and console.is_terminal:
@@ -175,7 +175,7 @@ def nothing_runs(receiver: str) -> str:
 
 
 def at_a_glance(found: ReceiverStatus, history: History | None = None) -> Group:
-    """The status for a person: the cause, the query, slots, connectors, and what died or was refused."""
+    """The status for a person: the cause, the query, slots, connectors, deaths and refusals."""
     from rich.console import Group
     from rich.text import Text
 

@@ -21,7 +21,7 @@ from wallaroo_spark.cli.status import sources
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of a table.")
 @debug_option
 def list_receivers(registry: str, tls: bool, tls_ca: str, as_json: bool) -> None:
-    """List the receivers of a registry with their slots and the sentence on what each waits for, and the topics.
+    """List the receivers of a registry, with their slots and the reason why each waits, and the topics.
 
     A receiver that has ended stays in the list until its registry is emptied. The exit status is 0.
     """

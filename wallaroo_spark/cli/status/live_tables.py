@@ -173,7 +173,7 @@ def streams_view(
 
 
 def notes(status: ReceiverStatus) -> list[Text]:
-    """What died and why, what was refused, and warnings."""
+    """Deaths with their causes, refused connections, and warnings."""
     found = [Text(f"Warning: {warning}", style="yellow") for warning in status.warnings]
     for slot in status.slots:
         for death in slot.deaths[-2:]:

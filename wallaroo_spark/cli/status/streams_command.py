@@ -38,7 +38,11 @@ ORDERS: dict[str, Callable[[StreamStatus], Any]] = {
     "--sort", default="age", show_default=True, type=click.Choice(list(ORDERS)), help="The order of the streams."
 )
 @click.option(
-    "--limit", default=50, show_default=True, type=click.IntRange(1, 1000), help="The most streams of each worker."
+    "--limit",
+    default=50,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="Maximum number of streams of each worker.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of a table.")
 @debug_option
@@ -53,11 +57,11 @@ def streams(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Show the streams that wait longest for an acknowledgement and those with most held rows.
+    """Show the streams that wait longest for an acknowledgement, and the streams with the most held rows.
 
     For each: its state, the references of the last received, planned and committed row, held rows and those that no
-    batch has asked for yet, and the age of the oldest unacknowledged row. --instance and --stream look for any stream.
-    The exit status is 0 when the workers have answered, and 1 when one has not.
+    batch has asked for yet, and the age of the oldest unacknowledged row. --instance and --stream find every stream.
+    The exit status is 0 when all workers have answered, and 1 otherwise.
     """
     from wallaroo_spark.status.collect import Question
 

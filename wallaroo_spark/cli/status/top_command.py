@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 )
 @click.option("--window", default=5.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds of a rate.")
 @click.option("--rows", default=10, show_default=True, type=click.IntRange(1, 1000), help="The most rows of a table.")
-@click.option("--once", is_flag=True, help="Print one frame, with the rates of --every seconds, and end.")
+@click.option("--once", is_flag=True, help="Print one frame, with the rates over --every seconds, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print each frame as one line of JSON, with its rates.")
 @debug_option
 def top(
@@ -45,7 +45,7 @@ def top(
     as_json: bool,
 ) -> None:
     """Show a receiver live until Ctrl-C: rates, credits, held rows, references, ages, deaths and submissions of each
-    slot, connector instance and stream, and one sentence on what each waits for.
+    slot, connector instance and stream, and the reason why each waits, as one sentence.
 
     Without a terminal each frame is printed below the one before. The exit status is 0 when everything works in the
     last frame, and 1 when something does not.

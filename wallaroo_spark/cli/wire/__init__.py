@@ -1,1 +1,1 @@
-"""The verbs for people on the wire: ``capture``, ``decode`` and ``replay``."""
+"""The verbs for tools on the wire: ``capture``, ``decode`` and ``replay``."""

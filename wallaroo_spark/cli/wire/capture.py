@@ -48,7 +48,7 @@ Examples:
 @click.option("--delay", default=0.0, type=click.FloatRange(0, 60), metavar="SECONDS", help="Pass all bytes on later.")
 @click.option(
     "--stutter", default=0.0, type=click.FloatRange(0, 3600), metavar="SECONDS",
-    help="Pause now and then, for so many seconds on average, in each direction.",
+    help="Pause at random offsets in each direction, for this many seconds on average.",
 )  # fmt: skip
 @click.option(
     "--stutter-bytes", default=STUTTER_BYTES, show_default=True, type=click.IntRange(1), metavar="BYTES",
@@ -56,12 +56,12 @@ Examples:
 )  # fmt: skip
 @click.option(
     "--cut", default=0, type=click.IntRange(0), metavar="BYTES",
-    help="Cut each connection after so many bytes of one direction, on average; half of the cuts are resets.",
+    help="Cut each connection after this many bytes of one direction, on average; half of the cuts are resets.",
 )  # fmt: skip
 @click.option(
     "--split", default=0, type=click.IntRange(0), metavar="BYTES", help="Pass bytes on in pieces of 1 to BYTES bytes."
 )
-@click.option("--trouble", type=click.Choice(list(TROUBLES)), help="Treat all bytes in this way; see below.")
+@click.option("--trouble", type=click.Choice(list(TROUBLES)), help="Apply this treatment to all bytes; see below.")
 @click.option("--seed", default=0, show_default=True, help="The same seed causes the same faults at the same bytes.")
 @click.option("--tls-certificate", default="", metavar="FILE", help="PEM file of a certificate; accept TLS with it.")
 @click.option("--tls-key", default="", metavar="FILE", help="PEM file of its key; empty: in the certificate's file.")
@@ -71,19 +71,19 @@ Examples:
 @click.option("--to-tls-key", default="", metavar="FILE", help="PEM file of the key of --to-tls-certificate.")
 @debug_option
 def capture(file: Path | None, listen: str, to: str, no_file: bool, **settings: Any) -> None:
-    """Stand between a connector and a worker, and record to FILE which bytes pass, when, and in which direction.
+    """Run a proxy between a connector and a worker, and record the bytes that pass to FILE, with time and direction.
 
-    The bytes are not changed, whatever they are; wallaroo-spark decode prints their frames, and wallaroo-spark replay
-    sends them again. The file has all messages of the connector, so keep it as safe as them. The cookie in HELLO is
-    masked; bytes that are no HELLO of any revision are recorded as they are.
+    The bytes are not changed; wallaroo-spark decode prints their frames, and wallaroo-spark replay sends them again.
+    The file contains all messages of the connector, so protect it as you protect the messages. The cookie in HELLO is
+    masked; bytes that are not a HELLO of any revision are recorded unchanged.
 
-    Give the connector the address of this proxy as its only worker. A connector that looks workers up in the registry
-    goes past the proxy, unless the receiver's option advertise names the proxy; and so does one that a worker redirects
-    to another worker. TLS is recorded only when the proxy has a certificate to accept it with.
+    Give the connector the address of this proxy as its only worker. A connector that looks up workers in the registry
+    does not use the proxy, unless the receiver's option advertise names it. A connector that a worker redirects to
+    another worker leaves the proxy, too. TLS is recorded only when the proxy has a certificate to accept it with.
 
     Faults are for tests of a connector: --delay, --stutter, --cut and --split take effect at bytes that follow from
     --seed. --trouble is slow (400 kB/s), drip (one byte at a time), stall (nothing from the worker) or swallow (nothing
-    arrives, and no connection ends). FILE has the faults, too.
+    arrives, and no connection ends). The faults are recorded in FILE, too.
     """
     if (file is None) == (not no_file):
         raise click.UsageError("give a FILE to record to, or --no-file")
@@ -145,7 +145,7 @@ def _wait(events: queue.SimpleQueue[int | WallarooError]) -> int | WallarooError
     while True:
         event = events.get()
         if isinstance(event, WallarooError) and event.fields.get("reason") == "tls":
-            # Only that connection is refused; others may be recorded.
+            # Only this connection is refused; others may be recorded.
             log.error("%s", event.message)
             continue
         return event

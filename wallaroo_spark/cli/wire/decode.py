@@ -46,7 +46,7 @@ Examples:
 @click.option("--errors", is_flag=True, help="Only frames that have an error.")
 @click.option(
     "--max-frame-bytes", default=LONGEST_FRAME, show_default=True, type=click.IntRange(1),
-    help="Longest frame to read; a longer one is an error, behind which no frame can be found.",
+    help="Longest frame to read. A longer one is an error, and no frame can be found behind it.",
 )  # fmt: skip
 @debug_option
 def decode_command(
@@ -65,9 +65,9 @@ def decode_command(
     hexadecimal; - is standard input. → is sent by the connector, ← by the worker. [N] is the connector's number of
     credits behind the frame.
 
-    An error in a frame is named with its byte, and the next frame follows. Frames are also compared with the states of
-    the protocol: a MESSAGE without a credit, or of a stream that is not open, is an error. The exit status is 0 even
-    then; with --errors it is 1 when there are any.
+    An error in a frame is printed with the offset of its byte, and decoding continues at the next frame. Frames are
+    also compared with the states of the protocol: a MESSAGE without a credit, or of a stream that is not open, is an
+    error. The exit status is 0 even then; with --errors it is 1 when there are any.
     """
     chosen = REVISIONS[revision] if revision else None
     with contextlib.ExitStack() as stack:

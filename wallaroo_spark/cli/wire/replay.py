@@ -42,9 +42,11 @@ Examples:
 )  # fmt: skip
 @click.option(
     "--instance", default="", metavar="NAME",
-    help="Send as this instance, on streams of its own, also what is committed already.",
+    help="Send all messages as this instance, on streams of its own, including committed messages.",
 )  # fmt: skip
-@click.option("--connection", type=click.IntRange(1), metavar="NUMBER", help="Send only what this connection has sent.")
+@click.option(
+    "--connection", type=click.IntRange(1), metavar="NUMBER", help="Send only the messages of this connection."
+)
 @click.option("--protocol-version", default="", metavar="TEXT", help="Protocol version; else the recorded one.")
 @click.option("--tls", is_flag=True, help="Use TLS, with the authorities that this system trusts.")
 @setting_flag(ConnectorSettings, "ca", "--tls-ca", metavar="FILE")
@@ -58,14 +60,15 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as one line of JSON.")
 @debug_option
 def replay(files: Sequence[Path], as_json: bool, **settings: Any) -> None:
-    """Send the messages of a capture again, of a rotated one all files, the oldest first.
+    """Send the messages of a capture again. Of a rotated capture give all files, the oldest first.
 
     They are sent as the recorded connectors would send them: under their instance names and stream ids, in the same
-    revision, with credits, and again after a lost connection. What the receiver has committed is skipped, so after a
-    failed batch the handler of the query can be changed and tried again without the producer; --instance sends
-    everything anew. Let no other program use the instance meanwhile. The cookie is not in the capture: give it again.
+    revision, with credits, and again after a lost connection. Messages that the receiver has committed are skipped. So
+    after a failed batch the handler of the query can be changed and tried again without the producer. --instance sends
+    all messages again. No other program may use the instance meanwhile. The capture does not contain the cookie, so it
+    must be given.
 
-    Messages are told apart by increasing ids; a receiver with messageIds=opaque is not supported. Frames that break
+    Messages are distinguished by increasing ids; a receiver with messageIds=opaque is not supported. Frames that break
     the protocol are not sent. The exit status is 0 only when everything is acknowledged.
     """
     from wallaroo_spark.wiretap.recording import read

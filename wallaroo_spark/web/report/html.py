@@ -56,7 +56,7 @@ def report_html(record: RunRecord, *, options: Mapping[str, str], versions: Mapp
     """The report as text. ``options`` must not contain secrets; ``versions`` are those of programs, by name."""
     last = record.snapshots.last
     if last is None or record.started is None:
-        return _document("Run report", "<main><h1>Run report</h1><p>The receiver was never looked at.</p></main>")
+        return _document("Run report", "<main><h1>Run report</h1><p>There is no snapshot of the receiver.</p></main>")
     points = list(record.whole)
     parts = [
         f"<header><h1>{escape(last.name)}</h1><p>run report, {day_and_clock(record.started)}</p></header><main>",
@@ -166,7 +166,7 @@ def _batches(record: RunRecord) -> str:
         seconds,
     )
     thinned = f" Each column is the longest of {record.all_batches.stride}." if record.all_batches.stride > 1 else ""
-    seen = "The figures beside the names are means. Of several batches between two looks only the last one is known."
+    seen = "The figures beside the names are means. Of several batches between two snapshots only the last is known."
     return shown + f"<p class='note'>{seen}{thinned}</p>"
 
 
@@ -175,7 +175,7 @@ def _ages(record: RunRecord) -> str:
     return charts.bars(
         "Time from the arrival of a row to its acknowledgement",
         names,
-        "Rows by that time, as the workers have counted them since the first look.",
+        "Rows by that time, as the workers have counted them since the first snapshot.",
     )
 
 

@@ -19,17 +19,18 @@ WHOLE = 1200
 BATCHES = 60
 """Batches that the status page shows."""
 EVENTS = 200
-"""Events that are kept, the newest. The report says how many there were."""
+"""Number of the newest events that are kept. The report says how many there were."""
 FIRST_EVENTS = 100
 """Events from the beginning that are kept beside the newest, because the first failure often explains the others."""
 SNAPSHOTS = 12
 """Whole snapshots that are kept, for rates over some seconds."""
 ACK_AGE = "ack-age:"
-"""How the names of a worker's counts of acknowledged rows begin; the upper bound in seconds follows, or ``+Inf``."""
+"""Prefix of the names of a worker's counts of acknowledged rows; the upper bound in seconds follows, or ``+Inf``."""
 CALM_SECONDS = 10.0
-"""A trouble has ended when there was none for so long. A choice: longer than a quick batch of a slow query."""
+"""Seconds without trouble after which a trouble counts as ended. A choice: longer than a quick batch of a slow
+query."""
 PASSING = frozenset({"worker-starting", "worker-stopping", "slot-vacant", "query-not-started", "query-starting"})
-"""Causes that belong to every start and stop, so that nobody has to look at them unless they stay."""
+"""Causes that occur at every start and stop, so that they need attention only when they last."""
 SAME_SECONDS = 2.0
 """Refusals of one peer whose times differ by less are one refusal. A choice: clocks and answers vary by less."""
 LONGEST_TEXT = 2000
@@ -84,19 +85,19 @@ class Event:
     number: int
     """Its number in the run, from 0."""
     time: float
-    """When it has happened."""
+    """Time of the event."""
     kind: str
     """``death``, ``error``, ``refused`` or ``change``."""
     where: str
-    """Where: ``slot 3``, ``query``, ``driver``, or the receiver's name."""
+    """The part concerned: ``slot 3``, ``query``, ``driver``, or the receiver's name."""
     text: str
-    """What has happened, in one sentence or with the error's text."""
+    """Description of the event: one sentence, or the error's text."""
     bad: bool
-    """Whether somebody should look at it."""
+    """Whether it needs attention."""
 
 
 class RunRecord:
-    """Everything that is kept of one run of a receiver."""
+    """The record of one run of a receiver."""
 
     def __init__(self) -> None:
         self.snapshots = History(SNAPSHOTS)
@@ -219,7 +220,7 @@ class RunRecord:
         yield from self._changes_of_cause(status)
 
     def _changes_of_cause(self, status: ReceiverStatus) -> Iterator[tuple[float, str, str, str, bool]]:
-        """A new trouble, and the end of one. A slow sink is a trouble in each batch anew, which is one event."""
+        """A new trouble, and the end of one. A slow sink that is a trouble in several batches is one event."""
         cause = status.cause
         if not cause.healthy:
             self._calm_since = None
@@ -247,8 +248,8 @@ class RunRecord:
 
     def _refusals_of(self, slot: SlotStatus) -> Iterator[tuple[float, str, str, str, bool]]:
         known = self._refused.get(slot.slot, {})
-        # The time is found anew for each snapshot from an age, so it differs a little; a peer's port tells connections
-        # apart.
+        # The time is computed from an age in each snapshot, so it differs a little; a peer's port distinguishes
+        # connections.
         self._refused[slot.slot] = {(refusal.peer, refusal.kind): refusal.at for refusal in slot.refusals}
         for refusal in slot.refusals:
             at = known.get((refusal.peer, refusal.kind))

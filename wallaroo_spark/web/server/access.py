@@ -1,4 +1,4 @@
-"""Who may see the page: the checks of a request's method, host and token. Without sockets.
+"""Access to the page: the checks of a request's method, host and token. Without sockets.
 
 A page on a loopback address is protected by the Host header: a site whose name is suddenly resolved to 127.0.0.1 (DNS
 rebinding) sends its own name there. A page with a token is protected by the token: a program sends it as
@@ -64,7 +64,7 @@ class Access:
 
     def _has_token(self, request: Request) -> bool:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        # compare_digest takes the same time wherever the two differ.
+        # compare_digest takes the same time for every difference, so the time reveals nothing of the token.
         same = hmac.compare_digest(given.strip().encode("latin-1"), self._token.encode())
         return same and scheme.lower() == "bearer"
 

@@ -34,7 +34,8 @@ CONNECTION_SECONDS = 20.0
 A choice: it bounds what a slow client holds; a response has some 100 KB.
 """
 ANSWER_SECONDS = 10.0
-"""How long a route may take. A choice: it is less than CONNECTION_SECONDS, so that the client learns of the failure."""
+"""Limit in seconds of one response's computation. A choice: less than CONNECTION_SECONDS, so that the client is told of
+a timeout."""
 ANSWER_THREADS = 2
 """Threads that make responses. A choice: a slow route leaves one for the others."""
 PORTS_TRIED = 16

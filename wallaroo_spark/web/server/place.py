@@ -12,12 +12,12 @@ from wallaroo_spark.transport.address import parse_address
 OFF = "off"
 """The value of the option ``statusPage`` that starts no server."""
 SHORTEST_TOKEN = 16
-"""The fewest characters of a token. A choice: a random token of this length cannot be guessed over a network."""
+"""Minimum length of a token in characters. A choice: a random token of this length cannot be guessed over a network."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the status page listens, and what a browser must present there."""
+    """The address at which the status page listens, and the token that a browser must present there."""
 
     host: str
     """The host name or address, without brackets."""

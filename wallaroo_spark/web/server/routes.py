@@ -1,4 +1,4 @@
-"""The table of routes: path → function that makes the response; and who may ask for it."""
+"""The table of routes: for each path the function that makes the response, and whether a request needs the token."""
 
 from __future__ import annotations
 
