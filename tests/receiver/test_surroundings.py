@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from tests.doors.acl import users
+from wallaroo_spark.cli.main import cli
 from wallaroo_spark.pubsub.topic_catalog import TopicCatalog, TopicRecord
 from wallaroo_spark.receiver.page import surroundings
 from wallaroo_spark.receiver.page.surroundings import Surroundings
@@ -41,11 +45,36 @@ def test_topics_and_sinks_are_shown(own_redis: EmbeddedRedis, tmp_path: Path, mo
         assert {sink.sink: sink.state for sink in around.sinks} == {"kafka": "committed", "postgres": "finished"}
 
 
-def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+def test_a_redis_user_without_the_right_to_scan_is_told_so(own_redis: EmbeddedRedis) -> None:
+    url = users(own_redis.url)
+    with TopicCatalog(own_redis.url, lease_seconds=300) as topics:
+        topics.announce(TopicRecord("totals", 1, "history", False, b"", "a driver"))
+    around = Surroundings()
+
+    around.look(url["fleet"], "")
+
+    assert around.topics == ()
+    assert around.unread == (
+        "Topics are not shown, because the Redis user of the registry's URL may not list them: they need +scan, as the "
+        "user operators of docs/security.md has",
+    )
+    shown = CliRunner().invoke(cli, ["status", "--registry", url["fleet"], "--receiver", "orders", "--json"])
+    answer = json.loads(shown.stdout)
+    assert (tuple(answer["unread"]), answer["registry_error"]) == (around.unread, "")
+
+    allowed = Surroundings()
+    allowed.look(url["operators"], "")
+    assert ([topic.topic for topic in allowed.topics], allowed.unread) == (["totals"], ())
+
+
+def test_what_cannot_be_read_is_left_out_with_the_reason(tmp_path: Path) -> None:
     broken = tmp_path / "file"
     broken.write_text("no folder")
     around = Surroundings()
 
     around.look("redis://127.0.0.1:1", str(broken))
     assert (around.topics, around.sinks) == ((), ())
+    assert around.unread[0].startswith(
+        "Topics are not shown: Redis at 127.0.0.1:1 cannot be reached to list the topics"
+    )
     around.look("", "")

@@ -254,6 +254,14 @@ def test_a_search_finds_a_stream_and_keeps_the_focus(browser: Browser, stage: St
         assert focused(page) == "search"
 
 
+def test_the_page_says_why_topics_are_not_shown(browser: Browser, stage: Stage) -> None:
+    stage.add(dataclasses.replace(fakes.running(1_700_000_000.0), unread=("Topics are not shown: no right",)))
+    with browser.open(stage.server.address) as page:
+        page.wait(SHOWN)
+        assert page.text("#sinks-note") == "Topics are not shown: no right."
+        assert "postgres" in page.text("#sinks")
+
+
 def test_a_very_large_receiver_shows_the_worst_of_everything(browser: Browser, stage: Stage) -> None:
     big = fakes.running(1_700_000_000.0, step=10, slots=1_000, streams=5_000)
     stage.add(dataclasses.replace(big, totals=dataclasses.replace(big.totals, streams=100_000)))

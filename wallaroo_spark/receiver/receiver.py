@@ -344,7 +344,8 @@ class Receiver:
         if not self._patience.stopping.is_set():
             url = self.registry_url if registry is not None and not status.registry_error else ""
             self._surroundings.look(url, files.identity if files else "")
-        return dataclasses.replace(status, topics=self._surroundings.topics, sinks=self._surroundings.sinks)
+        around = self._surroundings
+        return dataclasses.replace(status, topics=around.topics, sinks=around.sinks, unread=around.unread)
 
     def _end_watching(self) -> None:
         """Take the last snapshot before anything is stopped: later ones would only tell of the stop."""

@@ -429,6 +429,8 @@ class ReceiverStatus:
     """Topics of the registry; empty unless they were requested."""
     sinks: tuple[SinkStatus, ...] = ()
     """Transactional sinks of the query; empty unless they were requested."""
+    unread: tuple[str, ...] = ()
+    """Why topics or sinks that were requested are not known; a sentence each."""
     warnings: tuple[str, ...] = ()
     """Warnings about settings."""
     cause: Cause = field(default_factory=Cause)

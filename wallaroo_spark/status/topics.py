@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from wallaroo_spark.errors import RegistryError
 from wallaroo_spark.status.model import PartitionStatus, TopicStatus
 
 
@@ -18,6 +19,16 @@ def topic_status(catalog: Any, name: str) -> TopicStatus | None:
     served = catalog.served(name)
     partitions = tuple(_partition(number, served.get(number)) for number in range(record.partitions))
     return TopicStatus(name, record.owner, record.identity, partitions)
+
+
+def may_not_list(error: RegistryError) -> str:
+    """The sentence for a Redis user that lacks the right to list the topics; empty for any other error."""
+    if "no permissions" not in error.message:
+        return ""
+    return (
+        "Topics are not shown, because the Redis user of the registry's URL may not list them: they need +scan, as the "
+        "user operators of docs/security.md has"
+    )
 
 
 def _partition(number: int, place: Any) -> PartitionStatus:

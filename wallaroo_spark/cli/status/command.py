@@ -98,13 +98,17 @@ def look(collector: RegistryCollector, registry: str = "", checkpoint: str = "")
     """One snapshot, with the topics of the registry and the sinks of the checkpoint where these are given."""
     from wallaroo_spark.cli.status.topics_view import sinks_in, topics_in
     from wallaroo_spark.status.collect import Question
+    from wallaroo_spark.status.topics import may_not_list
 
     found = collector.status(Question(story=debugging()))
     if registry and not found.registry_error:
         try:
             found = dataclasses.replace(found, topics=topics_in(registry))
         except RegistryError as error:
-            found = dataclasses.replace(found, registry_error=error.message)
+            if reason := may_not_list(error):
+                found = dataclasses.replace(found, unread=(reason,))
+            else:
+                found = dataclasses.replace(found, registry_error=error.message)
     return dataclasses.replace(found, sinks=sinks_in(checkpoint)) if checkpoint else found
 
 
@@ -164,6 +168,8 @@ def _show(found: ReceiverStatus, history: History, *, clear: bool) -> None:
         console.print(at_a_glance(found, history), soft_wrap=False)
     if found.topics or found.sinks:
         _show_others(found.topics, found.sinks, "", "")
+    for reason in found.unread:
+        click.echo(f"{reason}.")
 
 
 def nothing_runs(receiver: str) -> str:

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from wallaroo_spark.errors import WallarooError, one_line
+from wallaroo_spark.errors import RegistryError, WallarooError, one_line
 from wallaroo_spark.pubsub.topic_catalog import TopicCatalog
 from wallaroo_spark.sinks.two_phase.decision_log import sinks_of
 from wallaroo_spark.status import SinkStatus, TopicStatus
-from wallaroo_spark.status.topics import topic_status
+from wallaroo_spark.status.topics import may_not_list, topic_status
 
 log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
@@ -30,28 +30,31 @@ class Surroundings:
     def __init__(self) -> None:
         self.topics: tuple[TopicStatus, ...] = ()
         self.sinks: tuple[SinkStatus, ...] = ()
+        self.unread: tuple[str, ...] = ()
         self._looked_at = float("-inf")
 
     def look(self, registry: str, checkpoint: str) -> None:
         """Read the topics of the registry at a URL and the sinks of a checkpoint, unless that was done lately.
 
-        An empty URL or checkpoint has none. What cannot be read is left out.
+        An empty URL or checkpoint has none. ``unread`` then says what could not be read, and why.
         """
         now = time.monotonic()
         if now - self._looked_at < INTERVAL_SECONDS:
             return
-        self.topics = _readable(lambda: _topics(registry)) if registry else ()
-        self.sinks = _readable(lambda: _sinks(checkpoint)) if checkpoint else ()
+        self.topics, topics_unread = _readable("Topics", lambda: _topics(registry)) if registry else ((), "")
+        self.sinks, sinks_unread = _readable("Sinks", lambda: _sinks(checkpoint)) if checkpoint else ((), "")
+        self.unread = tuple(reason for reason in (topics_unread, sinks_unread) if reason)
         self._looked_at = time.monotonic()
 
 
-def _readable(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+def _readable(kind: str, read: Callable[[], tuple[Any, ...]]) -> tuple[tuple[Any, ...], str]:
+    """The records, and an empty text; or no records, and a sentence that says why."""
     try:
-        return read()
+        return read(), ""
     except (WallarooError, OSError) as error:
-        # A registry's user may lack the right to list topics, and a cause tells of a registry that does not answer.
-        log.debug("not shown on the status page: %s", error)
-        return ()
+        log.debug("%s are not shown on the status page: %s", kind.lower(), error)
+        reason = may_not_list(error) if isinstance(error, RegistryError) else ""
+        return (), reason or f"{kind} are not shown: {error}"
 
 
 def _sinks(checkpoint: str) -> tuple[SinkStatus, ...]:

@@ -369,8 +369,9 @@ function showStreams(answer) {
 }
 
 function showSinks(answer) {
-  const { sinks, topics } = answer.status;
-  set(byId("sinks-note"), sinks.length || topics.length ? "" : "No transactional sink of the query and no topic of its registry is known.");
+  const { sinks, topics, unread } = answer.status;
+  const none = sinks.length || topics.length ? "" : "No transactional sink of the query and no topic of its registry is known.";
+  set(byId("sinks-note"), unread.length ? unread.map((reason) => `${reason}.`).join(" ") : none);
   table("sinks", "Sinks", [
     { label: "Sink", kind: "name", value: (sink) => sink.sink },
     { label: "State", value: (sink) => sink.state },
