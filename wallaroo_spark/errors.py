@@ -15,14 +15,17 @@
     ├── SinkError               a batch cannot be written to its sink
     └── PubSubError             a topic cannot be published, found or subscribed to
 
-Every message names the thing, the value, the limit and the remedy. The class attribute ``retryable`` says whether the
-same call may succeed later although nobody has changed anything; retry policies read it. Every error can be pickled
-and unpickled without losing its fields, because Spark sends exceptions from one process to another.
+Every message names the thing, the value, the limit and the remedy, and ends with the error's code in brackets. A code
+never changes, ``wallaroo-spark explain CODE`` explains it, and ``docs/errors.md`` lists all. The class attribute
+``retryable`` says whether the same call may succeed later although nobody has changed anything; retry policies read it.
+Every error can be pickled and unpickled without losing its code and fields, because Spark sends exceptions from one
+process to another.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any, ClassVar
 
 LONGEST_LINE = 4096
@@ -70,26 +73,40 @@ def _lines(text: str) -> str:
 class WallarooError(Exception):
     """The root of every error that this package raises.
 
-    ``message`` is the text for a person. ``fields`` holds the values that the message names (such as the slot, the
-    limit or the path), so that programs need not parse the message. The message may contain text from a peer, so each
-    of its lines is made :func:`printable`.
+    ``message`` is the text for a person, and ``str`` of the error is that text with the code behind it. ``code`` names
+    the cause for programs and for :mod:`wallaroo_spark.codes`; it is empty in errors that other programs raise.
+    ``fields`` holds the values that the message names (such as the slot, the limit or the path), so that programs need
+    not parse the message. The message may contain text from a peer, so each of its lines is made :func:`printable`.
     """
 
     retryable: ClassVar[bool] = False
     """Whether the same call may succeed later although nobody has changed anything."""
 
-    def __init__(self, message: str, **fields: Any) -> None:
+    def __init__(self, message: str, *, code: str = "", **fields: Any) -> None:
         message = _lines(message)
-        super().__init__(message)
+        super().__init__(f"{message} [{code}]" if code else message)
         self.message = message
+        self.code = code
         self.fields = fields
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.fields)
+        return _rebuild, (type(self), self.message, self.code, self.fields)
 
 
-def _rebuild(kind: type[WallarooError], message: str, fields: dict[str, Any]) -> WallarooError:
-    return kind(message, **fields)
+def _rebuild(kind: type[WallarooError], message: str, code: str, fields: dict[str, Any]) -> WallarooError:
+    return kind(message, code=code, **fields)
+
+
+_WITH_CODE = re.compile(r"(.*?) \[([a-z0-9]+(?:-[a-z0-9]+)*)\]", re.DOTALL)
+
+
+def split_code(text: str) -> tuple[str, str]:
+    """The message and the code of an error that is there as text only, as in Spark's exceptions.
+
+    The code is empty where the text ends without one.
+    """
+    found = _WITH_CODE.fullmatch(text.rstrip())
+    return (found[1], found[2]) if found else (text, "")
 
 
 class ConfigurationError(WallarooError):

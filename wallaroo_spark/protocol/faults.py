@@ -13,7 +13,7 @@ from wallaroo_spark.errors import RemoteProtocolError
 
 
 class Fault(StrEnum):
-    """The kinds of protocol violation."""
+    """The kinds of protocol violation. Each is a code that ``docs/errors.md`` explains."""
 
     NOT_THIS_PROTOCOL = "not-this-protocol"
     FRAME_TOO_LONG = "frame-too-long"
@@ -48,5 +48,5 @@ class Fault(StrEnum):
 
 
 def broken(fault: Fault, reason: str, **fields: Any) -> RemoteProtocolError:
-    """The error for a peer's protocol violation. ``reason`` is short enough for an ERROR frame."""
-    return RemoteProtocolError(reason, fault=fault, **fields)
+    """The error for a peer's protocol violation. ``reason`` is short enough for an ERROR frame, which has no code."""
+    return RemoteProtocolError(reason, code=str(fault), fault=fault, **fields)

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from wallaroo_spark.codes.groups.status import STATUS
 from wallaroo_spark.status.model import (
     Cause,
     InstanceStatus,
@@ -31,38 +32,8 @@ sender."""
 REFUSED_SECONDS = 60.0
 """Seconds for which a refused connection counts. A choice: connectors try again at least once in that time."""
 
-CODES = {
-    "not-running": "No driver and no worker of the receiver runs.",
-    "registry-away": "The registry (Redis) does not answer.",
-    "checkpoint-unwritable": "The query has failed because the checkpoint cannot be written or read.",
-    "checkpoint-unreadable": "The driver cannot read the checkpoint, so no commit is acknowledged.",
-    "query-failed": "The query has ended with an error.",
-    "worker-frozen": "The process of a worker accepts calls and does not answer them.",
-    "worker-lost": "A worker has died, and its slot is not served again yet.",
-    "worker-unreachable": "A worker cannot be called from here.",
-    "worker-starting": "A worker is being started.",
-    "worker-stopping": "A worker is ending in good order.",
-    "slot-vacant": "Nobody serves a slot.",
-    "driver-lost": "Workers run, and no driver holds the receiver's lock.",
-    "driver-error": "The driver's last round has failed.",
-    "query-not-started": "The receiver has started no query, so workers accept no connector.",
-    "query-stopped": "The query was stopped.",
-    "query-starting": "The query is being started.",
-    "resend-awaited": "A batch waits for rows that connectors have to send again.",
-    "sink-slow": "All rows of a batch are read, and the query or its sink has worked on them for long.",
-    "memory-full": "A worker's buffer is full, so it does not read from its connectors.",
-    "wrong-cookie": "Connectors are refused because their cookie is wrong.",
-    "refused": "Connectors are refused for another reason.",
-    "session-pending": "A connector waits for the answer to its HELLO.",
-    "no-credits": "A connector has used up its credits.",
-    "trigger-awaited": "Rows are held, and the next batch has not begun.",
-    "batch-running": "A batch is under way.",
-    "connector-gone": "A connector is not connected, and rows of it are held.",
-    "no-connector": "No connector is connected.",
-    "no-data": "Connectors are connected and send nothing.",
-    "flowing": "Rows arrive and are committed.",
-}
-"""Every code with its meaning. Codes are stable: programs may compare them."""
+CODES = {entry.code: entry.title for entry in STATUS.entries}
+"""Every code of a cause with its meaning. Codes are stable: programs may compare them."""
 
 HEALTHY = frozenset(
     [

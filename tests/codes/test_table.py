@@ -1,0 +1,47 @@
+"""The table of codes: each entry is whole, leads to a page, and no name has two meanings."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.test_documents import anchors
+from wallaroo_spark.codes import ENTRIES, GROUPS, Entry, search
+from wallaroo_spark.status.cause import HEALTHY
+
+CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+ALERTS = ROOT / "conf" / "prometheus" / "wallaroo-alerts.yaml"
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.code)
+def test_an_entry_is_whole(entry: Entry) -> None:
+    assert CODE.fullmatch(entry.code)
+    assert all(text.endswith(".") for text in (entry.title, entry.cause, entry.cure) if text)
+    assert entry.title
+    assert entry.cause
+    assert entry.cure or entry.code in HEALTHY
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.code)
+def test_an_entry_leads_to_a_section(entry: Entry) -> None:
+    page, _, section = entry.page.partition("#")
+
+    assert Path(ROOT / page).is_file()
+    assert not section or section in anchors(ROOT / page)
+
+
+def test_no_name_has_two_meanings() -> None:
+    names = [name for group in GROUPS for entry in group.entries for name in (entry.code, *entry.also)]
+
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+def test_every_alert_leads_to_a_code() -> None:
+    alerts = re.findall(r"- alert: (\w+)", ALERTS.read_text(encoding="utf-8"))
+
+    assert alerts
+    assert [alert for alert in alerts if len(search(alert).named) != 1] == []

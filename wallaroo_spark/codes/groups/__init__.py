@@ -1,0 +1,1 @@
+"""The explanations, one file for each group of codes."""

@@ -1,0 +1,34 @@
+"""The one table of codes: all groups, and every code with its entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wallaroo_spark.codes.entry import Entry, Group
+from wallaroo_spark.codes.groups.checkpoints import CHECKPOINTS
+from wallaroo_spark.codes.groups.network import NETWORK
+from wallaroo_spark.codes.groups.options import OPTIONS
+from wallaroo_spark.codes.groups.protocol import PROTOCOL
+from wallaroo_spark.codes.groups.receiver import RECEIVER
+from wallaroo_spark.codes.groups.sending import SENDING
+from wallaroo_spark.codes.groups.sinks import SINKS
+from wallaroo_spark.codes.groups.status import STATUS
+from wallaroo_spark.codes.groups.tools import TOOLS
+from wallaroo_spark.codes.groups.topics import TOPICS
+
+GROUPS: tuple[Group, ...] = (
+    STATUS,
+    OPTIONS,
+    RECEIVER,
+    CHECKPOINTS,
+    NETWORK,
+    SENDING,
+    PROTOCOL,
+    SINKS,
+    TOPICS,
+    TOOLS,
+)
+"""All groups, in the order of the page."""
+
+ENTRIES: Mapping[str, Entry] = {entry.code: entry for group in GROUPS for entry in group.entries}
+"""Every code with its entry."""
