@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from wallaroo_spark import errors
-from wallaroo_spark.errors import LONGEST_LINE, WallarooError, one_line, printable
+from wallaroo_spark.errors import LONGEST_LINE, WallarooError, one_line, printable, split_code
+from wallaroo_spark.protocol import Fault, broken
 
 SOURCE = Path(errors.__file__).parent
 FORGED = "gone\n2026-01-01 ERROR all is lost\x1b[2J\u202e\r\x07 100 %s"
@@ -57,6 +58,45 @@ def test_an_error_survives_pickling_with_its_fields(kind: type[WallarooError]) -
     assert type(copy) is kind
     assert copy.message == str(copy) == "stream 7: nothing came within 5 s; raise replayTimeout"
     assert copy.fields == {"stream": 7, "seconds": 5.0, "names": ("a", "b")}
+    assert copy.code == ""
+
+
+@pytest.mark.parametrize("kind", list(classes()), ids=lambda kind: kind.__name__)
+def test_an_error_ends_with_its_code_also_after_pickling(kind: type[WallarooError]) -> None:
+    error = kind("nothing came\nwithin 5 s; raise replayTimeout", code="resend-missing", stream=7)
+
+    for one in (
+        error,
+        pickle.loads(pickle.dumps(error)),
+        pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(error)))),
+    ):
+        assert str(one) == "nothing came\nwithin 5 s; raise replayTimeout [resend-missing]"
+        assert one.message == "nothing came\nwithin 5 s; raise replayTimeout"
+        assert one.code == "resend-missing"
+        assert one.fields == {"stream": 7}
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("no room [sink-write-failed]", ("no room", "sink-write-failed")),
+        ("two\nlines [query-failed]\n", ("two\nlines", "query-failed")),
+        ("a [wrong-cookie] b [refused]", ("a [wrong-cookie] b", "refused")),
+        ("listens at [::1]", ("listens at [::1]", "")),
+        ("no code", ("no code", "")),
+        ("", ("", "")),
+    ],
+)
+def test_a_text_is_split_into_message_and_code(text: str, parts: tuple[str, str]) -> None:
+    assert split_code(text) == parts
+
+
+def test_the_reason_for_a_peer_has_no_code() -> None:
+    """An ERROR frame has the message alone, as the worked sessions in the page of the protocol show."""
+    error = broken(Fault.WRONG_COOKIE, "the cookie is not the one that is expected here")
+
+    assert error.message == "the cookie is not the one that is expected here"
+    assert str(error) == f"{error.message} [wrong-cookie]"
 
 
 def test_every_error_says_what_it_means() -> None:

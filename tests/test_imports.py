@@ -76,7 +76,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "status": ("codes", "registry", "inner"),
     "telemetry": ("status", "web", "worker.buffer"),
     "cli": (
-        "codes",
         "protocol",
         "transport",
         "registry",

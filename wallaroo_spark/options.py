@@ -269,6 +269,7 @@ class Options:
             raise ConfigurationError(
                 f"option streamRetention is {self.stream_retention:g} s, and with messageIds=opaque a stream that was "
                 "forgotten cannot be told from a new one; use messageIds=increasing, or leave streamRetention at 0",
+                code="options-conflict",
                 option="streamRetention",
             )
 
@@ -283,7 +284,9 @@ class Options:
         for name, text in texts.items():
             row = rows.get(name.lower())
             if row is None:
-                raise ConfigurationError(_unknown(name, [r.name for r in rows.values()]), option=name)
+                raise ConfigurationError(
+                    _unknown(name, [r.name for r in rows.values()]), code="option-unknown", option=name
+                )
             values[row.attribute] = read_value(row, text)
         return cls(**values)
 
@@ -325,7 +328,9 @@ def read_value(row: Row, text: Any) -> Any:
     except (ValueError, TypeError, KeyError) as error:
         shown = "the value given" if row.secret else repr(text)
         raise ConfigurationError(
-            f"option {row.name}: {shown} cannot be read; expected {row.kind.value}", option=row.name
+            f"option {row.name}: {shown} cannot be read; expected {row.kind.value}",
+            code="option-unreadable",
+            option=row.name,
         ) from error
 
 
@@ -343,15 +348,21 @@ def resolve_secret(value: str) -> str:
     scheme, _, rest = value.partition(":")
     if scheme == "env":
         if rest not in os.environ:
-            raise ConfigurationError(f"secret {value}: no such environment variable; set {rest}", variable=rest)
+            raise ConfigurationError(
+                f"secret {value}: no such environment variable; set {rest}", code="secret-unavailable", variable=rest
+            )
         return os.environ[rest]
     if scheme == "file":
         try:
             return Path(rest).read_text(encoding="utf-8").rstrip("\r\n")
         except OSError as error:
-            raise ConfigurationError(f"secret {value}: cannot be read: {error.strerror}", path=rest) from error
+            raise ConfigurationError(
+                f"secret {value}: cannot be read: {error.strerror}", code="secret-unavailable", path=rest
+            ) from error
         except UnicodeDecodeError:
-            raise ConfigurationError(f"secret {value}: the file is not UTF-8 text", path=rest) from None
+            raise ConfigurationError(
+                f"secret {value}: the file is not UTF-8 text", code="secret-unavailable", path=rest
+            ) from None
     return value
 
 

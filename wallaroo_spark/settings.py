@@ -147,20 +147,30 @@ def check(row: Row, value: Any, label: str) -> None:
     if value is None and row.optional:
         return
     if row.choices and value not in row.choices:
-        raise ArgumentValueError(f"{label}: {value!r} is not one of {', '.join(row.choices)}", option=row.name)
+        raise ArgumentValueError(
+            f"{label}: {value!r} is not one of {', '.join(row.choices)}", code="option-out-of-range", option=row.name
+        )
     expected, described = _TYPES.get(row.kind, (object, "any object"))
     # In Python a bool is an int, and True as a number of something is a mistake.
     if not isinstance(value, expected) or (isinstance(value, bool) and row.kind in _NUMBERS):
         shown = f"a value of type {type(value).__name__}" if row.secret else repr(value)
-        raise ArgumentTypeError(f"{label}: {shown} is not {described}{_way_out(row, value)}", option=row.name)
+        raise ArgumentTypeError(
+            f"{label}: {shown} is not {described}{_way_out(row, value)}", code="argument-type", option=row.name
+        )
     if row.kind is Kind.NAMES and not isinstance(value, str):
         wrong = next((one for one in value if not isinstance(one, str)), None)
         if wrong is not None:
-            raise ArgumentTypeError(f"{label}: {wrong!r} in {value!r} is not a str", option=row.name)
+            raise ArgumentTypeError(
+                f"{label}: {wrong!r} in {value!r} is not a str", code="argument-type", option=row.name
+            )
     if row.minimum is not None and not value >= row.minimum:
-        raise ArgumentValueError(f"{label}: {value} is not {plain(row.minimum)} or more", option=row.name)
+        raise ArgumentValueError(
+            f"{label}: {value} is not {plain(row.minimum)} or more", code="option-out-of-range", option=row.name
+        )
     if row.maximum is not None and value > row.maximum:
-        raise ArgumentValueError(f"{label}: {value} is above {plain(row.maximum)}", option=row.name)
+        raise ArgumentValueError(
+            f"{label}: {value} is above {plain(row.maximum)}", code="option-out-of-range", option=row.name
+        )
 
 
 def _way_out(row: Row, value: Any) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.test_documents import anchors
-from wallaroo_spark.codes import ENTRIES, GROUPS, Entry, search
+from wallaroo_spark.codes import ENTRIES, GROUPS, CodeEntry, search
 from wallaroo_spark.status.cause import HEALTHY
 
 CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -18,7 +18,7 @@ ALERTS = ROOT / "conf" / "prometheus" / "wallaroo-alerts.yaml"
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.code)
-def test_an_entry_is_whole(entry: Entry) -> None:
+def test_an_entry_is_whole(entry: CodeEntry) -> None:
     assert CODE.fullmatch(entry.code)
     assert all(text.endswith(".") for text in (entry.title, entry.cause, entry.cure) if text)
     assert entry.title
@@ -27,7 +27,7 @@ def test_an_entry_is_whole(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.code)
-def test_an_entry_leads_to_a_section(entry: Entry) -> None:
+def test_an_entry_leads_to_a_section(entry: CodeEntry) -> None:
     page, _, section = entry.page.partition("#")
 
     assert Path(ROOT / page).is_file()

@@ -146,7 +146,7 @@ class Verbs(click.Group):
 
 def _sentence(error: Exception) -> click.ClickException:
     if isinstance(error, WallarooError):
-        return click.ClickException(error.message)
+        return click.ClickException(str(error))
     if isinstance(error, ModuleNotFoundError) and _package(error) in EXTRAS:
         return _missing(error)
     first = (str(error).splitlines() or [""])[0][:300]

@@ -5,8 +5,8 @@ A code has one meaning wherever it appears. ``docs/errors.md`` is generated from
 
 from __future__ import annotations
 
-from wallaroo_spark.codes.entry import Entry, Group
-from wallaroo_spark.codes.search import Found, search
+from wallaroo_spark.codes.entry import CodeEntry, CodeGroup
+from wallaroo_spark.codes.search import CodesFound, search
 from wallaroo_spark.codes.table import ENTRIES, GROUPS
 
-__all__ = ["ENTRIES", "GROUPS", "Entry", "Found", "Group", "search"]
+__all__ = ["ENTRIES", "GROUPS", "CodeEntry", "CodeGroup", "CodesFound", "search"]

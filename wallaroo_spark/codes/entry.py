@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Entry:
+class CodeEntry:
     """A code with its explanation. Programs compare codes, so a code never changes its name or its meaning."""
 
     code: str
@@ -24,12 +24,12 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Group:
+class CodeGroup:
     """Codes of one subject."""
 
     title: str
     """The heading on the page and in the list."""
     about: str
     """One sentence on where these codes appear."""
-    entries: tuple[Entry, ...]
+    entries: tuple[CodeEntry, ...]
     """The codes, in the order of the page."""

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from wallaroo_spark.codes.entry import Entry
+from wallaroo_spark.codes.entry import CodeEntry
 from wallaroo_spark.codes.table import ENTRIES
 
 NEAREST = 5
@@ -23,32 +23,32 @@ _WORDS = re.compile(r"[a-z]{4,}")
 
 
 @dataclass(frozen=True)
-class Found:
+class CodesFound:
     """The answer to a search."""
 
-    named: tuple[Entry, ...] = ()
+    named: tuple[CodeEntry, ...] = ()
     """The entries that the text names, in the order of the text."""
-    nearest: tuple[Entry, ...] = ()
+    nearest: tuple[CodeEntry, ...] = ()
     """Suggestions for a text that names none, the nearest first."""
 
 
-def search(text: str) -> Found:
+def search(text: str) -> CodesFound:
     """Find the entries for a code or an alert's name, also within a message, or else the most similar ones."""
     whole = text.strip().strip("[]").lower()
     for name in (whole, whole.replace(" ", "-")):
         if name in _BY_NAME:
-            return Found((_BY_NAME[name],))
+            return CodesFound((_BY_NAME[name],))
     names = [*_IN_BRACKETS.findall(text), *_QUOTED.findall(text)]
     # A code of one word, such as "refused", may be an ordinary word of a sentence.
     names += [name for name in _NAMES.findall(text) if "-" in name or name.startswith("Wallaroo")]
     named = tuple(dict.fromkeys(_BY_NAME[name.lower()] for name in names if name.lower() in _BY_NAME))
     if named:
-        return Found(named)
+        return CodesFound(named)
     alike = [_BY_NAME[name] for name in difflib.get_close_matches(whole, _BY_NAME, NEAREST, _ALIKE)]
-    return Found(nearest=tuple(dict.fromkeys([*alike, *_with_the_words(whole)]))[:NEAREST])
+    return CodesFound(nearest=tuple(dict.fromkeys([*alike, *_with_the_words(whole)]))[:NEAREST])
 
 
-def _with_the_words(text: str) -> list[Entry]:
+def _with_the_words(text: str) -> list[CodeEntry]:
     """The entries that share words with a text, those with the most and the rarest of them first."""
     words = set(_WORDS.findall(text))
     weights = {code: sum(1 / _ENTRIES_WITH[word] for word in words & found) for code, found in _WORDS_OF.items()}

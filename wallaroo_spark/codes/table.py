@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wallaroo_spark.codes.entry import Entry, Group
+from wallaroo_spark.codes.entry import CodeEntry, CodeGroup
 from wallaroo_spark.codes.groups.checkpoints import CHECKPOINTS
 from wallaroo_spark.codes.groups.network import NETWORK
 from wallaroo_spark.codes.groups.options import OPTIONS
@@ -16,7 +16,7 @@ from wallaroo_spark.codes.groups.status import STATUS
 from wallaroo_spark.codes.groups.tools import TOOLS
 from wallaroo_spark.codes.groups.topics import TOPICS
 
-GROUPS: tuple[Group, ...] = (
+GROUPS: tuple[CodeGroup, ...] = (
     STATUS,
     OPTIONS,
     RECEIVER,
@@ -30,5 +30,5 @@ GROUPS: tuple[Group, ...] = (
 )
 """All groups, in the order of the page."""
 
-ENTRIES: Mapping[str, Entry] = {entry.code: entry for group in GROUPS for entry in group.entries}
+ENTRIES: Mapping[str, CodeEntry] = {entry.code: entry for group in GROUPS for entry in group.entries}
 """Every code with its entry."""

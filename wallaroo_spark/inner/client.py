@@ -54,7 +54,9 @@ class Trust:
         try:
             return cls(read_authority(ca)) if ca else cls()
         except ConfigurationError as error:
-            raise ConfigurationError(f"option {name}: {error.message}", option=name, **error.fields) from None
+            raise ConfigurationError(
+                f"option {name}: {error.message}", code=error.code, option=name, **error.fields
+            ) from None
 
 
 class WorkerClient:
@@ -213,14 +215,16 @@ class WorkerClient:
             # The old client is not closed, because another thread may be in a call; it ends when no thread uses it.
             self._client = self._connect()
             way_out = "check that its process runs and that the network between is not cut"
-            return TransportError(f"{message}; {way_out}", address=self.address, reason="timeout")
+            return TransportError(
+                f"{message}; {way_out}", code="worker-unreachable", address=self.address, reason="timeout"
+            )
         if self._secured and any(sign in detail.lower() for sign in _NOT_VERIFIED):
             way_out = (
                 "check the authority that is trusted here (tls.workersCa, or --tls-ca), that the worker's certificate "
                 f"names {parse_address(self.address)[0]} (see advertise and innerAdvertise), and that both sides use "
                 "TLS"
             )
-            return TransportError(f"{message}; {way_out}", address=self.address, reason="tls")
+            return TransportError(f"{message}; {way_out}", code="worker-unverified", address=self.address, reason="tls")
         if self._local is not None and isinstance(error, flight.FlightUnavailableError):
             # The socket's file may be of a process that was killed, or of a sandbox that this process cannot reach.
             self._local = None
@@ -229,7 +233,7 @@ class WorkerClient:
             _CLOSED_AT_ONCE.search(detail) or any(sign in detail.lower() for sign in _NOT_VERIFIED)
         ):
             message += "; check that both sides use TLS, or neither (tls.workersCa), and that the token is this fleet's"
-        return TransportError(message, address=self.address)
+        return TransportError(message, code="worker-unreachable", address=self.address)
 
 
 class _Reading:

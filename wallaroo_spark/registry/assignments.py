@@ -25,7 +25,9 @@ class Assignments(Keyspace):
         a message of the instance. Raises :class:`ConfigurationError` when ``workers`` is below 1.
         """
         if workers < 1:
-            raise ConfigurationError(f"option workers: {workers} is below 1", option="workers")
+            raise ConfigurationError(
+                f"option workers: {workers} is below 1", code="option-out-of-range", option="workers"
+            )
         action = f"assign instance {instance!r}"
         slot, connect = self._run(action, scripts.ASSIGN, instance, knocked, workers)
         return Assignment(self._read(action, int, slot), connect or None)

@@ -107,7 +107,9 @@ class RedisConnection:
             found: T = self._retrying(command)
         except (redis.RedisError, redis.exceptions.RedisClusterException) as error:
             # The cause is not chained: a server without AUTH repeats the password in its error message.
-            raise RegistryError(self._explain(action, error), endpoint=self.endpoint, attempted=action) from None
+            raise RegistryError(
+                self._explain(action, error), code="registry-away", endpoint=self.endpoint, attempted=action
+            ) from None
         if self._away:
             self._away = False
             logger.info("Redis at %s answers again", self.endpoint)
@@ -194,6 +196,7 @@ def _pool(url: str, settings: dict[str, Any]) -> redis.ConnectionPool:
         raise ConfigurationError(
             "option registry: the URL cannot be read; expected redis://[[user]:password@]host:port/0, or rediss:// for "
             "TLS, with special characters of the password percent-encoded",
+            code="url-invalid",
             option="registry",
         ) from None
     return pool

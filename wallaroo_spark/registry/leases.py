@@ -33,7 +33,9 @@ class Leases(Keyspace):
         submission is known, and :class:`ConfigurationError` for an empty holder.
         """
         if not holder:
-            raise ConfigurationError(f"slot {slot}: the holder of a lease needs a name; give the process a name")
+            raise ConfigurationError(
+                f"slot {slot}: the holder of a lease needs a name; give the process a name", code="name-invalid"
+            )
         want = Lease(slot, submission, 0, holder, connect, flight)
         action = f"lease slot {slot}"
         outcome, *lease = self._run(action, scripts.ACQUIRE, want.to_json(), self._milliseconds)

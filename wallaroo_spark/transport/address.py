@@ -47,4 +47,4 @@ def format_address(host: str, port: int) -> str:
 
 
 def _unreadable(text: str, problem: str) -> ConfigurationError:
-    return ConfigurationError(f"address {text!r} {problem}; {_EXAMPLE}", address=text)
+    return ConfigurationError(f"address {text!r} {problem}; {_EXAMPLE}", code="address-invalid", address=text)

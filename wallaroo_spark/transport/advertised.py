@@ -24,12 +24,14 @@ def advertised(template: str, slot: int, port: int) -> str:
             raise ConfigurationError(
                 f"{template!r} has {{{min(unknown)}}}, and only {{slot}} and {{port}} are replaced; write for example "
                 "worker-{slot}.example.com:{port}",
+                code="address-invalid",
                 template=template,
             )
         text = template.format(slot=slot, port=port).strip()
     except ValueError as error:
         raise ConfigurationError(
             f"{template!r} cannot be parsed: {error}; write for example worker-{{slot}}.example.com:{{port}}",
+            code="address-invalid",
             template=template,
         ) from None
     with contextlib.suppress(ValueError):

@@ -41,6 +41,7 @@ async def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
     except (OSError, OverflowError) as error:
         raise TransportError(
             f"cannot listen on {shown}: {describe(error)}; free the address, use another one, or use port 0",
+            code="cannot-listen",
             address=shown,
             reason="bind",
         ) from error

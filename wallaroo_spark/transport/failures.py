@@ -12,13 +12,21 @@ from wallaroo_spark.errors import TransportError
 
 def cut(peer: str, detail: str) -> TransportError:
     """The error of a connection that ended without the peer's regular close."""
-    return TransportError(f"connection to {peer} was cut: {detail}; connect again and resume", peer=peer, reason="cut")
+    return TransportError(
+        f"connection to {peer} was cut: {detail}; connect again and resume",
+        code="connection-lost",
+        peer=peer,
+        reason="cut",
+    )
 
 
 def closed_here(peer: str) -> TransportError:
     """The error of using a connection that this side has closed."""
     return TransportError(
-        f"connection to {peer} is closed by this side; connect again to send more", peer=peer, reason="closed"
+        f"connection to {peer} is closed by this side; connect again to send more",
+        code="connector-closed",
+        peer=peer,
+        reason="closed",
     )
 
 
@@ -45,7 +53,9 @@ def not_connected(peer: str, error: Exception, seconds: float) -> TransportError
         way_out = "check that both sides use TLS, or neither"
     else:
         problem, reason, way_out = describe(error), "unreachable", "check the address and the network"
-    return TransportError(f"cannot connect to {peer}: {problem}; {way_out}", peer=peer, reason=reason)
+    return TransportError(
+        f"cannot connect to {peer}: {problem}; {way_out}", code="cannot-connect", peer=peer, reason=reason
+    )
 
 
 def _error_numbers(error: Exception) -> set[int]:

@@ -34,11 +34,12 @@ async def serve_once_free(
             return await serve(handler, host, port, tls=tls)
         except TransportError as error:
             if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
-                raise ConfigurationError(error.message, **error.fields) from error
+                raise ConfigurationError(error.message, code=error.code, **error.fields) from error
             if time.monotonic() > until:
                 raise ConfigurationError(
                     f"{error.message}; another program has held it for {FREE_SECONDS:g} seconds, which is longer than "
                     "a predecessor may take to end",
+                    code="cannot-listen",
                     **error.fields,
                 ) from error
             with contextlib.suppress(TimeoutError):

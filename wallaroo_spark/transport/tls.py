@@ -39,7 +39,9 @@ def client_context(ca: str = "", certificate: str = "", key: str = "") -> ssl.SS
     if certificate:
         _load_chain(context, certificate, key)
     elif key:
-        raise ConfigurationError(f"TLS key {key} has no certificate; give the certificate's file too", path=key)
+        raise ConfigurationError(
+            f"TLS key {key} has no certificate; give the certificate's file too", code="tls-files", path=key
+        )
     return context
 
 
@@ -69,6 +71,7 @@ def _load_chain(context: ssl.SSLContext, certificate: str, key: str) -> None:
         raise ConfigurationError(
             f"TLS certificate {certificate} and key {key or certificate} cannot be used: {_why(error)}; "
             "both must be PEM, belong together, and the key must not be encrypted",
+            code="tls-files",
             path=certificate,
         ) from error
 
@@ -79,19 +82,25 @@ def _load_authority(context: ssl.SSLContext, ca: str) -> None:
         context.load_verify_locations(cafile=ca)
     except ssl.SSLError as error:
         raise ConfigurationError(
-            f"TLS authority {ca} cannot be used: {_why(error)}; it must be a PEM file of certificates", path=ca
+            f"TLS authority {ca} cannot be used: {_why(error)}; it must be a PEM file of certificates",
+            code="tls-files",
+            path=ca,
         ) from error
 
 
 def _readable(name: str, path: str) -> None:
     if not path:
-        raise ConfigurationError(f"TLS {name}: the path is empty; give the path of a PEM file", path=path)
+        raise ConfigurationError(
+            f"TLS {name}: the path is empty; give the path of a PEM file", code="tls-files", path=path
+        )
     try:
         with Path(path).open("rb"):
             pass
     except OSError as error:
         raise ConfigurationError(
-            f"TLS {name} {path} cannot be read: {error.strerror}; check the path and its permissions", path=path
+            f"TLS {name} {path} cannot be read: {error.strerror}; check the path and its permissions",
+            code="tls-files",
+            path=path,
         ) from error
 
 

