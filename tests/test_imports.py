@@ -76,6 +76,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "status": ("codes", "registry", "inner"),
     "telemetry": ("status", "web", "worker.buffer"),
     "cli": (
+        "codes",
         "protocol",
         "transport",
         "registry",
