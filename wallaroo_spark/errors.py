@@ -13,7 +13,8 @@
     ├── CheckpointError         the checkpoint cannot be read, or is used by another query
     ├── ReplayError             messages must be replayed, and no connector can send them again
     ├── SinkError               a batch cannot be written to its sink
-    └── PubSubError             a topic cannot be published, found or subscribed to
+    ├── PubSubError             a topic cannot be published, found or subscribed to
+    └── PipelineError           the state of a durable stream or pipeline cannot be read, or is not consistent
 
 Every message names the thing, the value, the limit and the remedy, and ends with the error's code in brackets. A code
 never changes, ``wallaroo-spark explain CODE`` explains it, and ``docs/errors.md`` lists all. The class attribute
@@ -171,3 +172,7 @@ class SinkError(WallarooError):
 
 class PubSubError(WallarooError):
     """A topic cannot be published, found or subscribed to."""
+
+
+class PipelineError(WallarooError):
+    """The state of a durable stream or a pipeline cannot be read, or an event contradicts it."""

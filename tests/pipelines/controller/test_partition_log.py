@@ -1,0 +1,120 @@
+"""Records of a partition: offsets without holes, each event once, whole batches or nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pipelines.controller.one_key import ORDERS, Key, record, reply
+from wallaroo_spark.pipelines.controller.messages import events as e
+from wallaroo_spark.pipelines.controller.messages import instructions as i
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability
+
+
+def offsets(key: Key) -> tuple[int, ...]:
+    (written,) = key.one(i.AnswerRequest).written
+    assert written.target == ORDERS
+    return written.offsets
+
+
+def test_offsets_start_at_1_and_have_no_holes() -> None:
+    key = Key()
+    key.publish(record(1), record(2))
+    assert offsets(key) == (1, 2)
+
+    key.publish(record(3))
+    assert offsets(key) == (3,)
+    assert key.one(i.AppendRecords) == i.AppendRecords(3, (record(3),))
+    assert key.log == [record(1), record(2), record(3)]
+
+
+def test_an_event_that_is_published_again_keeps_its_offset() -> None:
+    key = Key()
+    key.publish(record(1), record(2))
+    key.publish(record(2), record(3), record(3))
+
+    assert offsets(key) == (2, 3, 3)
+    assert key.log == [record(1), record(2), record(3)]
+
+
+def test_events_of_other_sources_are_other_events() -> None:
+    key = Key()
+    key.publish(CloudEvent("a", "bc", "t"), CloudEvent("ab", "c", "t"), CloudEvent("a", "b", "t"))
+
+    assert offsets(key) == (1, 2, 3)
+
+
+def test_an_event_is_remembered_within_the_window_of_time() -> None:
+    key = Key()
+    key.declare(window_millis=1_000)
+    key.publish(record(1))
+    key.now += 1_000
+    key.publish(record(1))
+    assert offsets(key) == (1,)
+
+    key.now += 1
+    key.publish(record(1))
+    assert offsets(key) == (2,)
+
+
+def test_an_event_is_remembered_within_the_window_of_records() -> None:
+    key = Key()
+    key.declare(window_records=2)
+    for number in (1, 2, 3):
+        key.publish(record(number))
+    key.publish(record(1))
+    assert offsets(key) == (4,)
+    key.publish(record(3))
+    assert offsets(key) == (3,)
+
+
+@pytest.mark.parametrize(
+    ("records", "problem"),
+    [
+        ((), "the batch is empty; publish at least one record"),
+        ((record(1), CloudEvent("", "s", "t")), "record 1 has no id; CloudEvents 1.0 requires id, source and type"),
+        ((CloudEvent("1", "", "t"),), "record 0 has no source; CloudEvents 1.0 requires id, source and type"),
+        ((CloudEvent("1", "s", ""),), "record 0 has no type; CloudEvents 1.0 requires id, source and type"),
+    ],
+)
+def test_a_batch_that_is_not_valid_is_refused_as_a_whole(records: tuple[CloudEvent, ...], problem: str) -> None:
+    key = Key()
+    key.publish(*records)
+
+    assert key.said == [i.RefuseRequest(reply(1), problem)]
+    assert key.head.last == 0
+
+
+def test_a_stream_that_is_not_declared_takes_no_records() -> None:
+    key = Key(declared=False)
+    key.publish(record(1))
+
+    assert key.said == [i.RefuseRequest(reply(1), "there is no stream shop/orders with a partition 0")]
+
+
+def test_a_publisher_that_was_answered_by_its_gateway_is_not_answered_again() -> None:
+    key = Key()
+    key.do(e.RecordsPublished(reply(1), (record(1),), Durability.RECEIVED))
+
+    assert key.said == [i.AppendRecords(1, (record(1),))]
+
+
+def test_offsets_do_not_come_back_after_retention_or_deletion() -> None:
+    key = Key()
+    key.publish(record(1), record(2))
+    key.do(e.RecordsExpired(3))
+    key.do(e.PartitionDeclared(8, None))
+    key.version = 8
+    key.declare()
+    key.publish(record(3))
+
+    assert offsets(key) == (3,)
+
+
+def test_retention_does_not_go_back_nor_beyond_the_last_record() -> None:
+    key = Key()
+    key.publish(record(1), record(2))
+    key.do(e.RecordsExpired(2))
+    key.do(e.RecordsExpired(1))
+    assert key.head.first == 2
+    key.do(e.RecordsExpired(100))
+    assert key.head.first == 3

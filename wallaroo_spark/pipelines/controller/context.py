@@ -1,0 +1,82 @@
+"""One call of the controller: its key, its time, the entries, and the instructions so far."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+from wallaroo_spark.errors import PipelineError
+from wallaroo_spark.pipelines.controller.messages.carried import Carried
+from wallaroo_spark.pipelines.controller.messages.instructions import (
+    AnswerRequest,
+    CarryOut,
+    Instruction,
+    RefuseRequest,
+    WarnClient,
+    Written,
+)
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey, ReplyTo
+from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries, Stored
+
+S = TypeVar("S", bound=StrEnum)
+E = TypeVar("E", bound=StrEnum)
+
+
+class CallContext:
+    """The parts of a controller share this object during one call."""
+
+    def __init__(self, key: PartitionKey, now: int, stored: Stored) -> None:
+        self.key = key
+        self.now = now
+        self.entries = KeyEntries(stored)
+        self.head = self.entries.head
+        self.out: list[Instruction] = []
+        self.fresh_from = self.head.last + 1
+        """Offset of the first record that this call appends."""
+        self.fresh: list[CloudEvent] = []
+        """The records that this call appends."""
+
+    def say(self, instruction: Instruction) -> None:
+        """Add an instruction."""
+        self.out.append(instruction)
+
+    def answer(self, reply_to: ReplyTo | None, written: tuple[Written, ...] = ()) -> None:
+        """A request has succeeded."""
+        if reply_to is not None:
+            self.out.append(AnswerRequest(reply_to, written))
+
+    def refuse(self, reply_to: ReplyTo | None, reason: str) -> None:
+        """A request has failed."""
+        if reply_to is not None:
+            self.out.append(RefuseRequest(reply_to, reason))
+
+    def warn(self, reply_to: ReplyTo | None, text: str) -> None:
+        """A message was dropped."""
+        if reply_to is not None:
+            self.out.append(WarnClient(reply_to, text))
+
+    def carry(self, target: PartitionKey, message: Carried) -> None:
+        """Carry a message to another key, or to this one."""
+        sequence = self.head.sent.get(target, 0) + 1
+        self.head.sent[target] = sequence
+        self.out.append(CarryOut(target, sequence, message))
+
+    def number_delivery(self) -> int:
+        """A number that no other delivery of this key has."""
+        self.head.deliveries += 1
+        return self.head.deliveries
+
+    def draw(self, members: list[str], number: int) -> str:
+        """A random one of the members, the same when the batch runs again."""
+        seed = f"{self.key} {number}".encode()
+        return members[int.from_bytes(hashlib.blake2b(seed, digest_size=8).digest(), "big") % len(members)]
+
+
+def next_state(table: Mapping[S, Mapping[E, S]], state: S, event: E) -> S:
+    """The next state of a table. Raises :class:`PipelineError` when the event cannot happen in the state."""
+    found = table[state].get(event)
+    if found is None:
+        raise PipelineError(f"'{event}' cannot happen while the state is {state}; this is a defect, report it")
+    return found

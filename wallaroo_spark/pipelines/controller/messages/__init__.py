@@ -1,0 +1,1 @@
+"""The values that go into the controller and come out of it."""

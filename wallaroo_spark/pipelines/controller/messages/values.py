@@ -1,0 +1,114 @@
+"""Values that events, instructions and the state of a key share.
+
+Source: ``docs/pipelines/design.md#words``. All are immutable. The order of their fields is part of the stored format,
+so a new field stands at the end and has a default.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+IN_SPARK = ""
+"""The member of a delivery whose stage is a function that runs in Spark."""
+
+
+class PartitionKey(NamedTuple):
+    """One partition of one stream: the unit that has a controller of its own."""
+
+    stream: str
+    """Name as ``namespace/name``."""
+    partition: int
+    """Number of the partition, from 0."""
+
+    def __str__(self) -> str:
+        return f"{self.stream}/{self.partition}"
+
+
+class CloudEvent(NamedTuple):
+    """A record's content: an event of CloudEvents 1.0."""
+
+    id: str
+    """Unique within ``source``."""
+    source: str
+    """The context in which it happened."""
+    type: str
+    """Its type; the triggers of pipelines match it."""
+    data: bytes | None = None
+    """The payload."""
+    attributes: tuple[tuple[str, str], ...] = ()
+    """Optional attributes and extensions, as names and values."""
+
+
+class Payload(NamedTuple):
+    """The output of a stage."""
+
+    data: bytes
+    content_type: str = ""
+
+
+class ReplyTo(NamedTuple):
+    """The request of a client that an answer belongs to."""
+
+    gateway: str
+    """Name of the gateway."""
+    generation: int
+    """Which start of the gateway; an answer to an earlier one has no reader."""
+    request: int
+    """Number of the request at that gateway."""
+
+
+class GroupDelivery(NamedTuple):
+    """Name of one delivery to a group."""
+
+    group: str
+    number: int
+    """Number of the delivery; no other delivery of the key has it, so a redelivery has a new one."""
+
+
+class StageDelivery(NamedTuple):
+    """Name of one delivery of a stage."""
+
+    pipeline: str
+    """Name of the pipeline as ``namespace/name``."""
+    instance: int
+    """Offset of the record that began the instance."""
+    stage: str
+    """Name of the stage."""
+    number: int
+    """Number of the delivery; no other delivery of the key has it, so a redelivery has a new one."""
+
+
+Delivery = GroupDelivery | StageDelivery
+
+
+class OutputId(NamedTuple):
+    """One carried stream output: which ack it came with, and its place there. Place -1 is a dead letter."""
+
+    delivery: StageDelivery
+    place: int
+
+
+class StatementId(NamedTuple):
+    """One statement of a transaction."""
+
+    delivery: Delivery
+    """The delivery that the transaction belongs to."""
+    place: int
+    """Place of the statement in its transaction, from 0."""
+
+
+class StreamOutput(NamedTuple):
+    """Records that an ack wants to append to another stream."""
+
+    target: PartitionKey
+    records: tuple[CloudEvent, ...]
+
+
+class Durability(StrEnum):
+    """When a publisher is answered."""
+
+    COMMITTED = "committed"
+    """By the controller, once the records are committed, with their offsets."""
+    RECEIVED = "received"
+    """By the gateway, once it has them; the controller sends no answer."""

@@ -1,0 +1,1 @@
+"""The stored state of a key: its entries and their format."""

@@ -1,0 +1,117 @@
+"""The entries of a key's state: each is decoded when it is used first, and encoded when it has changed.
+
+The shell gives the stored entries as a mapping of bytes to bytes, and writes the changes back. So a batch costs what it
+touches, and not what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Delivery, PartitionKey, StatementId
+from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
+from wallaroo_spark.pipelines.controller.stored.key_state import (
+    DeliveryTransaction,
+    Head,
+    Instance,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Stored = Mapping[bytes, bytes]
+"""The stored entries of a key. Only ``get`` is called for each batch; iteration is for rare events."""
+Changes = dict[bytes, bytes | None]
+"""The entries that a batch has changed; None for a removed one."""
+
+_MISSING: Any = object()
+
+
+class Entries(Generic[K, V]):
+    """The entries of one kind, known by the first byte of their keys."""
+
+    def __init__(self, stored: Stored, kind: bytes) -> None:
+        self._stored = stored
+        self._kind = kind
+        self._loaded: dict[K, Any] = {}
+        self._changed: dict[K, None] = {}
+
+    def get(self, key: K) -> V | None:
+        """An entry to read; None without one. It must not be changed."""
+        value = self._loaded.get(key, _MISSING)
+        if value is _MISSING:
+            data = self._stored.get(self._kind + encode(key))
+            value = self._loaded[key] = None if data is None else decode(data)
+        found: V | None = value
+        return found
+
+    def edit(self, key: K) -> V | None:
+        """An entry to change; None without one."""
+        value = self.get(key)
+        if value is not None:
+            self._changed[key] = None
+        return value
+
+    def put(self, key: K, value: V) -> None:
+        """Add an entry, or replace it."""
+        self._loaded[key] = value
+        self._changed[key] = None
+
+    def remove(self, key: K) -> None:
+        """Remove an entry, if there is one."""
+        self._loaded[key] = None
+        self._changed[key] = None
+
+    def all_keys(self) -> Iterator[K]:
+        """The keys of all entries, in a fixed order. This reads all stored keys."""
+        stored = {decode(key[1:]) for key in self._stored if key[:1] == self._kind}
+        absent = {key for key, value in self._loaded.items() if value is None}
+        present = {key for key, value in self._loaded.items() if value is not None}
+        yield from sorted((stored - absent) | present, key=encode)
+
+    def take_changes(self) -> Changes:
+        """The changed entries as bytes; they count as stored from now on."""
+        changes: Changes = {}
+        for key in self._changed:
+            value = self._loaded[key]
+            changes[self._kind + encode(key)] = None if value is None else encode(value)
+        self._changed.clear()
+        self._loaded.clear()
+        return changes
+
+
+class KeyEntries:
+    """All entries of a key."""
+
+    def __init__(self, stored: Stored) -> None:
+        self._heads: Entries[int, Head] = Entries(stored, b"h")
+        self.instances: Entries[tuple[str, int], Instance] = Entries(stored, b"i")
+        """Pipeline and number → active instance."""
+        self.waiting: Entries[tuple[str, str, int], int] = Entries(stored, b"w")
+        """Pipeline, stage and place in its queue → instance."""
+        self.transactions: Entries[Delivery, DeliveryTransaction] = Entries(stored, b"t")
+        """Delivery → its transaction."""
+        self.staged: Entries[tuple[PartitionKey, StatementId], tuple[CloudEvent, ...]] = Entries(stored, b"s")
+        """Driver and statement → its records."""
+        self.seen: Entries[bytes, int] = Entries(stored, b"d")
+        """Digest of source and id → offset."""
+        self.seen_at: Entries[int, tuple[int, bytes]] = Entries(stored, b"o")
+        """Offset → when it was written, and the digest of its event's source and id."""
+        self._kinds: tuple[Entries[Any, Any], ...] = (
+            self.instances,
+            self.waiting,
+            self.transactions,
+            self.staged,
+            self.seen,
+            self.seen_at,
+        )
+        self.head = self._heads.get(0) or Head()
+
+    def take_changes(self) -> Changes:
+        """The changes of this batch; the head is always one of them."""
+        self._heads.put(0, self.head)
+        changes = self._heads.take_changes()
+        for kind in self._kinds:
+            changes.update(kind.take_changes())
+        return changes

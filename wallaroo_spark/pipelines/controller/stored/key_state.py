@@ -1,0 +1,215 @@
+"""The stored state of a key as values; :mod:`.entries` has its entries.
+
+The order of fields is part of the stored format: a new field stands at the end and has a default. Times are
+milliseconds since 1970 UTC. Source: ``docs/pipelines/design.md#the-state-of-a-key``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, PipelinePlan
+from wallaroo_spark.pipelines.controller.messages.values import (
+    CloudEvent,
+    Delivery,
+    PartitionKey,
+    Payload,
+    ReplyTo,
+    StreamOutput,
+)
+from wallaroo_spark.pipelines.controller.states import DeliveryState, StatementState, TxState
+
+
+@dataclass(slots=True)
+class OpenDelivery:
+    """The state of a delivery that is not done."""
+
+    state: DeliveryState
+    """Its state."""
+    began_at: int
+    """When it could be delivered first."""
+    number: int = 0
+    """Number of its newest delivery; 0 before the first."""
+    attempts: int = 0
+    """How often it was delivered."""
+    member: str = ""
+    """The member that has it, while it is delivered or committing."""
+    due: int = 0
+    """When it is delivered again, while it is delayed."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A channel of a subscriber."""
+
+    gateway: str
+    """Name of its gateway."""
+    generation: int
+    """The gateway's generation."""
+    group: str
+    """The group that it is a member of; empty for a member of a stage."""
+    pipeline: str = ""
+    """The pipeline of its stage."""
+    stage: str = ""
+    """Its stage."""
+    limit: int = 1
+    """For a group the most records of a delivery; for a stage the most open deliveries."""
+    open: int = 0
+    """Number of its open deliveries."""
+
+
+@dataclass(slots=True)
+class Group:
+    """A group of subscribers."""
+
+    durable: bool
+    """Whether it outlives its members."""
+    cursor: int
+    """The last offset that is done."""
+    members: list[str] = field(default_factory=list)
+    """Its members, in the order in which they joined."""
+    first: int = 0
+    """First offset of the open delivery."""
+    last: int = 0
+    """Last offset of the open delivery."""
+    open: OpenDelivery | None = None
+    """The open delivery; a group has at most one."""
+    missed: int = 0
+    """Records that retention removed before this group had them, and that no delivery has reported yet."""
+
+
+@dataclass(slots=True)
+class Queue:
+    """The queue of a stage: its waiting deliveries are the places from ``head`` to ``tail - 1``."""
+
+    head: int = 0
+    """The first place."""
+    tail: int = 0
+    """The place that is used next."""
+    members: list[str] = field(default_factory=list)
+    """The members of the stage, in the order in which they joined."""
+
+
+@dataclass(slots=True)
+class PipelineProgress:
+    """A pipeline on this partition."""
+
+    version: int
+    """Version of its newest plan."""
+    cursor: int
+    """The last offset that has begun an instance or did not match."""
+    plans: dict[int, PipelinePlan]
+    """The newest plan, and the older ones that active instances use, by version."""
+    users: dict[int, int] = field(default_factory=dict)
+    """Version → number of active instances; none are left out."""
+    reading: int = 0
+    """Offset from which records are asked for; 0 for none."""
+    queues: dict[str, Queue] = field(default_factory=dict)
+    """The queues of its stages, by name."""
+
+    @property
+    def plan(self) -> PipelinePlan:
+        """The newest plan."""
+        return self.plans[self.version]
+
+    @property
+    def active(self) -> int:
+        """Number of active instances."""
+        return sum(self.users.values())
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another instance may begin."""
+        return self.active < self.plan.max_parallel
+
+
+@dataclass(slots=True)
+class Head:
+    """The state of a key that every batch needs."""
+
+    last: int = 0
+    """The last offset."""
+    first: int = 1
+    """The first offset that retention has left."""
+    version: int = -1
+    """Version of the declaration; -1 before the first."""
+    plan: PartitionPlan | None = None
+    """The declaration; None when the stream is not declared."""
+    groups: dict[str, Group] = field(default_factory=dict)
+    """The groups, by name."""
+    members: dict[str, Member] = field(default_factory=dict)
+    """All members, of groups and stages, by name."""
+    pipelines: dict[str, PipelineProgress] = field(default_factory=dict)
+    """The pipelines, by name."""
+    sent: dict[PartitionKey, int] = field(default_factory=dict)
+    """Key → sequence number of the last message that was carried to it."""
+    received: dict[PartitionKey, int] = field(default_factory=dict)
+    """Key → sequence number of the last message that came from it."""
+    gateways: dict[str, int] = field(default_factory=dict)
+    """Gateway → its newest generation."""
+    deliveries: int = 0
+    """Number of deliveries so far; it gives each its number."""
+    seen_from: int = 1
+    """The first offset whose event's id is remembered."""
+    delayed: list[tuple[int, Delivery]] = field(default_factory=list)
+    """Due time and name of the delayed deliveries, the earliest first; a withdrawn delivery may still be in it."""
+    armed: int | None = None
+    """The time of the armed timer."""
+
+
+@dataclass(slots=True)
+class StageProgress:
+    """A stage of an instance that has begun."""
+
+    open: OpenDelivery
+    """Its delivery."""
+    output: Payload | None = None
+    """Its output, while a stage that is not done depends on it."""
+
+
+@dataclass(slots=True)
+class Instance:
+    """An active instance."""
+
+    version: int
+    """Version of the plan that it ends with."""
+    began_at: int
+    """When it began."""
+    root: CloudEvent | None
+    """The root event; None once no stage can need it."""
+    stages: dict[str, StageProgress] = field(default_factory=dict)
+    """The stages that have begun."""
+    unplaced: int = 0
+    """Number of stream outputs whose offsets have not come back."""
+
+
+@dataclass(slots=True)
+class Statement:
+    """A statement at the driver of its transaction."""
+
+    state: StatementState
+    """Its state."""
+    target: PartitionKey
+    """Where its records go."""
+    reply_to: ReplyTo
+    """The member's request."""
+    offsets: tuple[int, ...] = ()
+    """The offsets of its records, once it is committed."""
+
+
+@dataclass(slots=True)
+class DeliveryTransaction:
+    """The transaction of a delivery."""
+
+    state: TxState = TxState.PENDING
+    """Its state."""
+    statements: list[Statement] = field(default_factory=list)
+    """Its statements, in the order in which they came."""
+    acked: bool = False
+    """Whether its delivery is acked."""
+    acked_by: ReplyTo | None = None
+    """The request of the ack, once it has come."""
+    output: Payload | None = None
+    """The output of that ack."""
+    stream_outputs: tuple[StreamOutput, ...] = ()
+    """The stream outputs of that ack."""

@@ -1,0 +1,165 @@
+"""Transactions of deliveries: at their driver, and as staged statements at their targets.
+
+Source: ``docs/pipelines/design.md#a-transactions-way``.
+"""
+
+from __future__ import annotations
+
+from wallaroo_spark.errors import PipelineError
+from wallaroo_spark.pipelines.controller.context import CallContext, next_state
+from wallaroo_spark.pipelines.controller.messages.carried import (
+    AbortStatement,
+    ApplyStatement,
+    CommitStatement,
+    StatementAppended,
+    StatementApplied,
+    StatementRefused,
+)
+from wallaroo_spark.pipelines.controller.messages.events import DeliveryAcked, StatementAdded
+from wallaroo_spark.pipelines.controller.messages.instructions import Written
+from wallaroo_spark.pipelines.controller.messages.values import Delivery, PartitionKey, StatementId
+from wallaroo_spark.pipelines.controller.partition_log import PartitionLog
+from wallaroo_spark.pipelines.controller.states import (
+    STATEMENT,
+    TRANSACTION,
+    StatementEvent,
+    StatementState,
+    TxEvent,
+)
+from wallaroo_spark.pipelines.controller.stored.key_state import DeliveryTransaction, Statement
+
+
+class Transactions:
+    """The transactions whose deliveries belong to this key."""
+
+    def __init__(self, context: CallContext) -> None:
+        self._context = context
+        self._entries = context.entries.transactions
+
+    def get(self, delivery: Delivery) -> DeliveryTransaction | None:
+        """The transaction of a delivery, None without one."""
+        return self._entries.get(delivery)
+
+    def begin(self, delivery: Delivery) -> None:
+        """A member begins a transaction within an open delivery."""
+        self._entries.put(delivery, DeliveryTransaction())
+
+    def add(self, event: StatementAdded) -> None:
+        """A statement is added to a pending transaction, and carried to its target."""
+        transaction = self._edit(event.delivery)
+        transaction.state = next_state(TRANSACTION, transaction.state, TxEvent.STATEMENT)
+        statement = StatementId(event.delivery, len(transaction.statements))
+        transaction.statements.append(Statement(StatementState.PENDING, event.target, event.reply_to))
+        self._context.carry(event.target, ApplyStatement(statement, event.records))
+
+    def ack(self, event: DeliveryAcked) -> bool:
+        """The delivery of a pending transaction is acked. Returns whether the transaction is committed by that."""
+        transaction = self._edit(event.delivery)
+        transaction.acked, transaction.acked_by = True, event.reply_to
+        transaction.output, transaction.stream_outputs = event.output, event.stream_outputs
+        return self._commit_if_applied(event.delivery, transaction)
+
+    def applied(self, answer: StatementApplied) -> bool:
+        """A target has staged a statement. Returns whether the transaction is committed by that."""
+        delivery, place = answer.statement
+        transaction = self._entries.edit(delivery)
+        if transaction is None:
+            return False
+        statement = transaction.statements[place]
+        statement.state = next_state(STATEMENT, statement.state, StatementEvent.APPLIED)
+        self._context.answer(statement.reply_to)
+        return self._commit_if_applied(delivery, transaction)
+
+    def refused(self, answer: StatementRefused) -> bool:
+        """A target refuses a statement. Returns whether a transaction is rejected by that."""
+        delivery, place = answer.statement
+        transaction = self._entries.edit(delivery)
+        if transaction is None:
+            return False
+        statement = transaction.statements[place]
+        statement.state = next_state(STATEMENT, statement.state, StatementEvent.REFUSED)
+        self._context.refuse(statement.reply_to, f"{answer.reason}; the transaction is rolled back")
+        self._reject(delivery, transaction, TxEvent.REFUSED, f"statement {place}: {answer.reason}")
+        return True
+
+    def appended(self, answer: StatementAppended) -> None:
+        """The records of a committed statement have offsets; with the last of them the member is answered."""
+        delivery, place = answer.statement
+        transaction = self._edit(delivery)
+        statement = transaction.statements[place]
+        statement.state = next_state(STATEMENT, statement.state, StatementEvent.APPENDED)
+        statement.offsets = answer.offsets
+        self._close_if_appended(delivery, transaction)
+
+    def give_up(self, delivery: Delivery, reason: str) -> None:
+        """The delivery has ended without an ack: its transaction, if it has one, is rejected."""
+        transaction = self._entries.edit(delivery)
+        if transaction is not None:
+            self._reject(delivery, transaction, TxEvent.GIVEN_UP, reason)
+
+    def _edit(self, delivery: Delivery) -> DeliveryTransaction:
+        transaction = self._entries.edit(delivery)
+        if transaction is None:
+            raise PipelineError(f"{self._context.key}: {delivery} has no transaction; this is a defect, report it")
+        return transaction
+
+    def _commit_if_applied(self, delivery: Delivery, transaction: DeliveryTransaction) -> bool:
+        statements = transaction.statements
+        if not transaction.acked or any(one.state is not StatementState.APPLIED for one in statements):
+            return False
+        transaction.state = next_state(TRANSACTION, transaction.state, TxEvent.ALL_APPLIED)
+        for place, statement in enumerate(statements):
+            self._context.carry(statement.target, CommitStatement(StatementId(delivery, place)))
+        self._close_if_appended(delivery, transaction)
+        return True
+
+    def _close_if_appended(self, delivery: Delivery, transaction: DeliveryTransaction) -> None:
+        if all(one.state is StatementState.COMMITTED for one in transaction.statements):
+            written = tuple(Written(one.target, one.offsets) for one in transaction.statements)
+            self._context.answer(transaction.acked_by, written)
+            self._entries.remove(delivery)
+
+    def _reject(self, delivery: Delivery, transaction: DeliveryTransaction, event: TxEvent, reason: str) -> None:
+        transaction.state = next_state(TRANSACTION, transaction.state, event)
+        for place, statement in enumerate(transaction.statements):
+            if statement.state is StatementState.REJECTED:
+                continue
+            if statement.state is StatementState.PENDING:
+                self._context.refuse(statement.reply_to, f"the transaction is rolled back: {reason}")
+            statement.state = next_state(STATEMENT, statement.state, StatementEvent.ABORTED)
+            self._context.carry(statement.target, AbortStatement(StatementId(delivery, place)))
+        if transaction.acked:
+            self._context.refuse(transaction.acked_by, f"the transaction is rolled back: {reason}")
+        self._entries.remove(delivery)
+
+
+class StagedStatements:
+    """The statements of other keys' transactions (and of this key's own) whose target is this key."""
+
+    def __init__(self, context: CallContext, log: PartitionLog) -> None:
+        self._context = context
+        self._entries = context.entries.staged
+        self._log = log
+
+    def apply(self, source: PartitionKey, message: ApplyStatement) -> None:
+        """Check a statement and stage its records, without offsets."""
+        if problem := self._log.problem(message.records):
+            self._context.carry(source, StatementRefused(message.statement, problem))
+            return
+        self._entries.put((source, message.statement), message.records)
+        self._context.carry(source, StatementApplied(message.statement))
+
+    def commit(self, source: PartitionKey, message: CommitStatement) -> None:
+        """Append the records of a staged statement."""
+        records = self._entries.get((source, message.statement))
+        if records is None:
+            raise PipelineError(
+                f"{self._context.key}: {source} commits {message.statement}, which is not staged; "
+                "this is a defect, report it"
+            )
+        self._entries.remove((source, message.statement))
+        self._context.carry(source, StatementAppended(message.statement, self._log.append(records)))
+
+    def abort(self, source: PartitionKey, message: AbortStatement) -> None:
+        """Forget a statement."""
+        self._entries.remove((source, message.statement))
