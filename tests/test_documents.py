@@ -20,7 +20,7 @@ CITATION = re.compile(
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 PATH = re.compile(rf"(?<![\w./-])(?:\./)?((?:{'|'.join(TOP)})/[\w./*-]*[\w*/])")
 ROLE = re.compile(r":(?:mod|class|func|meth|data|attr|exc):`~?([\w.]+)`")
-NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)`,\s+`((?:Test|test_)\w+)`")
+NAMED_TEST = re.compile(r"`?(tests/[\w/]+\.py)(?:`,\s+`|::)((?:(?:Test|test_)\w+)(?:::test_\w+)?)")
 PLACEHOLDER = "NAME"
 COMMENT = re.compile(r"(?:^|\s)# .*$", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -110,10 +110,11 @@ def wrong_paths(text: str) -> Iterator[str]:
         wanted = name.rstrip("/.")
         if PLACEHOLDER not in wanted and not any(ROOT.glob(wanted)):
             yield f"{wanted}: there is no such file or folder"
-    for name, test in NAMED_TEST.findall(text):
+    for name, tests in NAMED_TEST.findall(text):
         path = ROOT / name
-        if path.exists() and not re.search(rf"^ *(?:class|(?:async )?def) {test}\b", path.read_text(), re.MULTILINE):
-            yield f"{name}: there is no {test}"
+        for test in tests.split("::") if path.exists() else ():
+            if not re.search(rf"^ *(?:class|(?:async )?def) {test}\b", path.read_text(), re.MULTILINE):
+                yield f"{name}: there is no {test}"
 
 
 def wrong_roles(path: Path) -> Iterator[str]:
@@ -136,7 +137,7 @@ def wrong_roles(path: Path) -> Iterator[str]:
             yield f"{name}: there is no {parts[0]} in {module.relative_to(ROOT)}"
 
 
-def test_what_is_cited_is_in_the_repository() -> None:
+def test_every_citation_leads_to_a_place_in_the_repository() -> None:
     wrong = {
         str(path.relative_to(ROOT)): found
         for path in files()
@@ -186,6 +187,9 @@ def test_a_document_a_section_and_a_rule_that_are_not_there_are_found() -> None:
     assert len(list(wrong_citations(text))) == 4
     assert list(wrong_citations("``docs/protocol.md#framing``; ``docs/architecture.md#rules``, rules 1 to 7.")) == []
     assert len(list(wrong_paths("tests/" + "nothing.py and `tests/test_documents.py`, `test_of_nothing`"))) == 2
+    assert len(list(wrong_paths("`tests/test_documents.py" + "::test_of_nothing`"))) == 1
+    assert len(list(wrong_paths("tests/test_documents.py" + "::TestNothing::test_of_nothing"))) == 2
+    assert list(wrong_paths("`tests/test_documents.py" + "::test_anchors_are_those_of_the_headings`")) == []
 
 
 def test_anchors_are_those_of_the_headings(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_the_root_is_caught_with_every_error() -> None:
             raise kind("anything")
 
 
-def test_what_is_not_printable_is_escaped_and_the_rest_stays() -> None:
+def test_unprintable_characters_are_escaped_and_the_rest_stays() -> None:
     assert printable("Grüße, 日本: 100 %") == "Grüße, 日本: 100 %"
     assert printable(FORGED) == "gone\\n2026-01-01 ERROR all is lost\\x1b[2J\\u202e\\r\\x07 100 %s"
 

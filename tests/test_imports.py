@@ -331,7 +331,7 @@ def repeats_another(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     return any(name.split(".")[-1] in ("overload", "setter", "deleter", "override") for name in decorators)
 
 
-def test_what_is_public_is_explained() -> None:
+def test_every_public_name_has_a_docstring() -> None:
     assert [
         f"{relative(path)}: {name}"
         for path in FILES

@@ -1,6 +1,6 @@
 """Very many connectors in one process: sessions with one stream each, quiet or with few messages.
 
-``python -m proving.bench.session_clients JSON`` connects, prints a line and obeys the lines of its input: ``send``
+``python -m proving.bench.session_clients JSON`` connects, prints a line and follows the lines of its input: ``send``
 sends at the rate for some seconds and reports; the end of the input ends it.
 """
 
@@ -151,7 +151,7 @@ class Clients:
 
 
 def main() -> None:
-    """Connect, print a line, and obey the input."""
+    """Connect, print a line, and follow the lines of the input."""
     clients = Clients(Crowd(**json.loads(sys.argv[1])))
     raise_open_files(clients.crowd.sessions)
     began = time.monotonic()

@@ -51,7 +51,7 @@ class Paced:
             number += 1
 
 
-class Teller:
+class ProgressPrinter:
     """Prints each new acknowledgement once, with the time at which it was seen."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ async def send(instance: str, revision: str, began: float, interval: float, file
         cookie=f"env:{COOKIE_VARIABLE}",
         retry=Backoff(maximum=3.0),
     ) as connector:
-        feeds = (connector.feed(Paced(file, began, interval), progress=Teller()) for file in files)
+        feeds = (connector.feed(Paced(file, began, interval), progress=ProgressPrinter()) for file in files)
         await asyncio.gather(*feeds)
 
 

@@ -84,8 +84,8 @@ def drops_the_first_of_a_run() -> AbstractContextManager[Any]:
     return mock.patch.object(IncreasingIds, "select", lossy)
 
 
-def obeys_stale_commits() -> AbstractContextManager[Any]:
-    """A worker obeys a ``committed`` notice of an older batch or query."""
+def applies_stale_commits() -> AbstractContextManager[Any]:
+    """A worker applies a ``committed`` notice of an older batch or query."""
 
     def committed(self: QueryPosition, event: e.Committed) -> None:
         self._moved(self._connections.buffer.commit(event.references))
@@ -93,8 +93,8 @@ def obeys_stale_commits() -> AbstractContextManager[Any]:
     return mock.patch.object(QueryPosition, "committed", committed)
 
 
-def obeys_stale_rewinds() -> AbstractContextManager[Any]:
-    """A worker obeys the last ``rewind`` notice, even one of an older query."""
+def applies_stale_rewinds() -> AbstractContextManager[Any]:
+    """A worker applies the last ``rewind`` notice, even one of an older query."""
     rewound = QueryPosition.rewound
 
     def follow(self: QueryPosition, event: e.Rewound) -> bool:
@@ -109,8 +109,8 @@ def ignores_rewinds() -> AbstractContextManager[Any]:
     return mock.patch.object(Resend, "send_again", return_value=None)
 
 
-def obeys_a_lost_lease() -> AbstractContextManager[Any]:
-    """A worker goes on after it has lost its lease."""
+def serves_without_its_lease() -> AbstractContextManager[Any]:
+    """A worker continues to serve after it has lost its lease."""
     return mock.patch.object(Worker, "lease_lost", return_value=None)
 
 
@@ -142,7 +142,7 @@ def never_makes_room() -> AbstractContextManager[Any]:
     return mock.patch.object(Shedding, "shed", return_value=None)
 
 
-def believes_every_worker() -> AbstractContextManager[Any]:
+def accepts_every_answer() -> AbstractContextManager[Any]:
     """The planner accepts a worker's answer without comparing the start that the worker has assumed."""
     return mock.patch.object(Inquiry, "_compare", return_value={})
 
@@ -152,7 +152,7 @@ def ends_batches_anywhere() -> AbstractContextManager[Any]:
     return mock.patch.object(HeldStream, "stable_end", property(lambda self: self.end))
 
 
-def forgets_how_far_a_read_had_come() -> AbstractContextManager[Any]:
+def reads_a_broken_range_from_its_start() -> AbstractContextManager[Any]:
     """A read that broke off begins its range again, and keeps the rows from before."""
     advance = Task.advance
 
@@ -223,17 +223,17 @@ MUTANTS: dict[str, Mutant] = {
         takes_replays_for_new,
         takes_opaque_replays_for_new,
         drops_the_first_of_a_run,
-        obeys_stale_commits,
-        obeys_stale_rewinds,
+        applies_stale_commits,
+        applies_stale_rewinds,
         ignores_rewinds,
-        obeys_a_lost_lease,
+        serves_without_its_lease,
         grants_credits_twice,
         reads_past_its_budget,
         passes_errors_over,
         never_makes_room,
-        believes_every_worker,
+        accepts_every_answer,
         ends_batches_anywhere,
-        forgets_how_far_a_read_had_come,
+        reads_a_broken_range_from_its_start,
         takes_a_plan_for_an_announcement,
         forgets_too_early,
         forgets_open_streams,

@@ -62,7 +62,7 @@ def counted(checkpoint: Checkpoint) -> tuple[CheckpointFiles, Counting]:
         ("async", 11, None),
     ],
 )
-def test_what_spark_left_behind_is_read(sample: str, committed: int, planned: int | None) -> None:
+def test_files_that_spark_left_behind_are_read(sample: str, committed: int, planned: int | None) -> None:
     progress = CheckpointFiles(str(DATA / sample)).progress("orders")
     assert progress == QueryProgress(sampled(committed), sampled(planned) if planned is not None else None)
 
@@ -110,7 +110,7 @@ def test_a_commit_whose_plan_was_cleaned_up_speaks_for_those_before_it(checkpoin
     assert CheckpointFiles(str(checkpoint.folder)).progress("orders") == QueryProgress(plan(3), None)
 
 
-def test_what_is_no_batch_is_skipped(checkpoint: Checkpoint) -> None:
+def test_files_that_are_not_batches_are_skipped(checkpoint: Checkpoint) -> None:
     checkpoint.run(0)
     for log in ("offsets", "commits"):
         for name in (".9.crc", ".9.0f3a.tmp", "9.tmp", "nine", "٩"):
@@ -170,7 +170,7 @@ def test_new_batches_are_found_without_a_listing(checkpoint: Checkpoint) -> None
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_happens_to_the_files_is_seen_as_by_a_new_reader(checkpoint: Checkpoint, seed: int) -> None:
+def test_every_change_of_the_files_is_seen_as_by_a_new_reader(checkpoint: Checkpoint, seed: int) -> None:
     """Files of the newest batches are added, written again, half written and removed."""
     chance = random.Random(seed)
     files = CheckpointFiles(str(checkpoint.folder))
@@ -351,14 +351,14 @@ def test_the_commit_log_says_when_it_changed_where_that_is_cheap(checkpoint: Che
     assert files.stamp() == (checkpoint.folder / "commits").stat().st_mtime_ns
 
 
-def test_what_only_looks_like_a_directory_does_not_say_when_it_changed() -> None:
+def test_a_store_without_real_folders_has_no_modification_time() -> None:
     assert CheckpointFiles("dbfs:/checkpoints/orders").stamp() is None
     assert CheckpointFiles("/Volumes/main/default/checkpoints/orders").stamp() is None
     assert CheckpointFiles("mock:///checkpoint").stamp() is None
 
 
 @pytest.mark.parametrize(("sample", "newest"), [("v1", 1), ("v2-named", 1), ("async", 11)])
-def test_the_newest_committed_batch_is_known_whoever_feeds_the_query(sample: str, newest: int) -> None:
+def test_the_newest_committed_batch_is_known_for_every_source_of_the_query(sample: str, newest: int) -> None:
     assert CheckpointFiles(str(DATA / sample)).committed() == newest
 
 

@@ -37,7 +37,7 @@ def expected(batch: int) -> PlannedBatch:
 
 
 @pytest.mark.parametrize("sample", sorted(path.name for path in DATA.iterdir() if path.is_dir()))
-def test_what_spark_wrote_is_read(sample: str) -> None:
+def test_files_of_spark_are_read(sample: str) -> None:
     files = sorted((DATA / sample / "offsets").glob("[0-9]*"))
     assert files
     for file in files:
@@ -205,7 +205,7 @@ def test_a_planned_batch_has_no_commit_at_or_beyond_it(offsets: set[int], commit
 
 
 @given(batches)
-def test_what_asynchronous_progress_leaves_out_of_both_logs_is_a_hole(present: set[int]) -> None:
+def test_batches_that_asynchronous_progress_leaves_out_of_both_logs_are_a_hole(present: set[int]) -> None:
     missing = holes(present, present)
     assert not set(missing) & present
     if present:

@@ -100,7 +100,7 @@ def look(watcher: CheckpointWatcher, files: Files) -> None:
         files.wait_for_look()
 
 
-def test_what_is_committed_already_is_reported_at_the_start(checkpoint: Checkpoint, watch: Watch, heard: Heard) -> None:
+def test_the_committed_batch_is_reported_at_the_start(checkpoint: Checkpoint, watch: Watch, heard: Heard) -> None:
     checkpoint.run(0)
     checkpoint.plan(1)
     watch()
@@ -138,7 +138,7 @@ def test_a_watcher_that_nobody_wakes_looks_by_itself(checkpoint: Checkpoint, wat
         assert report == (0, 1)
 
 
-def test_what_was_reported_is_not_reported_again(
+def test_a_reported_batch_is_not_reported_again(
     checkpoint: Checkpoint, watch: Watch, heard: Heard, files: Files
 ) -> None:
     checkpoint.run(0)
@@ -168,7 +168,7 @@ def test_progress_never_goes_back_while_the_query_is_the_same(
     assert heard.next() == (2, None)
 
 
-def test_a_checkpoint_made_anew_is_followed_from_its_start(
+def test_a_checkpoint_made_again_is_followed_from_its_start(
     checkpoint: Checkpoint, watch: Watch, heard: Heard, caplog: pytest.LogCaptureFixture
 ) -> None:
     for batch in range(3):

@@ -62,7 +62,7 @@ def test_a_verbs_line_in_the_list_is_the_one_it_has_itself(verb: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["sned"], ["send"], ["--nonsense"], ["status"], ["send", "/nonexistent"]])
-def test_what_is_not_understood_ends_with_status_2(arguments: list[str]) -> None:
+def test_a_command_line_that_cannot_be_parsed_ends_with_status_2(arguments: list[str]) -> None:
     shown = CliRunner().invoke(program.cli, arguments)
 
     assert shown.exit_code == 2
@@ -86,7 +86,7 @@ def test_a_traceback_is_shown_when_debugging(
     assert shown.stderr.endswith("Error: Redis is away; start it\n")
 
 
-def test_what_nobody_foresaw_is_called_a_defect(failing: Callable[..., Result]) -> None:
+def test_an_unexpected_error_is_called_a_defect(failing: Callable[..., Result]) -> None:
     shown = failing(KeyError("slot"))
 
     assert shown.exit_code == 1

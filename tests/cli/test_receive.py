@@ -183,7 +183,7 @@ def test_a_signal_stops_the_query_in_good_order(
         ({"trigger": {"processingTime": "often"}}, r"Spark refuses the query: .*often"),
     ],
 )
-def test_what_spark_refuses_is_one_sentence(
+def test_a_refusal_of_spark_is_one_sentence(
     spark: SparkSession, config: Callable[..., ReceiveConfig], changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:

@@ -126,7 +126,7 @@ def test_a_secret_is_not_repeated_in_an_error() -> None:
         ("- a", "holds no names and values"),
     ],
 )
-def test_what_is_no_yaml_is_said_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+def test_a_syntax_error_of_yaml_is_named_with_its_place(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         load(written(tmp_path, text))
 

@@ -156,7 +156,7 @@ def test_a_followed_file_is_sent_until_a_signal_comes(
     assert f"{orders}: 501 messages" in shown
 
 
-def test_what_is_not_committed_in_time_is_an_error(desk: Desk, run: Run, orders: Path) -> None:
+def test_messages_that_are_not_committed_in_time_are_an_error(desk: Desk, run: Run, orders: Path) -> None:
     desk.open.clear()
 
     ended = run("send", str(orders), "--workers", desk.address, "--cookie", COOKIE, "--drain-timeout", "0.1", "--json")
@@ -166,7 +166,7 @@ def test_what_is_not_committed_in_time_is_an_error(desk: Desk, run: Run, orders:
     assert last_line(ended.stdout)["complete"] is False
 
 
-def test_what_is_not_committed_is_waited_for(desk: Desk, orders: Path) -> None:
+def test_uncommitted_messages_are_waited_for(desk: Desk, orders: Path) -> None:
     desk.open.clear()
     command = [*PROGRAM, "send", str(orders), "--workers", desk.address, "--cookie", COOKIE, "--every", "0.1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -182,7 +182,7 @@ def test_what_is_not_committed_is_waited_for(desk: Desk, orders: Path) -> None:
     assert "500 messages (6.7 KiB) sent and acknowledged" in rest
 
 
-def test_what_sending_waits_for_is_said_in_words() -> None:
+def test_the_reason_of_a_waiting_send_is_shown_in_words() -> None:
     fresh, busy = InputProgress("a", 10, True), InputProgress("b", 10, True, messages=3)
     done = InputProgress("c", 10, True, messages=3, outcome="done")
 

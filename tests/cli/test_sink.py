@@ -65,7 +65,7 @@ def test_it_takes_rows_ends_in_good_order_and_goes_on(tmp_path: Path) -> None:
     assert shown(to) == {"orders-0": b"a\nb\nc\n"}
 
 
-def test_what_cannot_be_is_one_sentence(run: Run, tmp_path: Path) -> None:
+def test_an_invalid_argument_is_one_sentence(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
     place = run("sink", "--to", "file/x", "--port", "0")

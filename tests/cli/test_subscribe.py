@@ -103,7 +103,7 @@ def test_a_reader_that_goes_away_ends_it(stage: Stage) -> None:
     assert process.returncode == 1
 
 
-def test_what_goes_wrong_is_a_sentence(stage: Stage, run: Run) -> None:
+def test_an_error_is_one_sentence(stage: Stage, run: Run) -> None:
     missing = run("subscribe", "others", "--registry", stage.registry)
     with stage.publisher():
         refused = run("subscribe", TOPIC, "--registry", stage.registry, "--cookie", "env:MINE", MINE="not-the-cookie")

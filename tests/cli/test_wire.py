@@ -60,7 +60,7 @@ def recorded(worker: FakeWorker, tmp_path: Path) -> Path:
     return file
 
 
-def test_what_a_killed_capture_has_recorded_is_decoded(recorded: Path) -> None:
+def test_the_records_of_a_killed_capture_are_decoded(recorded: Path) -> None:
     text = decoded(str(recorded))
     values = [json.loads(line) for line in decoded(str(recorded), "--json").stdout.splitlines()]
 

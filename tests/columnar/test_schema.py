@@ -40,7 +40,7 @@ def test_the_arrow_schema_is_what_spark_makes_of_the_ddl(spark: SparkSession) ->
     assert to_arrow_schema(table, timezone="UTC").equals(ROW_SCHEMA, check_metadata=True)
 
 
-def test_what_is_stored_are_columns_of_the_row_table() -> None:
+def test_the_stored_columns_are_columns_of_the_row_table() -> None:
     assert all(ROW_SCHEMA.field(field.name).equals(field) for field in STORED_SCHEMA)
 
 

@@ -107,7 +107,7 @@ class TestDrainingAndClosing:
                 await use
         await sender.close()
 
-    async def test_closing_wakes_whoever_waits(self) -> None:
+    async def test_closing_wakes_all_waiters(self) -> None:
         async with ScriptedWorker(credits=1, regrant=False) as worker, connector(worker) as sender:
             stream = await sender.open("a")
             sending = asyncio.create_task(stream.send(b"x"))

@@ -53,7 +53,7 @@ class TestGrouping:
         for number, batch in enumerate(grouped(slow())):
             assert (list(batch.ids or ()), read[-1]) == ([number], number)
 
-    def test_what_an_iterator_raises_comes_behind_what_it_gave(self) -> None:
+    def test_the_error_of_an_iterator_comes_after_its_items(self) -> None:
         def broken() -> Iterator[tuple[int, bytes]]:
             yield from ((number, b"x") for number in range(4))
             raise OSError("the disk is on fire")
@@ -72,13 +72,13 @@ class TestGrouping:
             ((2, "text"), "a payload is bytes"),
         ],
     )
-    def test_what_cannot_be_sent_is_told_in_its_turn(self, odd: Any, complaint: str) -> None:
+    def test_an_invalid_record_is_an_error_after_the_records_before_it(self, odd: Any, complaint: str) -> None:
         found = grouped(iter([Record(1, b"a"), odd, Record(3, b"c")]))
         assert list(next(found).records()) == [Record(1, b"a")]
         with pytest.raises(LocalProtocolError, match=complaint):
             next(found)
 
-    def test_what_can_be_converted_is(self) -> None:
+    def test_convertible_values_are_converted(self) -> None:
         moment = datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)
         odd = Record(1, bytearray(b"a"), moment, memoryview(b"k"))  # type: ignore[arg-type]  # converted
         assert list(grouped(iter([odd]))) == [MessageColumns([b"a"], [1], [2_000_000_000], [b"k"])]

@@ -88,7 +88,7 @@ class TestSending:
             ({"payload": b"x" * 2000}, "at most 1024 are accepted"),
         ],
     )
-    async def test_what_cannot_be_sent_is_refused_and_the_stream_goes_on(
+    async def test_an_invalid_message_is_refused_and_the_stream_continues(
         self, arguments: dict[str, Any], complaint: str
     ) -> None:
         async with ScriptedWorker() as worker, connector(worker, max_frame_bytes=1024) as sender:

@@ -51,7 +51,7 @@ class Deaths:
         return (self._done / step.name).exists()
 
     def passed(self, step: AnyStep) -> None:
-        """This process is at a step: one order is obeyed once."""
+        """This process is at a step: one order is carried out once."""
         # A worker has received something before anybody reads from it.
         if server := sys.modules.get("wallaroo_spark.worker.buffer.delivery"):
             server.__dict__["ROWS_A_BATCH"] = ROWS_A_BATCH
@@ -67,7 +67,7 @@ class Deaths:
 
 
 def be_mortal() -> None:
-    """Have this process obey the orders, if there may be any, and all Python processes that it starts."""
+    """Make this process, and all Python processes that it starts, carry out the orders, if there may be any."""
     if DIRECTORY not in os.environ:
         return
     # Every plan is named, though there are few streams.

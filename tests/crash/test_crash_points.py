@@ -53,7 +53,9 @@ def send_a_round(streams: list[BlockingStream], wanted: dict[str, list[str]], la
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_whoever_dies_wherever_nothing_is_lost_or_repeated(drivers: Drivers, feeders: Feeders, tmp_path: Path) -> None:
+def test_nothing_is_lost_or_repeated_after_a_death_at_any_step(
+    drivers: Drivers, feeders: Feeders, tmp_path: Path
+) -> None:
     port, deaths = lasting_port(range(2)), Deaths(tmp_path / "deaths")
     variables = {DIRECTORY: str(tmp_path / "deaths")}
     # One more than runs, because each takes a while to be ready.

@@ -120,7 +120,7 @@ def everything_read_by(url: str, receiver: str) -> str:
 
 
 @pytest.mark.parametrize("user", READERS)
-def test_what_others_read_in_redis_opens_no_inner_port(
+def test_the_records_in_redis_give_no_access_to_the_inner_port(
     user: str, urls: dict[str, str], guarded: Fleet, worker: Running
 ) -> None:
     read = everything_read_by(urls[user], guarded.receiver)

@@ -58,7 +58,7 @@ class TestConnectors:
     def test_the_right_cookie_opens(self, plain: Running) -> None:
         assert isinstance(answer(Peer(plain, DRAFT_BE, "friend")), Ok)
 
-    def test_plain_text_is_closed_without_a_word_where_tls_is_spoken(self, sealed: Running, ear: Ear) -> None:
+    def test_plain_text_is_closed_without_an_answer_by_a_tls_listener(self, sealed: Running, ear: Ear) -> None:
         peer = Peer(sealed, V3, "plain")
 
         assert answer(peer) is None

@@ -167,7 +167,7 @@ def peak(pid: int) -> int:
 
 
 class TestInnerPortBeforeTheToken:
-    def test_who_has_no_token_makes_a_worker_no_larger(self, redis_server: EmbeddedRedis) -> None:
+    def test_a_caller_without_the_token_cannot_make_a_worker_grow(self, redis_server: EmbeddedRedis) -> None:
         """Somebody who comes in plain text, who shows no certificate, and who shows one of another fleet."""
         right, wrong = fleet_keys(SOURCE_TOKEN), fleet_keys("another fleet's")
         trusting = {"tls_root_certs": right.authority, "override_hostname": NAME}
@@ -217,7 +217,7 @@ class TestInnerPortBeforeTheToken:
             made.start()
             assert not path.exists()
 
-    def test_no_other_place_is_taken_for_it(
+    def test_a_socket_belongs_to_one_address_and_token(
         self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # The name of a socket may not be as long as that of a test's own folder.
@@ -348,7 +348,7 @@ class TestInnerPortOverTls:
             code, output = status(*given)
             assert (code, "unreachable" in output, "both sides use TLS" in output) == (1, True, True)
 
-    def test_who_speaks_plain_text_has_no_tls_option_at_all(self, pems: Pems, tmp_path: Path) -> None:
+    def test_without_tls_options_a_client_has_no_trust(self, pems: Pems, tmp_path: Path) -> None:
         assert Trust.of(Options()) is None
         assert Trust.of(Options(tls_certificate=pems.server, tls_key=pems.server_key)) == Trust()
         for name in ("tls.workersCa", "tls.ca"):

@@ -86,7 +86,7 @@ def test_a_run_gives_up_waiting_when_its_time_is_over(spark: SparkSession, recei
     assert query.exception() is None
 
 
-def test_a_connector_that_waits_for_its_acknowledgement_before_it_goes_on_is_not_taken_for_quiet(
+def test_a_connector_that_waits_for_its_acknowledgement_does_not_count_as_quiet(
     spark: SparkSession, receiver: Receiver, feeders: Feeders, checkpoint: str
 ) -> None:
     batches = Batches()

@@ -79,7 +79,7 @@ def test_few_messages_wait_for_more(spark: SparkSession, receiver: Receiver, fee
     assert sizes(batches) == [20]
 
 
-def test_few_messages_do_not_wait_for_ever(
+def test_few_messages_do_not_wait_forever(
     spark: SparkSession, receiver: Receiver, feeders: Feeders, tmp_path: Path
 ) -> None:
     batches = Batches()

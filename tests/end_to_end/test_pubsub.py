@@ -224,7 +224,7 @@ def is_cut_off(client: Client) -> bool:
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_whole_epochs_to_whoever_comes_and_goes_while_everything_is_killed(play: Play) -> None:
+def test_changing_subscribers_get_whole_epochs_while_every_process_is_killed(play: Play) -> None:
     feeds = [play.feed(name) for name in ("shop-a", "shop-b", "shop-c", "shop-d")]
     guests = [play.comes_and_goes(SEED + number) for number in range(3)]
     play.until(1)

@@ -21,7 +21,7 @@ def newest_offset(checkpoint: Path) -> dict[str, Any]:
     return found
 
 
-def test_an_ended_stream_is_forgotten_and_begins_anew_and_an_open_one_goes_on(
+def test_an_ended_stream_is_forgotten_and_begins_again_and_an_open_one_goes_on(
     spark: SparkSession, own_redis: EmbeddedRedis, feeders: Feeders, tmp_path: Path
 ) -> None:
     checkpoint, batches = tmp_path / "checkpoint", Batches()

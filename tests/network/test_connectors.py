@@ -80,7 +80,9 @@ async def test_a_slow_network_is_slow_and_nothing_else(proxy: Proxy, query: Quer
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_what_a_half_open_connection_swallowed_is_sent_again(proxy: Proxy, query: Query, revision: str) -> None:
+async def test_messages_lost_in_a_half_open_connection_are_sent_again(
+    proxy: Proxy, query: Query, revision: str
+) -> None:
     sent = lines()
     async with connect(proxy, revision) as connector:
         stream = await connector.open("orders")

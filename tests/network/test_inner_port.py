@@ -88,7 +88,7 @@ def mend_at_the_next_connection(proxy: Proxy) -> threading.Thread:
 
 
 @pytest.mark.usefixtures("short_silence")
-def test_a_read_over_a_half_open_connection_ends_and_the_rest_is_read_anew(
+def test_a_read_over_a_half_open_connection_ends_and_the_rest_is_read_again(
     full: Running, workers: Fleet, inner: Proxy
 ) -> None:
     inner.become(Trouble.SLOW)
@@ -104,7 +104,7 @@ def test_a_read_over_a_half_open_connection_ends_and_the_rest_is_read_anew(
 
 
 @pytest.mark.usefixtures("short_silence")
-def test_what_a_half_open_connection_withholds_is_read_elsewhere(full: Running, workers: Fleet, inner: Proxy) -> None:
+def test_rows_behind_a_half_open_connection_are_read_over_another(full: Running, workers: Fleet, inner: Proxy) -> None:
     inner.become(Trouble.SLOW)
     batches = read_ranges(partition(workers, inner.address), lambda: workers.registry)
     found = ids(iter([next(batches)]))

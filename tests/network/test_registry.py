@@ -36,7 +36,7 @@ def mend(proxy: Proxy, trouble: str) -> None:
 
 @pytest.mark.parametrize("workers", [{"lease_seconds": 1.5}], ids=["short lease"], indirect=True)
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_what_is_connected_flows_on_without_redis_and_new_sessions_wait_for_it(
+async def test_connected_sessions_continue_without_redis_and_new_ones_wait_for_it(
     worker: Running, workers: Fleet, redis_proxy: Proxy, query: Query, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     sent = lines()

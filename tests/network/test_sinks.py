@@ -64,7 +64,7 @@ def mend_at_the_next_connection(proxy: Proxy) -> None:
     threading.Thread(target=mend, daemon=True).start()
 
 
-def test_a_half_open_connection_is_given_up_and_the_rows_are_sent_anew(server: ServingSink, proxy: Proxy) -> None:
+def test_a_half_open_connection_is_given_up_and_the_rows_are_sent_again(server: ServingSink, proxy: Proxy) -> None:
     proxy.become(Trouble.SLOW)
     sink = sink_to(proxy)
     found: list[Prepared] = []

@@ -281,7 +281,7 @@ def test_notifying_without_end_is_refused() -> None:
 
 @pytest.mark.parametrize("start", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x02\x00\x01", bytes(5), b"\xff" * 9])
 @bytewise
-def test_what_is_not_this_protocol_is_refused_without_a_reply(start: bytes, bytewise: bool) -> None:
+def test_another_protocol_is_refused_without_a_reply(start: bytes, bytewise: bool) -> None:
     worker = WorkerSession(version="0.0.1")
     assert refused(worker, start, piece=1 if bytewise else None).fields["fault"] is Fault.NOT_THIS_PROTOCOL
     assert worker.fail("no") is None

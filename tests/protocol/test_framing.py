@@ -175,7 +175,7 @@ def test_nothing_is_set_aside_for_a_length_that_is_merely_announced() -> None:
     assert bytes_held(buffer) < 200
 
 
-def test_what_has_been_handed_out_is_not_held_any_longer() -> None:
+def test_returned_frames_are_not_held_any_longer() -> None:
     buffer = FrameBuffer(4 << 20)
     buffer.feed(DRAFT_BE.encode(Message(1, 2, bytes(3 << 20))) + b"\x00\x00\x00")
     assert isinstance(buffer.next(DRAFT_BE, TAG), MessageRun)

@@ -118,7 +118,7 @@ def test_a_run_may_be_split_between_any_two_frames(revision: Revision, data: st.
         (DRAFT_BE, Message(1, 2, b"", key=b"k" * 70_000), "at most 65535"),
     ],
 )
-def test_what_cannot_be_said_is_refused_in_the_same_words(revision: Revision, message: Message, reason: str) -> None:
+def test_bulk_encoding_refuses_with_the_same_errors(revision: Revision, message: Message, reason: str) -> None:
     for write in (revision.encode, lambda frame: encode_message(revision, frame), lambda frame: bulk(revision, frame)):
         with pytest.raises(LocalProtocolError, match=reason):
             write(message)

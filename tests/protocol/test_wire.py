@@ -67,7 +67,7 @@ def test_bytes_behind_the_last_field_are_refused() -> None:
     assert caught.value.fields["fault"] is Fault.OVERLONG_FRAME
 
 
-def test_what_does_not_fit_its_field_cannot_be_written() -> None:
+def test_a_value_that_does_not_fit_its_field_cannot_be_written() -> None:
     with pytest.raises(LocalProtocolError, match="the credits is 4294967296, which does not fit 4 bytes"):
         Writer(">").u32(2**32, "the credits")
     with pytest.raises(LocalProtocolError, match="the id is -1"):

@@ -20,7 +20,7 @@ def test_a_percentile_counts_every_message_of_a_chunk() -> None:
     assert math.isnan(percentile([(1.0, 0)], 0.5))
 
 
-def test_a_count_between_two_points_lies_on_the_line_between_them() -> None:
+def test_a_count_between_two_points_is_interpolated() -> None:
     points = [(1.0, 0.0), (2.0, 100.0), (4.0, 100.0)]
 
     assert [at(points, time) for time in (0.0, 1.5, 2.0, 3.0, 9.0)] == [0.0, 50.0, 100.0, 100.0, 100.0]

@@ -65,7 +65,7 @@ def test_all_once_in_order_and_acknowledged_is_clean(tmp_path: Path, sent: Path)
     assert found.clean
 
 
-def test_what_the_sinks_log_does_not_name_was_never_committed(tmp_path: Path, sent: Path) -> None:
+def test_files_that_the_sinks_log_does_not_name_are_not_committed(tmp_path: Path, sent: Path) -> None:
     write_batch(tmp_path, 0, sent, GOOD, log=False)
     write_batch(tmp_path, 0, sent, GOOD)
     assert verdict(tmp_path, sent).clean
@@ -89,7 +89,7 @@ def test_a_compacted_log_counts_no_file_twice(tmp_path: Path, sent: Path) -> Non
     ],
     ids=["lost", "repeated", "out of order", "other bytes", "unknown id"],
 )
-def test_what_is_wrong_is_counted(
+def test_every_wrong_row_is_counted(
     tmp_path: Path, sent: Path, rows: list[tuple[int, bytes]], wrong: dict[str, int]
 ) -> None:
     write_batch(tmp_path, 0, sent, rows)
@@ -118,7 +118,7 @@ def test_an_acknowledgement_before_its_commit_is_found(tmp_path: Path, sent: Pat
     assert verdict(tmp_path, sent, acks).early == early
 
 
-def test_what_was_not_acknowledged_is_not_clean(tmp_path: Path, sent: Path) -> None:
+def test_unacknowledged_messages_are_not_clean(tmp_path: Path, sent: Path) -> None:
     write_batch(tmp_path, 0, sent, GOOD)
     found = verdict(tmp_path, sent, ACKS[:1])
     assert found.acknowledged == 2

@@ -14,7 +14,7 @@ def samples(role: str, first: int, last: int, a_minute: float) -> Series:
     return Series(role, times, [100 + a_minute * time / 60 for time in times])
 
 
-def test_who_grows_is_found_with_how_fast() -> None:
+def test_a_growing_process_is_found_with_its_rate() -> None:
     series = {(1, 0.0): samples("worker of slot 0", 0, 600, 0.0), (2, 0.0): samples("Redis", 0, 600, 3.0)}
 
     growing, steady = growths(series, 240, 600)
@@ -26,7 +26,7 @@ def test_who_grows_is_found_with_how_fast() -> None:
     assert (growing.first, growing.last) == (112.0, 130.0)
 
 
-def test_what_grows_while_warming_up_is_not_held_against_it() -> None:
+def test_growth_during_the_warm_up_does_not_count() -> None:
     grown = samples("worker of slot 0", 0, 600, 0.0)
     grown.sizes = [min(100 + at, 200) for at in grown.times]
 
@@ -35,7 +35,7 @@ def test_what_grows_while_warming_up_is_not_held_against_it() -> None:
     assert found.slope == 0.0
 
 
-def test_who_was_there_for_a_moment_is_not_judged() -> None:
+def test_a_process_with_few_samples_is_not_judged() -> None:
     short = samples("Python of cluster's worker-1", 300, 400, 50.0)
 
     assert growths({(1, 0.0): short, (2, 0.0): Series("gone")}, 240, 600) == []

@@ -53,7 +53,7 @@ def test_a_worker_is_known_by_its_id() -> None:
     assert role_of(Process(7, 1, "python3", 0.0, 0.0), line, {7}) == "worker"
 
 
-def test_what_was_used_in_between() -> None:
+def test_the_processor_time_between_two_readings() -> None:
     assert grown({"worker": 1.0}, {"worker": 3.5, "JVM": 2.0}) == {"worker": 2.5, "JVM": 2.0}
 
 

@@ -70,14 +70,14 @@ class Audience:
             _expect(frontier is not None, "the snapshots were never merged")
             assert frontier is not None
             _expect([batch_of(time) for time in frontier] == [committed], f"the frontier stays at {frontier}")
-            missing = [time for time in self._truth if self._owed(time) and time not in self._seen]
+            missing = [time for time in self._truth if self._expected(time) and time not in self._seen]
             _expect(not missing, f"nothing of {missing} was delivered, and it began when all snapshots were there")
         if self.atomic:
             self._no_holes()
         elif not ended:
             self._all_since_the_snapshots()
 
-    def _owed(self, time: Time) -> bool:
+    def _expected(self, time: Time) -> bool:
         return self._due is not None and batch_of(time) >= self._due
 
     def _delivered(self, item: Delivered) -> None:

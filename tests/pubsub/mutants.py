@@ -64,7 +64,7 @@ def drops_filters_early() -> AbstractContextManager[Any]:
     return mock.patch.object(MaximalAntichain, "drop_passed", early)
 
 
-def filters_for_ever() -> AbstractContextManager[Any]:
+def filters_forever() -> AbstractContextManager[Any]:
     """A subscriber that has begun puts every snapshot into its filter, those of publishers that are back as well."""
     snapshot = Merger._snapshot
 
@@ -268,7 +268,7 @@ MUTANTS: dict[str, Mutant] = {
             filters_from_what_is_passed,
             lets_through_what_came_before_the_last_snapshot,
             drops_filters_early,
-            filters_for_ever,
+            filters_forever,
             does_not_hold_back,
             tells_the_frontier_first,
             keeps_what_is_sent_again,

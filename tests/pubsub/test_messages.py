@@ -202,7 +202,7 @@ def test_the_longest_hello_and_the_longest_time_fit() -> None:
         SubscriberHello("1", "c" * (MAX_TEXT_BYTES + 1), "totals", 0, "board"),
     ],
 )
-def test_what_no_message_can_carry_is_not_encoded(message: Message) -> None:
+def test_values_that_no_message_can_carry_are_not_encoded(message: Message) -> None:
     with pytest.raises(PubSubError):
         encode(message)
 

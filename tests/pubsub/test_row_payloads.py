@@ -47,7 +47,7 @@ def test_a_payload_is_one_binary_of_any_width() -> None:
         (msgpack.packb(stream_of(ROWS, ROWS)), "has 2 record batches"),
     ],
 )
-def test_what_is_no_batch_of_rows_is_refused(payload: bytes, says: str) -> None:
+def test_a_payload_that_is_not_a_batch_of_rows_is_refused(payload: bytes, says: str) -> None:
     with pytest.raises(RemoteProtocolError, match=says):
         unpack_rows(payload)
 

@@ -81,13 +81,13 @@ for _ in range(DEEPEST + 1):
 
 
 @pytest.mark.parametrize("value", [True, 1.5, "1", (), 1 << 64, -(1 << 63) - 1, (1,) * (MOST_COMPONENTS + 1), DEEP])
-def test_what_no_message_can_carry_is_refused(value: Any) -> None:
+def test_a_time_that_no_message_can_carry_is_refused(value: Any) -> None:
     with pytest.raises(PubSubError, match="the time"):
         check(value)
 
 
 @pytest.mark.parametrize("value", [True, 1.5, "1", b"1", [], {}, [1] * (MOST_COMPONENTS + 1), [[[[[1]]]]], [1, "2"]])
-def test_what_a_peer_sends_in_place_of_a_time_is_refused(value: Any) -> None:
+def test_a_value_that_is_not_a_time_is_refused(value: Any) -> None:
     with pytest.raises(RemoteProtocolError, match=r"a test has .* where a time is expected"):
         parse(value, "a test")
 

@@ -27,7 +27,7 @@ def record() -> TopicRecord:
     return TopicRecord(f"totals-{next(_numbers)}", 2, "abc", True, b"\x00schema\xff", "driver-1")
 
 
-def test_what_is_announced_is_found_until_it_is_withdrawn(topics: TopicCatalog, record: TopicRecord) -> None:
+def test_an_announced_topic_is_found_until_it_is_withdrawn(topics: TopicCatalog, record: TopicRecord) -> None:
     assert topics.find(record.name) is None
 
     topics.announce(record)
@@ -81,7 +81,7 @@ def test_a_name_that_cannot_be_one_is_refused(topics: TopicCatalog, name: str) -
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"text"', '{"name": "a"}'])
-def test_what_another_program_has_written_is_said_to_be_unusable(
+def test_a_record_of_another_program_is_an_error(
     file_redis: EmbeddedRedis, topics: TopicCatalog, record: TopicRecord, text: str
 ) -> None:
     with redis.Redis.from_url(file_redis.url) as client:

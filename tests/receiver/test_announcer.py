@@ -123,7 +123,7 @@ def test_workers_that_know_the_same_are_sent_the_same_bytes_encoded_once() -> No
         assert (after.since(known).action, len(after.since(known).references["shop-1"])) == (REWIND, 1000)
 
 
-def test_what_is_said_late_of_another_query_reaches_no_worker(
+def test_a_late_commit_of_another_query_reaches_no_worker(
     fleet: LiveFleet, make_announcer: Callable[..., Announcer]
 ) -> None:
     fleet.start(0)

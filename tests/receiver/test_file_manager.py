@@ -101,7 +101,9 @@ def test_queries_that_start_at_once_each_get_it_and_leave_nothing(spark: SparkSe
 
 
 @pytest.mark.spark
-def test_stale_checksums_are_deleted_whoever_has_set_the_manager(spark: SparkSession, tmp_path: Path) -> None:
+def test_stale_checksums_are_deleted_also_when_the_user_has_set_the_manager(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     file = tmp_path / "state" / "1.delta"
     file.parent.mkdir()
     for path, when in ((file, 10), (checksum_of(file), 5)):

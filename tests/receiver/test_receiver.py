@@ -66,7 +66,7 @@ def redis_servers() -> set[int]:
     return {pid for pid in descendants(os.getpid()) if "redis-server" in command_of(pid)}
 
 
-def test_what_cannot_start_leaves_nothing_behind(spark: SparkSession) -> None:
+def test_a_receiver_that_cannot_start_leaves_nothing_behind(spark: SparkSession) -> None:
     of_other_tests = redis_servers()
     with (
         pytest.raises(ConfigurationError, match="9 workers and the query need 10 task slots"),
@@ -125,7 +125,7 @@ def test_a_query_that_cannot_start_leaves_the_receiver_ready_for_another(spark: 
     assert receiver.status()["workers"] == []
 
 
-def test_leases_of_a_fleet_that_was_killed_are_not_taken_for_workers(spark: SparkSession) -> None:
+def test_leases_of_a_killed_fleet_do_not_count_as_workers(spark: SparkSession) -> None:
     with EmbeddedRedis() as redis, Registry(redis.url, "orders", lease_seconds=60) as registry:
         old = registry.acquire(0, registry.next_submission(), "killed", "127.0.0.1:1", "127.0.0.1:2")
         assert old is not None

@@ -67,7 +67,7 @@ def test_a_redis_user_without_the_right_to_scan_is_told_so(own_redis: EmbeddedRe
     assert ([topic.topic for topic in allowed.topics], allowed.unread) == (["totals"], ())
 
 
-def test_what_cannot_be_read_is_left_out_with_the_reason(tmp_path: Path) -> None:
+def test_topics_and_sinks_that_cannot_be_read_are_left_out_with_the_reason(tmp_path: Path) -> None:
     broken = tmp_path / "file"
     broken.write_text("no folder")
     around = Surroundings()

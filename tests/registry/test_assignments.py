@@ -49,7 +49,7 @@ def test_an_instance_that_was_given_back_belongs_to_where_it_knocks(registry: Re
     assert registry.assign("shop-1", knocked=1, workers=2).slot == 0, "it is no longer slot 1's to give"
 
 
-def test_what_a_worker_had_whose_buffer_is_gone_belongs_to_where_it_knocks(
+def test_an_instance_whose_workers_buffer_is_gone_is_assigned_to_the_slot_it_connects_to(
     registry: Registry, acquire: Acquire
 ) -> None:
     for name in ("shop-1", "shop-2"):

@@ -132,7 +132,7 @@ def test_topics_are_found_on_all_nodes(nodes: list[Node], url: str) -> None:
         assert topics.names() == []
 
 
-def test_one_that_is_taken_for_a_single_redis_says_how_to_name_it(nodes: list[Node], url: str) -> None:
+def test_a_cluster_that_is_named_as_a_single_redis_is_an_error_with_the_right_url(nodes: list[Node], url: str) -> None:
     for name in names_on_all(nodes, "wallaroo:{{{}}}:leases")[1:]:
         with (
             Registry(url.replace("+cluster", ""), name) as registry,

@@ -248,7 +248,7 @@ def test_tls_to_somebody_else_is_refused(
         registry.ping()
 
 
-def test_what_somebody_else_wrote_is_unusable(registry: Registry, client: redis.Redis, receiver: str) -> None:
+def test_a_value_of_another_program_is_an_error(registry: Registry, client: redis.Redis, receiver: str) -> None:
     client.set(f"wallaroo:{{{receiver}}}:fleet", "[]")
     with pytest.raises(RegistryError, match=r"cannot be used to read the fleet.*nothing else writes"):
         registry.fleet()

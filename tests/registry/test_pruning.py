@@ -20,7 +20,7 @@ def renewals_until(registry: Registry, lease: Lease, done: Callable[[], bool]) -
     raise AssertionError("entries of workers that are gone stay")
 
 
-def test_what_a_replaced_worker_had_is_deleted_some_at_a_time(
+def test_assignments_of_a_replaced_worker_are_deleted_some_at_a_time(
     registry: Registry, acquire: Acquire, client: redis.Redis, receiver: str
 ) -> None:
     gone, here = acquire(slot=0), acquire(slot=1, holder="w-2")
@@ -39,7 +39,7 @@ def test_what_a_replaced_worker_had_is_deleted_some_at_a_time(
     assert client.hgetall(claims) == {"7": f"1:{here.generation}"}
 
 
-def test_what_a_hanging_worker_has_stays(
+def test_assignments_of_a_hanging_worker_stay(
     registry: Registry, acquire: Acquire, acquire_expired: Acquire, client: redis.Redis, receiver: str
 ) -> None:
     hanging, here = acquire_expired(slot=0), acquire(slot=1, holder="w-2")

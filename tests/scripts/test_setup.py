@@ -217,7 +217,7 @@ def test_a_second_set_up_does_nothing_and_says_nothing(ready: Machine) -> None:
     assert ready.calls() == []
 
 
-def test_what_checking_needs_is_enough_for_running(ready: Machine) -> None:
+def test_the_packages_for_checks_are_enough_for_running(ready: Machine) -> None:
     assert ready.setup("all").returncode == 0
     assert ready.calls() == []
 

@@ -55,7 +55,7 @@ def test_every_folder_that_is_made_is_synced_in_the_one_above_it(tmp_path: Path,
     assert sorted(synced) == [str(tmp_path), str(tmp_path / "a")]
 
 
-def test_a_file_whose_writing_fails_is_not_taken_for_durable(tmp_path: Path, synced: list[str]) -> None:
+def test_a_file_whose_write_fails_does_not_count_as_durable(tmp_path: Path, synced: list[str]) -> None:
     def fail() -> None:
         with durable.new_file(LOCAL, str(tmp_path / "file")) as stream:
             stream.write(b"half")

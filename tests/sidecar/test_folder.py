@@ -24,7 +24,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> SidecarFolder:
     return made
 
 
-def test_what_is_written_is_read_back_and_replaced(folder: SidecarFolder) -> None:
+def test_a_written_file_is_read_back_and_replaced(folder: SidecarFolder) -> None:
     assert folder.names() == []
     assert folder.read("7.json") is None
 
@@ -35,7 +35,7 @@ def test_what_is_written_is_read_back_and_replaced(folder: SidecarFolder) -> Non
     assert folder.names() == ["7.json"]
 
 
-def test_what_is_created_is_never_replaced(folder: SidecarFolder) -> None:
+def test_a_created_file_is_never_replaced(folder: SidecarFolder) -> None:
     assert folder.create("7.json", b"one")
     assert not folder.create("7.json", b"two")
 
@@ -73,7 +73,7 @@ def test_one_of_many_that_create_a_file_at_once_succeeds(tmp_path: Path) -> None
     assert folder.read("slot") == b"%d" % winners[0]
 
 
-def test_it_lies_where_spark_does_not_look(tmp_path: Path) -> None:
+def test_it_is_where_spark_does_not_look(tmp_path: Path) -> None:
     folder = SidecarFolder(f"file://{tmp_path}/checkpoint", "sinks", "orders")
 
     assert folder.path == f"{tmp_path.resolve()}/checkpoint/_wallaroo/sinks/orders"
@@ -96,7 +96,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         SidecarFolder(str(tmp_path), "x").write("7", b"")
 
 
-def test_what_could_not_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = SidecarFolder(str(tmp_path), "x")
     folder.write("7", b"one")
 

@@ -130,7 +130,7 @@ def test_a_worker_that_lost_its_slot_has_ended_before_a_stream_is_forgotten() ->
     assert query.references.reference("a", "1") == 7
 
 
-def test_a_stream_that_a_connector_asks_for_stays_and_its_time_begins_anew() -> None:
+def test_a_stream_that_a_connector_asks_for_stays_and_its_time_begins_again() -> None:
     query = Query()
     query.end_a()
     query.plan({})

@@ -85,7 +85,7 @@ def test_disks_that_machines_do_not_share_are_refused(
     assert probes(tmp_path / "checkpoint") == []
 
 
-def test_what_is_reached_passes_and_nothing_is_left_of_asking(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_reachable_checkpoint_passes_and_no_probe_file_remains(spark: SparkSession, tmp_path: Path) -> None:
     elsewhere = Elsewhere(spark, tmp_path)
     require_reach(elsewhere.spark, "/data/checkpoint", "sink bills")
     assert (tmp_path / "data/checkpoint/_wallaroo" / FOLDER).is_dir()

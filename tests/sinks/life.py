@@ -68,7 +68,7 @@ def find(name: str) -> Callable[..., Any]:
     return found
 
 
-def obey(orders: str, *, group: bool = False) -> None:
+def follow_orders(orders: str, *, group: bool = False) -> None:
     """Have this process die at the step that is ordered, a file of the step's name, once; or all its group."""
 
     def die(step: Any) -> None:
@@ -152,7 +152,7 @@ class Tasks:
 def drive(life: dict[str, Any]) -> None:
     """The driver: delivers the batches of a life."""
     os.setsid()
-    obey(life["orders"], group=life["group"])
+    follow_orders(life["orders"], group=life["group"])
     sink = find(life["factory"])(life["name"], **life["settings"])
     tasks = Tasks(life, sink)
     coordinator = Coordinator(sink, DecisionLog(life["checkpoint"], life["name"]))
@@ -173,7 +173,7 @@ def supervise(server: dict[str, Any]) -> None:
 
 def _serve(server: dict[str, Any]) -> None:
     signal.alarm(0)
-    obey(server["orders"])
+    follow_orders(server["orders"])
     find(server["run"])(**server["settings"])
 
 

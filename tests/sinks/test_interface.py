@@ -32,14 +32,14 @@ def test_an_id_names_one_transaction_and_fits_a_short_name(transaction: Transact
 
 @steady
 @given(st.text(max_size=30) | st.from_regex(r"a/0*[0-9]+/[0-9]+/[0-9a-z]+", fullmatch=True))
-def test_what_is_read_as_a_transaction_is_written_the_same(text: str) -> None:
+def test_the_text_of_a_parsed_transaction_is_the_same(text: str) -> None:
     found = Transaction.parse(text)
 
     assert found is None or found.id == text
 
 
 @pytest.mark.parametrize("text", ["", "a", "a/1/2/", "a/01/2/x", "a/1/-2/x", "a/1/2/x/", "a/1/2/X", "a/1/2/x\n"])
-def test_what_is_not_ours_is_passed_over(text: str) -> None:
+def test_transactions_of_other_sinks_are_ignored(text: str) -> None:
     assert Transaction.parse(text) is None
 
 
@@ -63,7 +63,9 @@ def test_a_batch_below_zero_is_refused() -> None:
 
 @steady
 @given(transactions, st.integers(0, 2**40), st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5)))
-def test_what_is_prepared_survives_the_log(transaction: Transaction, rows: int, detail: dict[str, int | str]) -> None:
+def test_a_prepared_transaction_survives_the_log(
+    transaction: Transaction, rows: int, detail: dict[str, int | str]
+) -> None:
     prepared = Prepared(transaction, rows, detail)
 
     assert Prepared.from_json(json.loads(json.dumps(prepared.to_json()))) == prepared

@@ -43,9 +43,7 @@ def test_each_kind_makes_a_writer_that_can_be_pickled_and_connects_to_nobody(
 
 
 @pytest.mark.parametrize(("kind", "missing"), [("kafka", "confluent_kafka"), ("postgres", "psycopg")])
-def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(
-    kind: str, missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_with_its_extra(kind: str, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(sys.modules):
         if name.split(".")[0] == missing or name.startswith(f"wallaroo_spark.sinks.stores.{kind}"):
             monkeypatch.delitem(sys.modules, name)

@@ -153,7 +153,7 @@ def test_a_job_that_does_not_end_when_asked_is_interrupted() -> None:
     assert jobs.slots_taken() == 0
 
 
-def test_what_runs_already_counts(spark: SparkSession) -> None:
+def test_running_jobs_count(spark: SparkSession) -> None:
     session = Jobs()
     jobs = LongJobs(session, 2, "test", "job {number}", lambda: 1, nothing)
     jobs.start()
@@ -198,7 +198,7 @@ def test_a_lock_is_waited_for_as_long_as_one_who_was_killed_may_hold_it() -> Non
         patience.hold(lambda: False, -1.0, lambda: ConfigurationError("in use"))
 
 
-def test_what_an_earlier_submission_serves_does_not_count() -> None:
+def test_a_task_of_an_earlier_submission_does_not_count_as_serving() -> None:
     records = [JobRecord(0, submission=5), JobRecord(1, submission=6, last_error="no such module")]
     served = [{(0, 3), (1, 6)}, {(0, 5), (1, 6)}]
     patience = Patience("receiver 'a'")
@@ -215,7 +215,7 @@ class TestAttendance:
         missing = [attendance.absent(jobs, {(1, 8)}, now) for now in (104.0, 108.0, 110.0, 111.0, 112.0)]
         assert missing == [set(), set(), set(), {0}, set()]
 
-    def test_a_lease_that_comes_back_begins_anew(self) -> None:
+    def test_a_lease_that_comes_back_begins_again(self) -> None:
         attendance, jobs = Attendance(10.0, 5.0), [(0, 7)]
         served: list[set[tuple[int, int]]] = [{(0, 7)}, set(), set(), {(0, 7)}, set(), set()]
         found = [attendance.absent(jobs, here, 100.0 + 4 * step) for step, here in enumerate(served)]
@@ -277,7 +277,7 @@ def test_a_package_that_executors_lack_ends_a_start_at_once_with_the_way_out(spa
     )
 
 
-def test_what_may_pass_is_waited_out() -> None:
+def test_a_passing_error_is_waited_out() -> None:
     gone = RuntimeError("noise\nCaused by: java.io.IOException: the executor is gone")
     away = RuntimeError("x\nwallaroo_spark.errors.RegistryError: Redis at a:1 cannot be reached\n")
     refused = RuntimeError(

@@ -44,7 +44,7 @@ def test_a_connector_is_quiet_once_it_has_been_idle_for_so_long_while_no_batch_r
     assert run.quiet(seen, {"shop-1": {"idle": 35.0}}, now=135.0)
 
 
-def test_a_batch_or_a_connector_that_waits_for_its_acknowledgement_starts_the_wait_anew() -> None:
+def test_a_batch_or_a_connector_that_waits_for_its_acknowledgement_starts_the_wait_again() -> None:
     run = run_of()
     seen = {"shop-1": last_seen(100.0)}
     run.nothing_to_read(now=110.0)

@@ -47,7 +47,7 @@ def test_the_offset_log_is_read_as_it_was_written(references: dict[str, dict[str
 
 @settings(deadline=None)
 @given(REFERENCES, REFERENCES)
-def test_what_is_newer_counts_and_nothing_is_lost(
+def test_the_newer_reference_counts_and_no_stream_is_lost(
     older: dict[str, dict[str, int]], newer: dict[str, dict[str, int]]
 ) -> None:
     before = json.dumps([older, newer])

@@ -157,7 +157,7 @@ def test_reading_goes_on_while_redis_is_away(fleet: LiveFleet) -> None:
     assert ids(read(part)) == [1, 2, 3, 4, 5]
 
 
-def test_what_does_not_come_again_is_an_error_that_names_it(fleet: LiveFleet) -> None:
+def test_rows_that_are_not_sent_again_are_an_error_that_names_their_streams(fleet: LiveFleet) -> None:
     fleet.start(0)
     fleet.begin()
     ranges = [PlannedRange(StreamKey("shop-1", number), 4, 9) for number in range(6)]
@@ -174,7 +174,7 @@ def test_what_does_not_come_again_is_an_error_that_names_it(fleet: LiveFleet) ->
     assert pickle.loads(pickle.dumps(failed.value)).fields == failed.value.fields
 
 
-def test_what_does_not_come_again_is_left_out_when_that_is_allowed(
+def test_rows_that_are_not_sent_again_are_left_out_without_fail_on_data_loss(
     fleet: LiveFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet.start(0)

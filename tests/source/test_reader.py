@@ -127,7 +127,7 @@ def test_all_limits_count_though_spark_can_name_but_one(fleet: LiveFleet, make_r
     assert latest(reader, start, EVERYTHING)["streams"]["shop-a"][stream] == 100
 
 
-def test_too_few_messages_wait_but_not_for_ever(fleet: LiveFleet, make_reader: MakeReader) -> None:
+def test_too_few_messages_wait_but_not_forever(fleet: LiveFleet, make_reader: MakeReader) -> None:
     for slot in (0, 1):
         fleet.start(slot)
     fleet.begin()
@@ -177,7 +177,7 @@ def test_a_run_does_not_end_before_what_it_has_committed_is_acknowledged(
         assert more.result(SECONDS) == end
 
 
-def test_the_lag_is_what_lies_behind_the_last_plan(fleet: LiveFleet, make_reader: MakeReader) -> None:
+def test_the_lag_is_the_rows_behind_the_last_plan(fleet: LiveFleet, make_reader: MakeReader) -> None:
     fleet.start(0)
     fleet.begin()
     stream = send(fleet, "a", *range(1, 11))

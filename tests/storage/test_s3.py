@@ -75,7 +75,7 @@ def test_spark_s_logs_are_followed(place: PortableLocation) -> None:
     assert (files.query_id(), files.committed(), files.stamp()) == ("query-1", 0, None)
 
 
-def test_what_is_shown_of_a_place_has_no_secret(place: PortableLocation) -> None:
+def test_the_shown_location_has_no_secret(place: PortableLocation) -> None:
     shown = f"{place} {place!r} {CheckpointFiles(place)!r} {SidecarFolder(place)!r}"
     assert SECRET not in shown
     assert KEY not in shown

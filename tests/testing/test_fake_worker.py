@@ -36,7 +36,7 @@ def values(table: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("revision", ["draft-le", "draft-be", "v3"])
-def test_what_is_sent_is_read_and_acknowledged_when_the_test_commits_it(worker: FakeWorker, revision: str) -> None:
+def test_sent_messages_are_read_and_acknowledged_when_the_test_commits_them(worker: FakeWorker, revision: str) -> None:
     with connect(worker, revision=revision) as connector:
         stream = connector.open("orders")
         stream.send_many([b"a", b"b", b"c"], ids=[1, 2, 3])
@@ -191,7 +191,7 @@ def test_a_connector_is_sent_to_another_worker(worker: FakeWorker) -> None:
         assert values(other.commit()) == [b"a"]
 
 
-def test_what_does_not_come_is_an_error_that_says_what_is_there(worker: FakeWorker) -> None:
+def test_missing_messages_are_an_error_with_the_number_of_those_that_arrived(worker: FakeWorker) -> None:
     with connect(worker) as connector:
         connector.open("orders").send(b"a", id=1)
 
@@ -205,7 +205,7 @@ def test_what_does_not_come_is_an_error_that_says_what_is_there(worker: FakeWork
         worker.commit()
 
 
-def test_what_it_sets_itself_is_refused() -> None:
+def test_options_that_the_fake_worker_sets_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="FakeWorker sets port itself"):
         FakeWorker(port=7100)
 

@@ -19,7 +19,7 @@ def lines(received: DataFrame) -> DataFrame:
     return received.selectExpr("instance", "stream", "message_id", "CAST(value AS STRING) AS line")
 
 
-def test_what_is_sent_is_in_the_results_when_send_returns(spark: SparkSession, tmp_path: Path) -> None:
+def test_sent_messages_are_in_the_results_when_send_returns(spark: SparkSession, tmp_path: Path) -> None:
     with LocalReceiver(spark, tmp_path, cookie="secret") as receiver:
         receiver.start(lines)
         receiver.send(["a", "b"], ids=[1, 2])

@@ -47,7 +47,7 @@ def test_a_list_keeps_its_order_and_skips_empty_entries() -> None:
         ("host:７", "not a number"),
     ],
 )
-def test_what_is_not_an_address_is_named_with_an_example(text: str, problem: str) -> None:
+def test_a_text_that_is_not_an_address_is_named_with_an_example(text: str, problem: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_address(text)
     assert problem in str(caught.value)
@@ -62,5 +62,5 @@ def test_an_empty_list_is_refused(text: str) -> None:
 
 
 @given(st.sampled_from(["worker", "10.0.0.1", "::1", "2001:db8::7"]), st.integers(1, 65535))
-def test_what_is_formatted_is_read_back(host: str, port: int) -> None:
+def test_a_formatted_address_is_parsed_back(host: str, port: int) -> None:
     assert parse_address(format_address(host, port)) == (host, port)

@@ -24,7 +24,7 @@ from wallaroo_spark.transport import advertised
         ("[fd00::{slot}]:{port}", "[fd00::3]:7103"),
     ],
 )
-def test_what_is_written_is_filled_in(template: str, told: str) -> None:
+def test_placeholders_of_a_template_are_replaced(template: str, told: str) -> None:
     assert advertised(template, 3, 7103) == told
 
 
@@ -41,6 +41,6 @@ def test_what_is_written_is_filled_in(template: str, told: str) -> None:
         ("http://worker", "has port '//worker'"),
     ],
 )
-def test_what_cannot_be_is_refused_with_an_example(template: str, said: str) -> None:
+def test_an_invalid_template_is_refused_with_an_example(template: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         advertised(template, 3, 7103)

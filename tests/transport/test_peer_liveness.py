@@ -32,7 +32,7 @@ with socket.create_server(("{FAR}", 0)) as listener:
 
 
 class TestPeerLiveness:
-    def test_what_is_not_answered_for_too_long_is_gone(self) -> None:
+    def test_a_peer_that_does_not_acknowledge_for_too_long_is_gone(self) -> None:
         liveness, silent = PeerLiveness(), [TcpState(100, True, 5.0 * look) for look in range(20)]
         found = [liveness.gone(sight, 1000.0 + 5 * number) for number, sight in enumerate(silent)]
         assert found.index(True) == GONE_SECONDS / 5

@@ -34,7 +34,7 @@ async def test_a_port_is_waited_for_until_its_holder_lets_it_go() -> None:
     await listener.close()
 
 
-async def test_whoever_is_told_to_stop_waits_no_longer() -> None:
+async def test_a_wait_ends_when_a_stop_is_requested() -> None:
     holder = await serve(echo, "127.0.0.1", 0)
     stopped = asyncio.Event()
     waiting = asyncio.create_task(serve_once_free(echo, "127.0.0.1", holder.address[1], stopped=stopped))
@@ -44,7 +44,7 @@ async def test_whoever_is_told_to_stop_waits_no_longer() -> None:
     await holder.close()
 
 
-async def test_what_time_does_not_mend_is_raised_at_once() -> None:
+async def test_a_lasting_error_is_raised_at_once() -> None:
     with pytest.raises(ConfigurationError, match="65536"):
         await serve_once_free(echo, "127.0.0.1", 65536, stopped=asyncio.Event())
 

@@ -54,7 +54,7 @@ async def test_an_address_refuses_when_nobody_listens_and_only_then() -> None:
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "10.0.0.7", "worker-1"])
-def test_a_door_without_a_cookie_is_open_to_whoever_reaches_it(host: str) -> None:
+def test_a_listener_without_a_cookie_accepts_every_peer_that_reaches_it(host: str) -> None:
     said = open_access_warning("receiver 'orders': its workers", host, "")
     assert said.startswith("receiver 'orders': its workers accept every peer that reaches them: the cookie is empty")
     assert (host or "every interface") in said or "every interface" in said

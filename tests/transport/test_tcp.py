@@ -301,7 +301,7 @@ async def test_a_peer_that_ends_its_side_may_still_be_answered() -> None:
         writer.close()
 
 
-async def test_what_was_sent_last_arrives_although_the_peer_was_still_sending() -> None:
+async def test_the_last_bytes_arrive_although_the_peer_was_still_sending() -> None:
     """A plain close would reset the connection under the ERROR frame."""
 
     async def refuse(stream: ByteStream) -> None:

@@ -109,7 +109,7 @@ def test_a_route_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None
         (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc", b" 413 "),
     ],
 )
-def test_what_is_no_request_is_refused(server: PageServer, sent: bytes, status: bytes) -> None:
+def test_bytes_that_are_not_a_request_are_refused(server: PageServer, sent: bytes, status: bytes) -> None:
     assert status in raw(server, sent).split(b"\r\n")[0]
 
 

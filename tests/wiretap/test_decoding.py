@@ -164,7 +164,7 @@ def test_a_worker_that_answers_before_the_hello_was_recorded_is_decoded() -> Non
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_the_bytes_are_all_of_them_come_out_again(seed: int) -> None:
+def test_all_bytes_are_in_the_pieces_for_any_input(seed: int) -> None:
     chance = random.Random(seed)
     whole = b"".join(frame.wire for session in SESSIONS[:3] for frame in session.frames)
     noise = bytearray(chance.choice([*REVISIONS.values()]).encode(HELLO) + whole)

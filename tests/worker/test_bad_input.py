@@ -190,7 +190,7 @@ class TestFlags:
 @pytest.mark.usefixtures("healthy")
 class TestConnections:
     @pytest.mark.parametrize("words", [b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"])
-    def test_another_protocol_is_closed_without_a_word(
+    def test_another_protocol_is_closed_without_an_answer(
         self, shared: Running, caplog: pytest.LogCaptureFixture, words: bytes
     ) -> None:
         expect(shared, caplog, Peer(shared, V3), words, "not-this-protocol", None)
@@ -330,7 +330,7 @@ def test_arbitrary_conversations_end_in_nothing_worse(
 
 
 @pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE, V3], ids=str)
-def test_what_a_peer_says_forges_no_log_line(
+def test_text_of_a_peer_cannot_forge_a_log_line(
     shared: Running, revision: Revision, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "wallaroo_spark.worker")

@@ -89,7 +89,7 @@ class TestInnerPort:
 
         assert [row["message_id"] for row in found[0]] == [1, 2, 3]
 
-    def test_what_is_not_there_when_the_time_is_over_is_left_out(self, worker: Running) -> None:
+    def test_ranges_that_are_missing_at_the_time_limit_are_left_out(self, worker: Running) -> None:
         good(worker).message(1, 1)
         eventually(lambda: worker.count("messages") == 1)
         ranges = [PlannedRange(StreamKey("good", 1), None, 9), PlannedRange(StreamKey("good", 1), None, 1)]

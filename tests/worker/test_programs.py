@@ -41,7 +41,7 @@ def revision(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_what_a_restarted_program_sends_is_new_while_nothing_before_it_is_committed(
+def test_messages_of_a_restarted_program_are_new_while_earlier_ones_are_uncommitted(
     worker: Running, revision: str
 ) -> None:
     before = program(worker, revision)
@@ -95,7 +95,7 @@ def test_of_two_programs_under_one_name_the_older_ends_with_an_error_and_no_mess
     newer.close()
 
 
-def test_an_acknowledgement_of_what_another_program_has_sent_is_taken_for_none_of_ours(worker: Running) -> None:
+def test_an_acknowledgement_for_another_program_acknowledges_none_of_our_messages(worker: Running) -> None:
     sender = program(worker)
     stream = sender.open("a", id=STREAM)
     last = stream.send_many([b"1", b"2", b"3"])

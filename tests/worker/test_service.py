@@ -380,7 +380,7 @@ class TestReachableHost:
 class TestErrorsOfThisProgram:
     """An error costs the sessions that it can be laid to, else the worker; nothing goes on as if all were well."""
 
-    def test_what_was_lost_in_a_joint_pass_is_sent_again_before_more_is_acknowledged(
+    def test_messages_lost_in_a_joint_pass_are_sent_again_before_further_acknowledgements(
         self, worker: Running, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Of two revisions, so that they are decoded one after the other.

@@ -64,7 +64,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_back_with_the_next_renewal
     registry.close()
 
 
-async def test_what_could_not_be_given_back_is_given_back_with_the_next_renewal(redis_server: EmbeddedRedis) -> None:
+async def test_claims_whose_release_failed_are_released_with_the_next_renewal(redis_server: EmbeddedRedis) -> None:
     registry = Away(redis_server.url, "away-for-a-moment")
     one, other = await held(registry, 0), await held(registry, 1)
     assert await one.claim((7, 8)) == {7, 8}

@@ -24,7 +24,7 @@ log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
 ROUND_SECONDS = 0.5
 """Pause between two looks for workers, and before a notice that was not answered is sent again. A choice."""
-TELL_SECONDS = 12.0
+SETTLE_SECONDS = 12.0
 """The longest wait until all workers have the last commit: a little more than the time limit of one call."""
 _CLOSE_SECONDS = 10.0
 """The longest wait for the end of the announcer's thread. A choice."""
@@ -104,7 +104,7 @@ class Announcer:
         self._connect = connect
         self._leases_seen = leases_seen
         self._last_commit: LastCommit | None = None
-        self._tellers: dict[int, Teller] = {}
+        self._senders: dict[int, NoticeSender] = {}
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wallaroo-announcer", daemon=True)
@@ -123,12 +123,12 @@ class Announcer:
         """End all threads."""
         self._stopping.set()
         with self._changed:
-            tellers = list(self._tellers.values())
+            senders = list(self._senders.values())
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_SECONDS)
-        for teller in tellers:
-            teller.stop()
+        for sender in senders:
+            sender.stop()
 
     @property
     def last_commit(self) -> LastCommit | None:
@@ -171,17 +171,17 @@ class Announcer:
             self._last_commit = LastCommit(epoch, batch, references)
             self._changed.notify_all()
 
-    def settle(self, seconds: float = TELL_SECONDS) -> bool:
+    def settle(self, seconds: float = SETTLE_SECONDS) -> bool:
         """Wait until every known worker has the last commit or has not answered; return False after ``seconds``."""
         with self._changed:
             last_commit = self._last_commit
-            for teller in self._tellers.values():
-                teller.refused = None
+            for sender in self._senders.values():
+                sender.failure = None
             self._changed.notify_all()
             return self._changed.wait_for(
                 lambda: all(
-                    last_commit is None or teller.told is last_commit or teller.refused is not None
-                    for teller in self._tellers.values()
+                    last_commit is None or sender.sent is last_commit or sender.failure is not None
+                    for sender in self._senders.values()
                 ),
                 seconds,
             )
@@ -189,7 +189,7 @@ class Announcer:
     def workers(self) -> dict[int, tuple[Lease, WorkerClient]]:
         """The known workers, by slot."""
         with self._changed:
-            return {slot: (teller.lease, teller.client) for slot, teller in self._tellers.items()}
+            return {slot: (sender.lease, sender.client) for slot, sender in self._senders.items()}
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -213,18 +213,18 @@ class Announcer:
         with self._changed:
             if self._stopping.is_set():
                 return
-            if known := self._tellers.get(lease.slot):
+            if known := self._senders.get(lease.slot):
                 known.stop()
             client = self._connect(lease.flight, self._token)
-            teller = self._tellers[lease.slot] = Teller(lease, client, self._changed, lambda: self._last_commit)
-            self._begin_to_tell(teller)
+            sender = self._senders[lease.slot] = NoticeSender(lease, client, self._changed, lambda: self._last_commit)
+            self._start_sender(sender)
 
-    def _begin_to_tell(self, teller: Teller) -> None:
+    def _start_sender(self, sender: NoticeSender) -> None:
         """Start the thread that sends notices to a worker."""
-        threading.Thread(target=teller.run, name=f"wallaroo-tell-{teller.lease.slot}", daemon=True).start()
+        threading.Thread(target=sender.run, name=f"wallaroo-tell-{sender.lease.slot}", daemon=True).start()
 
 
-class Teller:
+class NoticeSender:
     """Sends the last commit to one worker, whenever there is a newer one; it runs in a thread of its own.
 
     ``changed`` guards the state, and is never held during a call to the worker.
@@ -239,9 +239,9 @@ class Teller:
     ) -> None:
         self.lease = lease
         self.client = client
-        self.told: LastCommit | None = None
+        self.sent: LastCommit | None = None
         """The commit that the worker knows; None if that is unknown."""
-        self.refused: Exception | None = None
+        self.failure: Exception | None = None
         """The error of the last attempt; None if it succeeded."""
         self._changed = changed
         self._last_commit = last_commit
@@ -256,38 +256,38 @@ class Teller:
     def run(self) -> None:
         """Send each newer commit, until :meth:`stop`."""
         while self._await_newer():
-            self.tell()
+            self.send()
             with self._changed:
-                if self.refused:
+                if self.failure:
                     self._changed.wait_for(lambda: self._stopped, ROUND_SECONDS)
         self.client.close()
 
-    def tell(self) -> None:
+    def send(self) -> None:
         """Send the last commit once, unless the worker knows it."""
         with self._changed:
-            last_commit, known = self._last_commit(), self.told
+            last_commit, known = self._last_commit(), self.sent
         if last_commit is None or known is last_commit:
             return
-        refused = None
+        failure = None
         try:
             notice = last_commit.since(known)
             self.client.tell(notice)
             if notice.action == COMMITTED:
                 passed(Step.REFERENCES_SENT)
         except Exception as error:
-            refused = error
+            failure = error
             # An error of this program must not end the thread, because the worker would then get no more notices.
             ours = None if isinstance(error, TransportError) else error
             level = logging.WARNING if ours else logging.INFO
             log.log(level, "the commit notice to slot %d is sent again: %s", self.lease.slot, error, exc_info=ours)
         with self._changed:
-            self.refused, self.told = refused, None if refused else last_commit
+            self.failure, self.sent = failure, None if failure else last_commit
             self._changed.notify_all()
 
     def _await_newer(self) -> bool:
         """Wait until there is a commit that the worker does not know; return False after :meth:`stop`."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._last_commit() is not self.told)
+            self._changed.wait_for(lambda: self._stopped or self._last_commit() is not self.sent)
             return not self._stopped
 
 

@@ -76,13 +76,13 @@ class End:
         self._lost = True
         # Bytes that would arrive here later are not delivered.
         last = sim.now + sim.random.choice((0.0, sim.latency(), sim.latency()))
-        sim.after(last - sim.now, self.part, self._deafen)
+        sim.after(last - sim.now, self.part, self._stop_reading)
         delay = sim.latency() if told else HALF_OPEN_SECONDS * sim.random.uniform(0.3, 1.0)
         sim.after(last - sim.now + delay, self.part, lambda: self._end(reason))
 
     _deaf = False
 
-    def _deafen(self) -> None:
+    def _stop_reading(self) -> None:
         self._deaf = True
 
     def _post(self, action: Callable[[], None]) -> None:

@@ -18,7 +18,7 @@ from proving.simulator.parts.worker import Worker
 from wallaroo_spark.checkpoint.model import QueryProgress
 from wallaroo_spark.checkpoint.watcher import CheckpointWatcher
 from wallaroo_spark.errors import CheckpointError, RegistryError
-from wallaroo_spark.receiver.announcer import TELL_SECONDS, Announcer, LastCommit, Teller
+from wallaroo_spark.receiver.announcer import SETTLE_SECONDS, Announcer, LastCommit, NoticeSender
 from wallaroo_spark.references import References
 
 ROUND_SECONDS = 0.5
@@ -48,10 +48,10 @@ class AnnouncerByHand(Announcer):
         super().commit(epoch, batch, references, undecided)
         self.settle()
 
-    def settle(self, seconds: float = TELL_SECONDS) -> bool:
+    def settle(self, seconds: float = SETTLE_SECONDS) -> bool:
         """Notify every known worker of the query's position now."""
-        for teller in self._tellers.values():
-            teller.tell()
+        for sender in self._senders.values():
+            sender.send()
         return True
 
     def round(self) -> None:
@@ -59,7 +59,7 @@ class AnnouncerByHand(Announcer):
         self.find_workers()
         self.settle()
 
-    def _begin_to_tell(self, teller: Teller) -> None:
+    def _start_sender(self, sender: NoticeSender) -> None:
         pass
 
 

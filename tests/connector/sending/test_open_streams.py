@@ -18,7 +18,7 @@ from wallaroo_spark.errors import RemoteProtocolError, ReplayError
 
 class TestCuts:
     @pytest.mark.parametrize("keeps_buffer", [True, False])
-    async def test_what_was_not_committed_is_sent_again_in_order_before_anything_new(
+    async def test_uncommitted_messages_are_sent_again_in_order_before_any_new_one(
         self, revision: str, keeps_buffer: bool
     ) -> None:
         worker = ScriptedWorker(auto_commit=False, keeps_buffer=keeps_buffer)

@@ -18,7 +18,7 @@ def test_each_refusal_in_a_row_waits_longer() -> None:
     assert [found.refused(now) for now in (0.0, 1.0, 3.0, 7.0, 15.0)] == [1.0, 2.0, 4.0, 8.0, 10.0]
 
 
-def test_an_accepted_notify_and_a_new_session_begin_anew() -> None:
+def test_an_accepted_notify_and_a_new_session_begin_again() -> None:
     found = refusals(give_up_after=5.0)
     assert [found.refused(now) for now in (0.0, 1.0)] == [1.0, 2.0]
     found.clear()

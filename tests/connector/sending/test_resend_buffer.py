@@ -75,7 +75,7 @@ class TestMessagesWithoutAnId:
         with pytest.raises(LocalProtocolError, match="18 is not above 2001"):
             box.next_id(18)
 
-    def test_what_an_earlier_process_has_sent_may_be_committed_meanwhile(self) -> None:
+    def test_messages_of_an_earlier_process_may_be_committed_meanwhile(self) -> None:
         box = resend_buffer(clock=1000)
         box.acknowledge(500)
         assert number(box) == [1000]
@@ -85,7 +85,7 @@ class TestMessagesWithoutAnId:
         assert box.done
 
     @pytest.mark.parametrize("how", ["acknowledge", "resume"])
-    def test_what_another_program_has_sent_on_the_stream_is_not_taken_for_an_acknowledgement(self, how: str) -> None:
+    def test_messages_of_another_program_do_not_count_as_acknowledged(self, how: str) -> None:
         box = resend_buffer(clock=1000)
         number(box, 3)
         with pytest.raises(LocalProtocolError) as caught:
@@ -109,7 +109,7 @@ class TestWhatAnEarlierProcessSent:
         assert box.done
         box.validate()
 
-    def test_what_comes_before_the_place_that_was_resumed_from_is_refused(self) -> None:
+    def test_messages_before_the_position_to_resume_from_are_refused(self) -> None:
         box = resend_buffer(ref=14)
         box.acknowledge(21)
         with pytest.raises(LocalProtocolError, match="14 is not above 14"):
@@ -215,7 +215,7 @@ class TestAcknowledging:
 
 
 class TestResuming:
-    def test_what_is_not_committed_is_sent_again_in_order(self) -> None:
+    def test_uncommitted_messages_are_sent_again_in_order(self) -> None:
         box = resend_buffer(1, 2, 3, 4)
         box.resume(2)
         assert box.resend_pending

@@ -56,7 +56,7 @@ class TestPulling:
         assert max(len(batch.payloads) for batch in batches) == 3
 
     @pytest.mark.parametrize("kind", [list, iter])
-    def test_what_can_be_bytes_is_made_so(self, kind: Any) -> None:
+    def test_bytes_like_payloads_are_converted_to_bytes(self, kind: Any) -> None:
         values = [b"a", bytearray(b"b"), memoryview(b"c"), b"d", b"e"]
         assert payloads_of(pieces(kind(values))) == [b"a", b"b", b"c", b"d", b"e"]
         (batch,) = pulled(pieces([b"x"], keys=[memoryview(b"k")]))
@@ -94,7 +94,7 @@ class TestPulling:
             ({"payloads": iter([b"a", 1]), "keys": [b"k", 7, 7]}, 1, r"a payload is bytes.*item 1"),
         ],
     )
-    def test_what_is_of_no_use_is_said_once_what_came_before_it_was_taken(
+    def test_an_invalid_item_is_an_error_after_the_items_before_it(
         self, arguments: dict[str, Any], sent: int, complaint: str
     ) -> None:
         given = pieces(**arguments)
@@ -105,7 +105,7 @@ class TestPulling:
         assert (len(found), caught.value.fields["index"]) == (sent, sent)
 
     @pytest.mark.parametrize("arguments", [{"payloads": failing(b"a")}, {"payloads": [b"a"] * 2, "ids": failing(1)}])
-    def test_what_an_iterable_raises_comes_through_behind_what_it_gave(self, arguments: dict[str, Any]) -> None:
+    def test_the_error_of_an_iterable_is_raised_after_its_items(self, arguments: dict[str, Any]) -> None:
         given = pieces(**arguments)
         first = given.next()
         assert first is not None

@@ -65,7 +65,7 @@ class TestFeeding:
 
         asyncio.run(run())
 
-    async def test_what_is_committed_is_not_read_again(self) -> None:
+    async def test_committed_records_are_not_read_again(self) -> None:
         afters: list[int | None] = []
 
         class Watched(Records):
@@ -217,7 +217,7 @@ class TestErrors:
             with pytest.raises(LocalProtocolError, match="given up in this session with messages unacknowledged"):
                 await sender.feed(source)
 
-    async def test_what_a_source_raises_comes_through_and_leaves_the_connector_usable(self) -> None:
+    async def test_an_error_of_a_source_is_raised_and_the_connector_stays_usable(self) -> None:
         def broken() -> Iterator[tuple[int, bytes]]:
             yield 1, b"x"
             raise OSError("the disk is on fire")
@@ -243,7 +243,7 @@ class TestErrors:
                 await sender.feed(Records("a", lambda: [(number, b"x") for number in ids]))
 
     @pytest.mark.parametrize(("size", "complaint"), [(2000, "makes a frame of"), (-1, "a payload is bytes")])
-    async def test_what_cannot_be_sent_is_named_and_what_came_before_it_is_sent(
+    async def test_an_invalid_record_is_named_and_the_records_before_it_are_sent(
         self, size: int, complaint: str
     ) -> None:
         odd: Any = b"x" * size if size > 0 else "text"
@@ -254,7 +254,7 @@ class TestErrors:
             assert size < 0 or "item 2 of source 'a', id 7" in caught.value.message
             await worker.until(lambda: worker.only.ids == [5, 6])
 
-    async def test_what_ends_the_connector_ends_its_feeds(self) -> None:
+    async def test_the_error_that_ends_the_connector_ends_its_feeds(self) -> None:
         async with ScriptedWorker(auto_commit=False) as worker, connector(worker) as sender:
             feeding = asyncio.gather(
                 sender.feed(numbers(10, "a")), sender.feed(numbers(10_000, "b")), return_exceptions=True
@@ -264,7 +264,7 @@ class TestErrors:
             outcomes = await feeding
         assert all(isinstance(outcome, RemoteProtocolError) for outcome in outcomes), outcomes
 
-    async def test_what_a_progress_callback_raises_ends_its_feed_alone(self) -> None:
+    async def test_an_error_of_a_progress_callback_ends_only_its_feed(self) -> None:
         def refuse(progress: FeedProgress) -> None:
             raise RuntimeError(f"no more after {progress.name}")
 

@@ -94,7 +94,7 @@ class TestSending:
             assert {message.flags for message in worker.only.accepted} == {Flags.EPHEMERAL}
         assert worker.errors == []
 
-    async def test_what_an_earlier_process_sent_is_sent_again_and_not_kept(self) -> None:
+    async def test_committed_messages_of_an_earlier_process_are_sent_again_and_not_kept(self) -> None:
         async with ScriptedWorker(auto_commit=False) as worker, connector(worker) as sender:
             stream = await sender.open("a")
             worker.session.write(worker.session.session.ack(0, [(stream.id, 6)]))
@@ -142,7 +142,7 @@ class TestErrors:
             ({"event_times": [1, 2, 3, 4, "noon", 6]}, 4, "an event time is an integer.*noon"),
         ],
     )
-    async def test_what_came_before_stays_sent_and_the_stream_goes_on(
+    async def test_messages_before_an_error_stay_sent_and_the_stream_continues(
         self, arguments: dict[str, Any], index: int, complaint: str
     ) -> None:
         async with ScriptedWorker() as worker, connector(worker, max_frame_bytes=1024) as sender:
@@ -183,7 +183,7 @@ class TestErrors:
                 await stream.send_many(numbered(3), keys=[None, None, b"k"])
             assert caught.value.fields["index"] == 2
 
-    async def test_what_an_iterable_raises_comes_through_and_what_it_gave_is_sent(self) -> None:
+    async def test_the_error_of_an_iterable_is_raised_and_its_items_are_sent(self) -> None:
         def broken() -> Iterator[bytes]:
             yield from numbered(3)
             raise OSError("the disk is on fire")
@@ -225,7 +225,7 @@ class TestErrors:
             assert len(worker.only.accepted) == sent < 200
         assert worker.errors == []
 
-    async def test_what_ends_the_connector_in_the_middle_says_how_far_it_was(self) -> None:
+    async def test_an_error_that_ends_the_connector_during_send_many_names_the_index(self) -> None:
         worker, retry = ScriptedWorker(credits=11, regrant=False), Backoff(initial=0, attempts=1)
         async with worker, connector(worker, retry=retry) as sender:
             stream = await sender.open("a")
@@ -370,7 +370,7 @@ class TestCuts:
 
         asyncio.run(run())
 
-    async def test_what_was_not_committed_of_a_run_is_sent_again(self, revision: str) -> None:
+    async def test_the_uncommitted_part_of_a_run_is_sent_again(self, revision: str) -> None:
         worker = ScriptedWorker(auto_commit=False)
         async with worker, connector(worker, revision=revision) as sender:
             stream = await sender.open("a")

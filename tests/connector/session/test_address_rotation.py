@@ -138,7 +138,7 @@ class TestWorkersThatWantWhatWasAcknowledged:
             assert found.next() == B
         assert not found.behind(B, "wanted again", 10.0 + BEHIND_SECONDS)
 
-    def test_a_session_that_ends_for_another_reason_begins_the_time_anew(self) -> None:
+    def test_a_session_that_ends_for_another_reason_begins_the_time_again(self) -> None:
         found = route()
         assert found.behind(A, "wanted again", 10.0)
         found.ended(A, "cut", 12.0, progressed=True)

@@ -76,7 +76,7 @@ class TestRedirections:
             await sender.open("a")
             assert (len(one.hellos), len(other.hellos)) == (1, 1)
 
-    async def test_workers_that_redirect_to_each_other_for_ever_are_given_up(self) -> None:
+    async def test_workers_that_redirect_to_each_other_forever_are_given_up(self) -> None:
         async with two_workers() as (one, other):
             one.answers.extend([redirect(other.address, "not here")] * 50)
             other.answers.extend([redirect(one.address, "not here")] * 50)
@@ -132,7 +132,7 @@ class TestComingBack:
             caught.value
         )
 
-    async def test_giving_up_in_the_middle_wakes_whoever_waits_to_send(self) -> None:
+    async def test_giving_up_in_the_middle_wakes_all_waiting_senders(self) -> None:
         async with ScriptedWorker() as worker, connector(worker, retry=Backoff(initial=0, attempts=1)) as sender:
             stream = await sender.open("a")
             worker.answers.append(later("leaving"))

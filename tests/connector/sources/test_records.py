@@ -22,7 +22,7 @@ def read(source: Records, after: int | None) -> list[int | None]:
 
 class TestRecords:
     @given(st.lists(st.integers(0, 100), unique=True).map(sorted), st.none() | st.integers(0, 100))
-    def test_what_is_committed_is_passed_over(self, ids: list[int], after: int | None) -> None:
+    def test_committed_records_are_skipped(self, ids: list[int], after: int | None) -> None:
         source = Records("orders", lambda: [(number, b"x") for number in ids])
         assert read(source, after) == [number for number in ids if after is None or number > after]
 
@@ -56,7 +56,7 @@ class TestRecordsInBatches:
         assert isinstance(found, GroupedRecords)
         return [list(batch.ids or ()) for batch in found.groups]
 
-    def test_what_is_committed_is_passed_over(self, small_groups: None) -> None:
+    def test_committed_records_are_skipped(self, small_groups: None) -> None:
         items = [(number, b"x") for number in range(1, 9)]
         assert self.read(items, None) == [[1, 2, 3], [4, 5, 6], [7, 8]]
         assert self.read(items, 5) == [[6], [7, 8]]

@@ -44,7 +44,7 @@ def test_a_grant_that_no_frame_can_carry_is_refused(credits: int) -> None:
 
 @steady
 @given(st.lists(st.tuples(st.sampled_from(("grant", "spend", "overdraw")), st.integers(0, 2**32 - 1))))
-def test_what_is_available_is_what_was_granted_less_what_was_spent(steps: list[tuple[str, int]]) -> None:
+def test_available_credits_are_granted_minus_spent(steps: list[tuple[str, int]]) -> None:
     window, notifies = CreditWindow(), 0
     for step, number in steps:
         if step == "grant":

@@ -282,7 +282,7 @@ def test_nothing_is_allowed_to_a_terminated_stream(revision: Revision) -> None:
 
 
 @pytest.mark.parametrize("revision", [DRAFT_BE, V3], ids=repr)
-def test_a_restart_terminates_the_streams_of_both_sides_and_both_go_deaf(revision: Revision) -> None:
+def test_a_restart_terminates_the_streams_and_both_sides_ignore_later_frames(revision: Revision) -> None:
     pair = Pair(revision).start().bring(StreamState.TERMINATED)
     assert pair.connector.state is pair.worker.state is SessionState.RESTARTING
     pair.worker.receive(revision.encode(Message(STREAM, 1, b"x")))

@@ -127,7 +127,7 @@ def test_a_stream_is_ephemeral_or_it_is_not(revision: Revision, first: bool) -> 
 
 
 @drafts
-def test_a_stream_that_is_opened_again_may_choose_anew_whether_it_is_ephemeral(revision: Revision) -> None:
+def test_a_stream_that_is_opened_again_may_choose_again_whether_it_is_ephemeral(revision: Revision) -> None:
     streams = table(revision)
     assert admitted(streams, (1, True, True)) == []
     streams.notify(1, "again")

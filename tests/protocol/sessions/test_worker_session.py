@@ -219,7 +219,7 @@ def test_a_boundary_without_an_end_closes_nothing(revision: Revision) -> None:
 
 
 @revisions
-def test_what_answers_a_fault_is_an_error_frame_and_then_nothing_is_heard(revision: Revision) -> None:
+def test_a_fault_is_answered_by_an_error_frame_and_later_bytes_are_ignored(revision: Revision) -> None:
     pair = Pair(revision).start()
     with pytest.raises(RemoteProtocolError) as caught:
         pair.to_worker(revision.encode(Message(STREAM, 1, b"x")))

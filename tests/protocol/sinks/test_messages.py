@@ -105,12 +105,12 @@ def test_any_bytes_are_a_message_or_a_fault(wire: bytes) -> None:
         ("cd 0001 ff 00", Fault.INVALID_TEXT),
     ],
 )
-def test_what_the_table_does_not_have_is_named(text: str, fault: Fault) -> None:
+def test_bytes_that_the_table_does_not_have_are_named(text: str, fault: Fault) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         decode_control(bytes.fromhex(text))
     assert caught.value.fields["fault"] is fault
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_a_value_that_does_not_fit_is_refused() -> None:
     with pytest.raises(LocalProtocolError, match="at most 65535"):
         encode_control(Phase2("x" * 65536, True))

@@ -122,7 +122,7 @@ def test_a_transaction_is_voted_on_and_decided_and_the_next_one_follows() -> Non
     assert (pair.sink.committed, pair.sink.offset) == (pair.worker.committed, pair.worker.offset) == (105, 106)
 
 
-def test_what_is_aborted_is_sent_again_under_the_same_offsets() -> None:
+def test_aborted_rows_are_sent_again_under_the_same_offsets() -> None:
     pair = Linked(100).open()
     for transaction in ("t1", "t2"):
         [rows] = pair.to_sink(pair.worker.rows([b"abc"]))
@@ -361,7 +361,9 @@ def test_the_end_of_a_stream_and_an_error_are_passed_on() -> None:
         (lambda pair: (pair.worker.rows([b"x"]), pair.worker.begin(0)), "set it before"),
     ],
 )
-def test_what_we_must_not_say_is_refused_here(act: Callable[[Linked], Any], match: str) -> None:
+def test_frames_that_the_state_forbids_are_refused_before_they_are_sent(
+    act: Callable[[Linked], Any], match: str
+) -> None:
     with pytest.raises(LocalProtocolError, match=match):
         act(Linked().open())
 

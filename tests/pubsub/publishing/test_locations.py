@@ -27,7 +27,7 @@ def running(spark: SparkSession, write: Callable[[DataFrame, int], None], checkp
         query.stop()
 
 
-def test_what_is_published_lies_on_sparks_default_file_system_and_publishers_find_it(
+def test_published_files_are_on_sparks_default_file_system_and_publishers_find_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     elsewhere = Elsewhere(spark, tmp_path)

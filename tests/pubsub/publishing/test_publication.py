@@ -77,7 +77,7 @@ def test_a_commit_that_is_told_twice_or_out_of_turn_is_passed_over() -> None:
     assert taken(machine, "a") == [Snapshot((0,), ()), part(3), moved(0, 4)]
 
 
-def test_who_comes_back_is_sent_what_it_missed() -> None:
+def test_a_subscriber_that_returns_is_sent_the_missed_batches() -> None:
     machine = publication()
     machine.begin(5, 2, {batch: [part(batch)] for batch in (2, 4, 5)})
     machine.join("a", hello(resume=(3,), identity="query-1"))
@@ -85,7 +85,7 @@ def test_who_comes_back_is_sent_what_it_missed() -> None:
     assert taken(machine, "a") == [Snapshot((3,), ()), part(4), moved(3, 5), part(5), moved(5, 6)]
 
 
-def test_who_was_told_more_than_this_publisher_knows_waits_for_it() -> None:
+def test_a_subscriber_that_is_ahead_of_the_publisher_waits() -> None:
     machine = publication()
     machine.begin(4)
     machine.join("a", hello(resume=(6,)))
@@ -97,7 +97,7 @@ def test_who_was_told_more_than_this_publisher_knows_waits_for_it() -> None:
     assert taken(machine, "a") == [part(6), moved(6, 7)]
 
 
-def test_what_is_no_longer_kept_is_said_to_be_so() -> None:
+def test_resuming_from_a_batch_that_is_no_longer_retained_is_refused() -> None:
     machine = publication(retain=3)
     for batch in range(10):
         machine.committed(batch, [part(batch)])
@@ -112,7 +112,7 @@ def test_what_is_no_longer_kept_is_said_to_be_so() -> None:
     assert taken(machine, "b")[0] == Snapshot((7,), ())
 
 
-def test_what_a_predecessor_sent_of_batches_not_kept_counts_as_sent() -> None:
+def test_batches_that_a_predecessor_sent_and_did_not_keep_count_as_sent() -> None:
     machine = publication(product=True)
     machine.begin(9, 8)
     machine.join("a", HELLO)
@@ -199,7 +199,7 @@ def test_a_batch_that_is_larger_than_the_limit_is_let_through() -> None:
     assert machine.closing("a") is None
 
 
-def test_what_was_there_before_somebody_came_does_not_make_him_slow() -> None:
+def test_batches_from_before_a_subscriber_joined_do_not_make_it_slow() -> None:
     machine = publication(max_subscriber_bytes=100)
     machine.begin(4, 0, {batch: [part(batch, size=90)] for batch in range(5)})
     machine.join("a", hello(resume=(0,)))
@@ -208,7 +208,7 @@ def test_what_was_there_before_somebody_came_does_not_make_him_slow() -> None:
     assert machine.closing("a") is None
 
 
-def test_who_falls_behind_what_is_kept_is_too_slow() -> None:
+def test_a_subscriber_whose_next_batch_is_not_retained_is_too_slow() -> None:
     machine = publication(retain=2)
     machine.join("a", HELLO)
     for batch in range(3):

@@ -52,7 +52,7 @@ def test_a_batch_is_sent_once_it_is_committed_and_not_before(stage: Stage) -> No
         assert client.take() == Update(((1, -1), (2, 1)))
 
 
-def test_who_comes_late_gets_what_comes_next(stage: Stage) -> None:
+def test_a_late_subscriber_gets_the_next_batches(stage: Stage) -> None:
     stage.publish(0, [1])
     stage.commit(0)
     with stage.publisher() as address, Client(address) as client:
@@ -121,7 +121,7 @@ def test_a_subscriber_goes_on_where_it_was_at_the_next_publisher(stage: Stage) -
         assert client.take() == Update(((2, -1), (3, 1)))
 
 
-def test_what_is_no_longer_kept_is_said(stage: Stage) -> None:
+def test_a_batch_that_is_no_longer_retained_is_refused_with_the_reason(stage: Stage) -> None:
     for batch in range(6):
         stage.publish(batch, [batch])
         stage.commit(batch)
@@ -142,7 +142,7 @@ def test_what_is_no_longer_kept_is_said(stage: Stage) -> None:
         ({"identity": "another"}, "topic 'totals' has a new history"),
     ],
 )
-def test_who_does_not_fit_is_told_why(stage: Stage, fields: dict[str, Any], said: str) -> None:
+def test_a_subscriber_that_is_refused_is_told_the_reason(stage: Stage, fields: dict[str, Any], said: str) -> None:
     with stage.publisher() as address, Client(address) as client:
         client.hello(**fields)
         (closed,) = client.take_all()
@@ -164,7 +164,9 @@ def test_who_does_not_fit_is_told_why(stage: Stage, fields: dict[str, Any], said
     ],
     ids=["another protocol", "no hello", "data", "damaged"],
 )
-def test_what_is_no_hello_is_refused_and_harms_nobody(stage: Stage, data: bytes, said: str) -> None:
+def test_bytes_that_are_not_a_hello_are_refused_and_harm_no_other_subscriber(
+    stage: Stage, data: bytes, said: str
+) -> None:
     with stage.publisher() as address, Client(address) as other:
         other.hello()
         assert isinstance(other.take(), Snapshot)
@@ -183,7 +185,7 @@ def test_a_silent_peer_is_not_waited_for(stage: Stage) -> None:
         assert client.take_all() == [Closed(Why.REFUSED, "no hello came within 0.05 seconds")]
 
 
-def test_who_talks_behind_its_hello_is_let_go(stage: Stage) -> None:
+def test_a_subscriber_that_sends_bytes_behind_its_hello_is_closed(stage: Stage) -> None:
     with stage.publisher() as address, Client(address) as client:
         client.hello()
         assert client.take() == Snapshot((0,), ())
@@ -319,7 +321,7 @@ def test_a_copy_of_the_same_submission_waits_and_takes_over_from_the_dead(stage:
         eventually(taken_over)
 
 
-def test_a_checkpoint_that_is_made_anew_ends_the_publisher(stage: Stage) -> None:
+def test_a_checkpoint_that_is_made_again_ends_the_publisher(stage: Stage) -> None:
     stage.commit(0)
     stage.commit(1)
     setup = stage.setup()

@@ -47,7 +47,7 @@ async def test_all_who_are_woken_together_share_one_reading() -> None:
     assert file.readings == 1
 
 
-async def test_who_falls_behind_what_is_kept_goes_on_alone() -> None:
+async def test_a_subscriber_that_falls_behind_reads_the_file_alone() -> None:
     readings, file = Readings(), File(12, QUARTER)
     slow = readings.messages("a", file.read)
     assert (await anext(slow)).time == 0

@@ -81,7 +81,7 @@ def epoch_of(client: Client) -> tuple[list[Any], Any]:
     return sorted(rows), message
 
 
-def test_what_a_batch_publishes_is_seen_once_whatever_happens_to_the_batch(
+def test_published_rows_are_seen_once_when_a_batch_fails_or_runs_again(
     spark: SparkSession, lines: Lines, tmp_path: Path
 ) -> None:
     fail = [False]

@@ -28,7 +28,7 @@ def topic_log(tmp_path: Path) -> TopicLog:
     return TopicLog(str(tmp_path / "checkpoint"), "totals")
 
 
-def test_what_is_staged_comes_back_as_messages(topic_log: TopicLog) -> None:
+def test_staged_rows_are_read_as_messages(topic_log: TopicLog) -> None:
     file = topic_log.stage(7, 3, 0, [rows(a=[1, 2]), rows(a=[3])], None)
     assert file is not None
     topic_log.seal(Manifest(7, (file,)))
@@ -133,7 +133,7 @@ def test_partitions_are_shared_out_over_publishers() -> None:
     assert [[file.partition for file in manifest.of(part, 2)] for part in range(2)] == [[0, 2, 4], [1, 3]]
 
 
-def test_old_batches_are_let_go_and_known_to_be_gone(topic_log: TopicLog, tmp_path: Path) -> None:
+def test_old_batches_are_deleted_and_reported_as_not_retained(topic_log: TopicLog, tmp_path: Path) -> None:
     files = {}
     for batch in (1, 2, 5):
         staged = topic_log.stage(batch, 0, 0, [rows(a=[batch])], None)

@@ -39,7 +39,7 @@ def test_an_epoch_is_held_back_until_every_partition_has_passed_it() -> None:
     assert merger.held_bytes == 1
 
 
-def test_what_one_publisher_had_begun_is_dropped_from_all() -> None:
+def test_an_epoch_that_one_publisher_had_begun_is_dropped_from_all() -> None:
     merger = Merger(2)
     fed(merger, (0, Snapshot((7,), (6,))), (1, Snapshot((5,), (4,))))
     assert (merger.frontier, merger.filter) == ((5,), (6,))
@@ -166,7 +166,7 @@ S = Snapshot((5,), (4,))
         ([Snapshot((5,), ((4, 0),))], "times of one shape"),
     ],
 )
-def test_what_a_publisher_may_not_do_is_named(messages: list[Snapshot | Update | Data], says: str) -> None:
+def test_a_publishers_protocol_violation_is_named(messages: list[Snapshot | Update | Data], says: str) -> None:
     merger = Merger(1)
 
     with pytest.raises(RemoteProtocolError, match=says):

@@ -74,7 +74,7 @@ async def test_epochs_come_whole_and_in_order_of_their_partitions(two: Catalog) 
     await until(lambda: first.subscribers == second.subscribers == 0)
 
 
-async def test_what_had_begun_is_not_seen(two: Catalog) -> None:
+async def test_epochs_that_had_begun_are_not_delivered(two: Catalog) -> None:
     first, second = await Publisher(two, 0).start(), await Publisher(two, 1).start()
     first.commit(0, [1])
     async with following(two) as topic:
@@ -230,7 +230,7 @@ async def test_an_unfinished_epoch_is_read_again_from_its_beginning(catalog: Cat
 @pytest.mark.parametrize(
     "junk", [b"HTTP/1.1 400 Bad Request\r\n\r\n", encode(Data(0, b"")), b"\0\0\0\x07\x92\x07\x90    "]
 )
-async def test_who_speaks_something_else_is_no_publisher(catalog: Catalog, junk: bytes) -> None:
+async def test_a_peer_of_another_protocol_is_not_a_publisher(catalog: Catalog, junk: bytes) -> None:
     async def talk(stream: ByteStream) -> None:
         stream.write(junk)
         await stream.read()
@@ -268,7 +268,7 @@ async def test_rows_that_cannot_be_read_are_named(catalog: Catalog) -> None:
         ({"resume": Position("history", (0, 0))}, "has times like 0"),
     ],
 )
-async def test_what_a_publisher_refuses_is_raised_at_once(catalog: Catalog, settings: Any, says: str) -> None:
+async def test_a_refusal_of_a_publisher_is_raised_at_once(catalog: Catalog, settings: Any, says: str) -> None:
     publisher = await Publisher(catalog, retain=2).start()
     for batch in range(5):
         publisher.commit(batch)
@@ -451,7 +451,7 @@ def test_a_plain_loop_follows_a_topic_and_can_be_closed(
     asyncio.run_coroutine_threadsafe(publisher.stop(), stage_loop).result(SECONDS)
 
 
-def test_a_subscription_that_is_let_go_leaves_nothing_behind(stage_loop: asyncio.AbstractEventLoop) -> None:
+def test_a_subscription_without_references_leaves_nothing_behind(stage_loop: asyncio.AbstractEventLoop) -> None:
     catalog = Catalog({"totals": Record(1)})
     publisher = asyncio.run_coroutine_threadsafe(Publisher(catalog).start(), stage_loop).result(SECONDS)
     before = set(threading.enumerate())

@@ -125,7 +125,7 @@ async def test_in_product_time_a_batch_that_had_begun_is_left_out_whole() -> Non
     assert await take(source(catalog), at(0, 0), 4) == [(at(0, 1), 2), *expected]
 
 
-async def test_what_is_no_longer_kept_cannot_be_replayed(catalog: Catalog) -> None:
+async def test_batches_that_are_no_longer_retained_cannot_be_replayed(catalog: Catalog) -> None:
     publishers = await both(catalog, retain=2)
     for batch in range(5):
         publish(publishers, batch)

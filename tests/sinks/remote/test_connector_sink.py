@@ -75,7 +75,7 @@ def test_rows_are_shown_once_they_are_committed(server: ServingSink) -> None:
     assert server.shown()["orders-0"] == lines(*partition_rows(0, 0), *partition_rows(1, 0))
 
 
-def test_what_is_aborted_is_never_shown(server: ServingSink) -> None:
+def test_aborted_rows_are_never_visible(server: ServingSink) -> None:
     sink = sink_to(server.address)
     one = prepared(sink)
     for _ in range(2):
@@ -87,7 +87,7 @@ def test_what_is_aborted_is_never_shown(server: ServingSink) -> None:
         sink.commit(0, [one])
 
 
-def test_what_one_sink_leaves_is_not_another_sinks(server: ServingSink) -> None:
+def test_a_transaction_of_one_sink_does_not_belong_to_another(server: ServingSink) -> None:
     prepared(sink_to(server.address))
     other = ConnectorSink("order", (parse_address(server.address),))
     other.remember({"ends": {"0": {}}, "whole": True})
@@ -215,7 +215,7 @@ def test_a_log_of_an_older_version_is_continued(server: ServingSink, tmp_path: P
     assert server.shown() == {"orders-0": lines(*wanted)}
 
 
-def test_what_an_older_version_has_prepared_is_aborted(server: ServingSink, tmp_path: Path) -> None:
+def test_transactions_that_an_older_version_prepared_are_aborted(server: ServingSink, tmp_path: Path) -> None:
     """Its id does not say of which try it is."""
     prepared(sink_to(server.address), rows=["left"])
 
@@ -305,13 +305,13 @@ def test_a_sink_that_stops_reading_is_given_up() -> None:
         address = listener.sockets[0].getsockname()[:2]
         client = await SinkClient.open(address, "orders-0", ConnectionSettings(answer_timeout=0.5))
 
-        async def send_for_ever() -> None:
+        async def send_forever() -> None:
             async with client, asyncio.timeout(SECONDS):
                 while True:
                     await client.send([b"x" * 100_000])
 
         with pytest.raises(TransportError, match=r"has read nothing of orders-0 for 0\.5 s; see whether it runs"):
-            await send_for_ever()
+            await send_forever()
         listener.close()
 
     asyncio.run(run())
@@ -493,7 +493,7 @@ def test_a_peer_that_breaks_the_protocol_harms_nobody_else(server: ServingSink, 
     assert list(server.shown()) == ["orders-0"]
 
 
-def test_who_says_nothing_is_sent_away(tmp_path: Path) -> None:
+def test_a_peer_that_sends_nothing_is_closed(tmp_path: Path) -> None:
     with ServingSink(tmp_path, handshake_timeout=0.05) as server:
         [answer] = asyncio.run(_exchange(server.address, b""))
     assert answer == Error("no HELLO came within 0.05 s")

@@ -62,7 +62,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_whoever_dies_wherever_each_batch_is_delivered_once(stage: Stage, case: Case, tmp_path: Path) -> None:
+def test_each_batch_is_delivered_once_after_a_death_of_any_process_at_any_step(
+    stage: Stage, case: Case, tmp_path: Path
+) -> None:
     sweep(stage.lives, stage.subject, case, tmp_path)
 
 

@@ -110,7 +110,9 @@ def nothing_of_ours_ends_it(stage: Stage) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_whoever_dies_wherever_each_batch_is_delivered_once(stage: Stage, case: Case, tmp_path: Path) -> None:
+def test_each_batch_is_delivered_once_after_a_death_of_any_process_at_any_step(
+    stage: Stage, case: Case, tmp_path: Path
+) -> None:
     sweep(stage.lives, stage.subject, case, tmp_path)
 
 
@@ -181,7 +183,7 @@ def test_a_partition_that_was_not_there_for_long_goes_on_where_it_was(stage: Sta
     assert list(terse.committed(stage.to, "seldom"))[-6:] == partition_rows(0, 1) + partition_rows(4, 1)
 
 
-def test_what_a_task_of_a_later_try_has_prepared_is_left_alone(stage: Stage, tmp_path: Path) -> None:
+def test_a_transaction_of_a_later_try_is_not_changed(stage: Stage, tmp_path: Path) -> None:
     """A driver that was taken for dead goes on, and its tasks must not abort what its successor may have committed."""
     old, new = sink_of("twice", stage.port), sink_of("twice", stage.port)
     old.begin(0, 0, alone=True)

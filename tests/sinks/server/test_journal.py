@@ -41,7 +41,7 @@ def test_a_log_that_goes_on_behind_a_damaged_record_is_refused() -> None:
         decode_log(bytes(wire), "log")
 
 
-def test_what_is_appended_is_there_for_the_next_and_a_torn_end_is_dropped(tmp_path: Path) -> None:
+def test_appended_records_are_read_by_the_next_process_and_a_torn_end_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "log"
     journal = Journal(path)
     assert journal.read() == []
@@ -58,7 +58,7 @@ def test_what_is_appended_is_there_for_the_next_and_a_torn_end_is_dropped(tmp_pa
     assert Journal(path).read() == [{"n": 1}, {"n": 2}, {"n": 4}]
 
 
-def test_a_log_that_is_written_anew_goes_on(tmp_path: Path) -> None:
+def test_a_log_that_is_written_again_goes_on(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "log")
     for number in range(5):
         journal.append({"n": number})
@@ -71,7 +71,7 @@ def test_a_log_that_is_written_anew_goes_on(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log"]
 
 
-def test_what_could_not_be_appended_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_append_leaves_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(tmp_path / "log")
     journal.append({"n": 1})
 

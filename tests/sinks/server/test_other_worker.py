@@ -224,7 +224,7 @@ def test_workers_whose_names_are_alike_do_not_decide_for_one_another(server: Ser
     assert server.shown() == {"w-1": b"x"}
 
 
-def test_a_worker_that_begins_anew_is_told_what_is_there(server: ServingSink) -> None:
+def test_a_worker_that_begins_again_is_told_what_is_there(server: ServingSink) -> None:
     with OtherWorker("w", server.port) as worker:
         worker.rows(b"seven b")
         worker.decide(worker.vote()[0], True)

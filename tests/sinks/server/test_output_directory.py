@@ -61,7 +61,7 @@ def test_rows_are_shown_when_they_are_committed(tmp_path: Path) -> None:
     assert parts(tmp_path) == []
 
 
-def test_what_is_aborted_is_gone(tmp_path: Path) -> None:
+def test_aborted_rows_are_deleted(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         prepare(store, "t1", b"hello\n")
         store.decide("w-0", "t1", False)
@@ -107,7 +107,7 @@ STEPS = [SinkStep.SERVER_DECIDED, SinkStep.SERVER_HALF_APPENDED, SinkStep.SERVER
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("forgets", [False, True], ids=["", "and the part is gone"])
-def test_what_is_committed_is_appended_once_wherever_the_server_dies(
+def test_committed_rows_are_appended_once_after_a_death_at_any_step(
     tmp_path: Path, step: SinkStep, forgets: bool
 ) -> None:
     def die(at: object) -> None:
@@ -137,7 +137,7 @@ def test_what_is_committed_is_appended_once_wherever_the_server_dies(
     assert parts(tmp_path) == []
 
 
-def test_a_log_that_grows_is_written_anew_and_says_the_same(tmp_path: Path) -> None:
+def test_a_log_that_grows_is_written_again_and_says_the_same(tmp_path: Path) -> None:
     with opened(tmp_path, log_lines=10) as store:
         prepare(store, "kept", b"k", worker="w-7")
         for number in range(50):

@@ -75,7 +75,9 @@ def test_a_transaction_that_is_aborted_leaves_nothing() -> None:
         ([{"do": "offset", "worker": "w-0", "offset": 7}], part(start=7, end=9), ""),
     ],
 )
-def test_what_cannot_be_prepared_is_objected_to(records: list[LogRecord], wanted: OutputPart, objection: str) -> None:
+def test_a_transaction_that_cannot_be_prepared_gets_a_vote_to_abort(
+    records: list[LogRecord], wanted: OutputPart, objection: str
+) -> None:
     found = folded(records).objection(wanted)
 
     assert bool(found) == bool(objection)
@@ -92,7 +94,7 @@ def test_records_that_cannot_follow_one_another_are_refused(records: list[LogRec
 
 
 @pytest.mark.parametrize("other", ["w", "w-", "w-01", "w-00", "w-1", "w0", "v-0"])
-def test_what_is_prepared_is_listed_to_nobody_else(other: str) -> None:
+def test_a_prepared_transaction_is_listed_only_to_its_worker(other: str) -> None:
     """Whoever is told of it decides it: Wallaroo's workers abort what is not their own."""
     transactions = folded([prepare_record(part(worker="w-0"))])
 

@@ -130,7 +130,7 @@ def test_two_drivers_that_are_told_the_same_commit_it_once(store: Store) -> None
         assert sorted(store.seen()) == sorted(["a", "b", "c"] * (batch + 1))
 
 
-def test_what_is_there_by_others_is_a_vote_to_abort(
+def test_a_folder_of_another_program_is_a_vote_to_abort(
     make: Callable[..., FilesSink], place: Path, tmp_path: Path
 ) -> None:
     store = Store(make, list)

@@ -183,6 +183,6 @@ def test_brokers_that_are_not_there_are_a_vote_to_abort(tmp_path: Path) -> None:
     assert "Kafka at 127.0.0.1:1 could not tell the partitions of topic rows" in refuses(sink, {"value": ["a"]})
 
 
-def test_what_the_sink_sets_is_not_for_others(make: Make) -> None:
+def test_settings_of_the_sink_cannot_be_overridden(make: Make) -> None:
     with pytest.raises(ConfigurationError, match=r"option transactional\.id is set by the sink"):
         make(options={"transactional.id": "mine"})

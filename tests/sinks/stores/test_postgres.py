@@ -158,7 +158,7 @@ def test_a_table_that_is_not_there_is_named(make: Make) -> None:
         make(table='"open').recover()
 
 
-def test_what_somebody_rolled_back_is_not_taken_for_committed(make: Make, table: Table) -> None:
+def test_a_transaction_that_was_rolled_back_does_not_count_as_committed(make: Make, table: Table) -> None:
     sink = make()
     one = prepared(sink, {"value": ["a"]})
     sink.abort([one.transaction])
@@ -236,7 +236,7 @@ def own_postgres() -> Iterator[PostgresServer]:
     server.remove()
 
 
-def test_what_is_prepared_outlives_a_crash_of_the_server(own_postgres: PostgresServer) -> None:
+def test_prepared_transactions_survive_a_crash_of_the_server(own_postgres: PostgresServer) -> None:
     dsn = own_postgres.dsn
     own_postgres.start()
     table = Table(dsn)

@@ -35,7 +35,7 @@ def test_rows_of_several_partitions_come_back_in_order_and_from_another_process(
     assert read(pickle.loads(pickle.dumps(stage)), first, empty, third) == [1, 2, 3, 4]
 
 
-def test_what_is_found_is_every_attempt_and_only_attempts(stage: StagedRows, tmp_path: Path) -> None:
+def test_every_staged_attempt_is_found_and_no_other_file(stage: StagedRows, tmp_path: Path) -> None:
     stage.identity()
     attempts = [Transaction("orders", 7, 0, "a"), Transaction("orders", 7, 0, "b"), Transaction("orders", 8, 0, "c")]
     for transaction in attempts:

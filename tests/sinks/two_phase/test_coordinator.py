@@ -127,7 +127,7 @@ def test_a_sink_that_is_away_after_the_decision_is_told_later(
     assert sink.shown == [*whole(0), *whole(1)]
 
 
-def test_a_driver_that_was_taken_for_dead_cannot_commit(sink: MemorySink, start: Callable[..., Coordinator]) -> None:
+def test_a_driver_that_counted_as_dead_cannot_commit(sink: MemorySink, start: Callable[..., Coordinator]) -> None:
     old, new = start(), start()
 
     def run(batch: int) -> Any:
@@ -165,9 +165,7 @@ def test_a_failing_driver_does_not_abort_what_another_has_decided(
     assert sink.shown == whole(0)
 
 
-def test_what_turns_up_late_of_a_finished_batch_is_thrown_away(
-    sink: MemorySink, start: Callable[..., Coordinator]
-) -> None:
+def test_late_transactions_of_a_finished_batch_are_aborted(sink: MemorySink, start: Callable[..., Coordinator]) -> None:
     start().deliver(0, run_here(sink))
     sink.held[Transaction.new(sink.name, 0, 1)] = [b"by a task that was cancelled"]
     sink.held[Transaction.new(sink.name, 9, 1)] = [b"of nobody knows what"]

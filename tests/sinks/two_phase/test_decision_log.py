@@ -107,7 +107,7 @@ def test_the_log_of_another_query_is_refused(tmp_path: Path) -> None:
     assert opened(tmp_path).newest() is None
 
 
-def test_what_the_sink_remembers_is_beside_the_newest_decision_to_commit(tmp_path: Path) -> None:
+def test_the_sinks_memory_is_in_the_newest_decision_to_commit(tmp_path: Path) -> None:
     for batch in range(4):
         log = opened(tmp_path, keep=2)
         assert log.memory() == ({"batch": batch - 1} if batch else None)

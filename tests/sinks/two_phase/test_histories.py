@@ -148,7 +148,7 @@ lives = st.tuples(
 
 @settings(steady, max_examples=150)
 @given(st.lists(lives, max_size=8))
-def test_whatever_happens_each_batch_is_delivered_once(
+def test_each_batch_is_delivered_once_in_every_history(
     history: list[tuple[SinkStep | None, list[str], int | None, bool, str]],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(os, "fsync"):

@@ -42,12 +42,12 @@ def test_behind_the_decision_to_commit_there_is_no_way_to_an_abort() -> None:
     assert TransactionState.UNKNOWN not in reachable(dict(TRANSACTION), TransactionState.COMMITTED)
 
 
-def test_what_is_prepared_leaves_that_state_by_a_decision_alone() -> None:
+def test_a_prepared_transaction_leaves_its_state_only_by_a_decision() -> None:
     assert set(TRANSACTION[TransactionState.PREPARED]) == {TransactionEvent.COMMIT, TransactionEvent.ABORT}
 
 
 @pytest.mark.parametrize("event", [event for event in BatchEvent if event is not BatchEvent.ONE_NO])
-def test_what_the_table_does_not_have_is_a_defect(event: BatchEvent) -> None:
+def test_an_event_that_is_not_in_the_table_is_a_defect(event: BatchEvent) -> None:
     run = BatchRun(7)
     run.on(BatchEvent.RUN)
     if event in BATCH[BatchState.PREPARING]:

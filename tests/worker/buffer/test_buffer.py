@@ -41,7 +41,7 @@ def found_ids(found: FoundRange | None) -> list[int]:
     return [value for part, _ in found.slices for value in slice_ids(part)]
 
 
-def test_what_is_taken_in_is_counted_and_what_is_committed_is_free_again(buffer: Buffer) -> None:
+def test_accepted_rows_are_counted_and_committed_rows_are_freed(buffer: Buffer) -> None:
     fill(buffer, A, 1, 2)
     fill(buffer, B, 1)
     assert buffer.used == 2 * (LOT_OVERHEAD + SEGMENT_OVERHEAD) + 3 * 74
@@ -62,7 +62,7 @@ def test_replays_cost_nothing(buffer: Buffer) -> None:
     assert (buffer.used, buffer.version, buffer.rows) == (used, version, 2)
 
 
-def test_what_was_taken_in_before_a_rule_was_broken_stays_counted(buffer: Buffer) -> None:
+def test_rows_accepted_before_a_violation_stay_counted(buffer: Buffer) -> None:
     good, bad = buffer.open(A, "", 0), fill(buffer, B, 1)
 
     several, ephemeral = rows([1, 2]), rows([2], ephemeral=True)
@@ -115,7 +115,7 @@ def test_a_batch_takes_all_streams(buffer: Buffer) -> None:
     assert buffer.extents({A: 2, C: 7}) == {}
 
 
-def test_what_is_committed_is_owed_an_acknowledgement_until_the_buffer_is_told(buffer: Buffer) -> None:
+def test_a_commit_waits_for_its_acknowledgement_until_the_buffer_is_told(buffer: Buffer) -> None:
     fill(buffer, A, 1, 2, 3)
     fill(buffer, B, 1, ephemeral=True)
     fill(buffer, C, 7)
@@ -236,7 +236,7 @@ def test_a_stream_of_which_nothing_is_held_may_be_needed_again_too(
     assert buffer.rewind({} if after is None else {A: after}) == ([A] if back else [])
 
 
-def test_streams_can_be_let_go_of(buffer: Buffer) -> None:
+def test_streams_can_be_dropped(buffer: Buffer) -> None:
     ledger = fill(buffer, A, 1, 2)
     version = buffer.version
     buffer.drop(ledger)
@@ -247,7 +247,7 @@ def test_streams_can_be_let_go_of(buffer: Buffer) -> None:
     assert buffer.streams == {A: ledger}
 
 
-def test_the_rest_behind_the_last_stable_reference_can_be_let_go_of(buffer: Buffer) -> None:
+def test_the_rest_behind_the_last_stable_reference_can_be_dropped(buffer: Buffer) -> None:
     ledger = buffer.open(A, "", 0)
     take_in(buffer, ledger, rows([1]))
     take_in(buffer, ledger, rows([2, 3], unstable=[2, 3]))

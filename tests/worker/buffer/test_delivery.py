@@ -49,7 +49,7 @@ def test_rows_of_a_stream_keep_their_order_over_lots(buffer: Buffer) -> None:
     assert [number for name, number in rows if name == "stream 2"] == [1, 2]
 
 
-def test_what_is_left_out_between_two_streams_is_not_delivered(buffer: Buffer) -> None:
+def test_rows_that_are_left_out_between_two_streams_are_not_delivered(buffer: Buffer) -> None:
     take_in(buffer, (1, 1), (2, 1), (3, 1))
     ((rows, _),) = delivered(found(buffer, (A, 1), (C, 1)))
     assert rows == [("stream 1", 1), ("stream 3", 1)]

@@ -47,7 +47,7 @@ class TestExtent:
         assert extent(stream, 3) == Extent(5, rows=1, bytes=74)
         assert extent(stream, 5) is None
 
-    def test_what_is_partly_committed_is_not_offered_from_before(self) -> None:
+    def test_committed_rows_are_not_offered_again(self) -> None:
         stream = ledger()
         put(stream, [1, 2, 3])
         stream.commit(2)
@@ -128,7 +128,7 @@ class TestAppend:
         stream.validate()
         assert held(stream) == [30]
 
-    def test_of_what_broke_a_rule_of_opaque_ids_nothing_is_taken_for_sent(self) -> None:
+    def test_messages_that_break_a_rule_of_opaque_ids_do_not_count_as_sent(self) -> None:
         stream = ledger("opaque")
         put(stream, [5])
         with pytest.raises(RemoteProtocolError, match="message 5 was sent before"):
@@ -253,7 +253,7 @@ class TestRange:
 
 
 class TestCommit:
-    def test_what_is_committed_goes(self) -> None:
+    def test_committed_rows_are_dropped(self) -> None:
         stream = ledger()
         put(stream, [1, 2])
         put(stream, [3, 4])
@@ -264,7 +264,7 @@ class TestCommit:
         assert stream.commit(4)
         assert stream.empty
 
-    def test_what_is_committed_already_moves_nothing(self) -> None:
+    def test_an_older_commit_changes_nothing(self) -> None:
         stream = ledger()
         put(stream, [1, 2, 3])
         stream.commit(2)
@@ -383,7 +383,7 @@ class TestRewind:
 
 
 class TestLettingGo:
-    def test_what_was_let_go_is_new_when_it_comes_again(self) -> None:
+    def test_dropped_rows_are_new_when_they_are_sent_again(self) -> None:
         stream = ledger(committed=4)
         put(stream, [5, 6])
         stream.close()
@@ -402,7 +402,7 @@ class TestLettingGo:
         assert ids_of(stream, None, "e:3:7:2") == []
         assert ids_of(stream, "e:3:7:2", "e:3:7:3") == [3]
 
-    def test_what_rows_cost_is_known(self) -> None:
+    def test_the_memory_of_rows_is_known(self) -> None:
         stream = ledger(key=KEY)
         put(stream, [1, 2])
         put(stream, [3])

@@ -53,7 +53,7 @@ class TestIncreasingIds:
     def test_nothing_is_new_in_nothing(self) -> None:
         assert new(IncreasingIds()) == []
 
-    def test_what_is_not_above_the_last_one_is_a_replay(self) -> None:
+    def test_an_id_that_is_not_above_the_last_one_is_a_replay(self) -> None:
         rule = IncreasingIds(last=5)
 
         assert new(rule, 4, 3, 5, 6, 7) == [6, 7]
@@ -176,7 +176,7 @@ class TestOpaqueIds:
 
         assert new(rule, 3, 8, 5, 6) == [6]
 
-    def test_a_stream_that_starts_anew_may_have_zero_as_its_first_id(self) -> None:
+    def test_a_stream_that_starts_again_may_have_zero_as_its_first_id(self) -> None:
         rule = OpaqueIds()
         rule.resume(0, None)
 
@@ -195,7 +195,7 @@ class TestOpaqueIds:
 
         assert new(rule, 8, 4, 3) == [3]
 
-    def test_what_is_held_is_recognised_when_it_is_sent_again(self) -> None:
+    def test_held_messages_are_recognised_when_they_are_sent_again(self) -> None:
         rule = OpaqueIds(last=4)
         new(rule, 8, 2, 6)
         rule.resume(4, 4)

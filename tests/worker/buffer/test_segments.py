@@ -60,7 +60,7 @@ def test_a_lot_counts_whole_with_each_of_its_segments(buffer: Buffer) -> None:
     assert buffer.used == LOT_OVERHEAD + 2 * SEGMENT_OVERHEAD + 3 * ROW
 
 
-def test_what_is_committed_of_a_lot_still_counts_while_half_of_it_is_held(buffer: Buffer) -> None:
+def test_committed_rows_of_a_lot_count_while_half_of_the_lot_is_held(buffer: Buffer) -> None:
     take_in(buffer, (1, 1), (1, 2), (2, 1), (2, 2))
     buffer.commit({A: 2})
     buffer.validate()
@@ -80,7 +80,7 @@ def test_when_less_than_half_is_held_the_rest_moves_and_the_memory_is_free(buffe
     assert values(buffer, C, None, 2) == [1, 2]
 
 
-def test_what_was_found_before_is_delivered_as_it_was(buffer: Buffer) -> None:
+def test_a_range_that_was_found_before_a_change_is_delivered_unchanged(buffer: Buffer) -> None:
     take_in(buffer, (1, 1), (1, 2), (1, 3), (2, 1))
     found = buffer.find(PlannedRange(B, None, 1))
     assert found is not None
@@ -104,7 +104,7 @@ def test_new_messages_between_replayed_ones_lie_in_a_lot_of_their_own(buffer: Bu
     assert values(buffer, B, None, 4) == [1, 2, 3, 4]
 
 
-def test_a_stream_that_is_let_go_frees_its_part_at_once(buffer: Buffer) -> None:
+def test_a_stream_that_is_dropped_frees_its_part_at_once(buffer: Buffer) -> None:
     take_in(buffer, (1, 1), (2, 1), (2, 2), (2, 3))
     buffer.drop(buffer.streams[A])
     buffer.validate()
@@ -164,7 +164,7 @@ def test_nothing_is_put_together_across_a_large_lot(buffer: Buffer) -> None:
     assert serials == sorted(serials)
 
 
-def test_what_is_put_together_does_not_become_too_large(buffer: Buffer) -> None:
+def test_joined_segments_do_not_become_too_large(buffer: Buffer) -> None:
     size = SMALL_LOT // 2
     for number in range(1, 2 + 2 * LARGEST_MERGED // size):
         take_in(buffer, (1, number), size=size)
@@ -183,7 +183,7 @@ def test_what_is_put_together_does_not_become_too_large(buffer: Buffer) -> None:
         max_size=60,
     )
 )
-def test_whatever_is_put_together_and_committed_each_stream_keeps_its_order(
+def test_each_stream_keeps_its_order_through_joins_and_commits(
     events: list[tuple[int, int] | str],
 ) -> None:
     buffer = Buffer(1 << 30, ORIGIN, "increasing")

@@ -16,7 +16,7 @@ class TestUnstableReferences:
         assert end_of(stream, 1, rows=1) == 3
         assert extent(stream, 3) is None
 
-    def test_what_follows_waits_for_the_next_stable_one(self) -> None:
+    def test_rows_behind_the_last_stable_one_wait_for_the_next(self) -> None:
         stream = ledger()
         put(stream, [1, 2], unstable=[1, 2])
         assert extent(stream, None) is None
@@ -31,7 +31,7 @@ class TestUnstableReferences:
 
         assert end_of(stream, None) == 2
 
-    def test_what_a_batch_may_have_ended_at_stays_when_the_stream_is_notified_again(self) -> None:
+    def test_possible_ends_of_a_batch_stay_when_the_stream_is_notified_again(self) -> None:
         stream = ledger()
         put(stream, [1, 2], unstable=[2])
         stream.close()
@@ -39,7 +39,7 @@ class TestUnstableReferences:
         stream.open("orders", 0)
         assert ids_of(stream, None, 2) == [1, 2]
 
-    def test_the_rest_is_let_go_when_the_stream_is_notified_again(self) -> None:
+    def test_the_rest_is_dropped_when_the_stream_is_notified_again(self) -> None:
         stream = ledger()
         put(stream, [1, 2])
         put(stream, [3, 4], unstable=[3, 4])
@@ -55,7 +55,7 @@ class TestUnstableReferences:
         stream.open("orders", 0)
         assert held(stream) == [1]
 
-    def test_where_nothing_is_stable_all_is_let_go(self) -> None:
+    def test_without_a_stable_row_all_rows_are_dropped(self) -> None:
         stream = ledger(committed=4)
         put(stream, [5, 6], unstable=[5, 6])
 

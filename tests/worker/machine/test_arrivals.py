@@ -35,7 +35,7 @@ def sent(connector: Connector, *ids: int, flags: Flags = Flags.NONE) -> list[byt
     return [connector.message(1, message_id, flags) for message_id in ids]
 
 
-def test_what_came_together_lies_in_one_lot_and_is_delivered_to_each_stream(bench: Bench) -> None:
+def test_runs_that_arrive_together_are_one_lot_and_reach_their_streams(bench: Bench) -> None:
     a, b, c = joined(bench, "a", "b", "c")
     together(bench, (a, sent(a, 1, 2)), (b, sent(b, 5)), (c, sent(c, 7, 8, 9)))
 
@@ -117,7 +117,7 @@ def test_a_stream_may_end_and_begin_again_in_what_came_together(bench: Bench) ->
 
 
 @pytest.mark.parametrize("ids", ["increasing", "opaque"])
-def test_whichever_call_fails_every_message_is_delivered_once(ids: str) -> None:
+def test_every_message_is_delivered_once_after_a_failure_of_any_call(ids: str) -> None:
     """A call that fails costs sessions, which send again what is not committed, or the worker and all that it holds."""
     ended = cut_off = 0
     for calls in range(1, 100_000):
@@ -152,7 +152,7 @@ def test_whichever_call_fails_every_message_is_delivered_once(ids: str) -> None:
     assert cut_off > ended
 
 
-def test_whichever_call_fails_as_a_stream_is_taken_over_it_is_delivered_once() -> None:
+def test_a_stream_that_is_taken_over_is_delivered_once_after_a_failure_of_any_call() -> None:
     """What its last session has sent behind a stable reference is let go by a NOTIFY, when the stream is nobody's."""
     ended = cut_off = 0
     for calls in range(1, 100_000):
@@ -186,7 +186,7 @@ def test_whichever_call_fails_as_a_stream_is_taken_over_it_is_delivered_once() -
     assert cut_off > ended
 
 
-def test_whichever_call_fails_as_a_session_is_refused_it_is_let_go_whole() -> None:
+def test_a_refused_session_is_removed_completely_after_a_failure_of_any_call() -> None:
     refused = 0
     for calls in range(1, 100_000):
         failing = Failing(calls)
@@ -206,7 +206,7 @@ def test_whichever_call_fails_as_a_session_is_refused_it_is_let_go_whole() -> No
     assert refused
 
 
-def test_whichever_call_fails_as_a_session_takes_anothers_place_the_other_is_let_go_whole() -> None:
+def test_a_replaced_session_is_removed_completely_after_a_failure_of_any_call() -> None:
     superseded = 0
     for calls in range(1, 100_000):
         failing = Failing(calls)

@@ -146,7 +146,7 @@ def test_no_hello_is_longer_than_its_fields_can_be(bench: Bench) -> None:
     assert bench.counts["fault:frame-too-long"] == 1
 
 
-def test_what_is_not_this_protocol_is_closed_without_a_word(bench: Bench) -> None:
+def test_another_protocol_is_closed_without_an_answer(bench: Bench) -> None:
     connector = bench.connect()
 
     assert connector.send(b"GET / HTTP/1.1\r\n") == []

@@ -51,7 +51,7 @@ class TestEphemeralStreamsThatMove:
         """Another slot has had a batch of it, and its reference is the one that the next batch starts behind."""
         bench.offsets[DRAFT_KEY] = reference
 
-    def test_what_was_read_is_not_delivered_again_where_word_of_its_commit_was_missed(self, bench: Bench) -> None:
+    def test_rows_that_were_read_are_not_delivered_again_after_a_missed_commit_notice(self, bench: Bench) -> None:
         connector = self.start(bench)
         assert len(ids_of(bench.find(bench.plan())[DRAFT_KEY])) == 3
         self.elsewhere(bench, "e:1:9:5")
@@ -66,7 +66,7 @@ class TestEphemeralStreamsThatMove:
         bench.commit({DRAFT_KEY: "e:1:9:9"})
         assert bench.state.buffer.used == 0
 
-    def test_what_was_not_read_is_delivered_once(self, bench: Bench) -> None:
+    def test_unread_rows_are_delivered_once(self, bench: Bench) -> None:
         self.start(bench)
         ends = bench.plan(rows=2)
         assert len(ids_of(bench.find(ends)[DRAFT_KEY])) == 2
@@ -276,7 +276,7 @@ class TestRewinds:
         assert reasons.is_later(le.error)
         assert other.said(Restart) == []
 
-    def test_what_nobody_sends_is_let_go_of(self, bench: Bench) -> None:
+    def test_rows_that_nobody_sends_are_dropped(self, bench: Bench) -> None:
         connector = bench.join(DRAFT_BE)
         connector.open(7)
         connector.messages(7, [1, 2, 3])
@@ -373,7 +373,7 @@ class TestStopping:
         assert stopped.said(Restart) == [Restart()]
         assert stopped.closed is None
 
-    def test_what_a_peer_sends_once_it_is_closed_upon_changes_nothing(self, bench: Bench) -> None:
+    def test_bytes_of_a_closed_connection_change_nothing(self, bench: Bench) -> None:
         connector = bench.join(V3)
         connector.open(7)
         bench.do(e.Stopping("the receiver stops"))
@@ -420,14 +420,14 @@ class TestStopping:
 
         assert ended.frames[frames:] == []
 
-    def test_who_comes_now_shall_come_back(self, bench: Bench) -> None:
+    def test_a_new_connector_is_told_to_come_back(self, bench: Bench) -> None:
         bench.do(e.Stopping("the receiver stops"))
         late = bench.connect(DRAFT_BE)
 
         assert names(late.hello()) == ["ERROR"]
         assert reasons.is_later(late.error)
 
-    def test_who_does_not_go_is_cut_off(self, bench: Bench) -> None:
+    def test_a_connector_that_does_not_leave_is_cut_off(self, bench: Bench) -> None:
         stubborn = bench.join(DRAFT_BE)
         bench.do(e.Tick(100.0))
         bench.do(e.Stopping("the receiver stops"))

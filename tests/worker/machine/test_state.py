@@ -89,7 +89,7 @@ class TestMessages:
         assert bench.counts["fault:ids-not-increasing"] == 1
 
     @drafts
-    def test_what_is_sent_again_behind_a_notify_may_go_down_until_all_of_it_was_repeated(
+    def test_ids_after_a_notify_may_decrease_until_all_replays_have_arrived(
         self, bench: Bench, revision: Revision
     ) -> None:
         connector = bench.join(revision)
@@ -338,7 +338,7 @@ class TestComingAndGoing:
         assert "has disconnected: the cable was pulled" in bench.logged[-1].text
         assert bench.warnings() == []
 
-    def test_a_peer_that_does_not_read_is_cut_off_without_a_word(self, bench: Bench) -> None:
+    def test_a_peer_that_does_not_read_is_cut_off_without_an_answer(self, bench: Bench) -> None:
         connector = bench.join(DRAFT_BE)
         frames = len(connector.frames)
         bench.do(e.Stuck(0, 5_000_000))
@@ -438,7 +438,7 @@ class TestStatus:
         assert bench.state.status()["streams"] == 10_000
         assert looked_up == []
 
-    def test_whoever_waits_is_woken_when_something_has_changed(self, bench: Bench) -> None:
+    def test_waiting_reads_are_woken_by_every_change(self, bench: Bench) -> None:
         connector = bench.join(DRAFT_BE)
         connector.open(7)
         woken = bench.woken

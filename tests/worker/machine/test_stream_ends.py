@@ -130,7 +130,7 @@ def test_a_read_of_another_plan_lets_nobody_in(bench: Bench, revision: Revision,
 
 
 @revisions
-def test_a_forgotten_stream_begins_anew(bench: Bench, revision: Revision) -> None:
+def test_a_forgotten_stream_begins_again(bench: Bench, revision: Revision) -> None:
     bench.rewind({key(revision): 9}, 5)
     tell(bench, key(revision))
     tell(bench, forgotten=key(revision))

@@ -148,7 +148,7 @@ class TestV3:
         connector.messages(7, [2, 3])
         assert bench.run_batch() == {KEY: [1, 2, 3]}
 
-    def test_what_a_session_left_behind_is_for_the_next_that_comes(self, bench: Bench) -> None:
+    def test_rows_of_an_ended_session_belong_to_the_next_session(self, bench: Bench) -> None:
         one = bench.join(V3, "a")
         one.open(7)
         one.messages(7, [1, 2])

@@ -110,7 +110,7 @@ def test_past_the_soft_limit_nobody_is_read(small: Bench) -> None:
     assert small.state.status()["pressure"] == "none"
 
 
-def test_who_ran_out_of_credits_meanwhile_gets_new_ones(small: Bench) -> None:
+def test_a_session_that_ran_out_of_credits_gets_new_ones(small: Bench) -> None:
     connector = sender(small, "one")
     fill(connector, 1, BUDGET * 3 // 4, size=200_000)
     connector.session.credits.spend(connector.session.credits.available)
@@ -254,7 +254,7 @@ def test_a_message_larger_than_what_a_batch_needs_may_come(paced: Bench) -> None
     assert connector.session.credits.available > 0
 
 
-def test_what_cannot_be_planned_does_not_use_credits_up(paced: Bench) -> None:
+def test_rows_that_cannot_be_planned_use_no_credits(paced: Bench) -> None:
     connector = sender(paced, "one")
     first = spend(connector, 1, stable=False)
     paced.do(e.Tick(0.25))
@@ -265,7 +265,7 @@ def test_what_cannot_be_planned_does_not_use_credits_up(paced: Bench) -> None:
     assert connector.error == ""
 
 
-def test_what_a_read_waits_for_may_come_whatever_a_batch_needs(paced: Bench) -> None:
+def test_rows_that_a_read_waits_for_may_come_beyond_the_need_of_a_batch(paced: Bench) -> None:
     connector = sender(paced, "one")
     first = spend(connector, 1)
     paced.do(wanted("one", end=100_000))
@@ -300,7 +300,7 @@ def test_fixed_credits_are_for_all_that_the_budget_has_room_for(
     assert bench.state.buffer.used > 700_000
 
 
-def test_what_reads_wait_for_is_looked_through_once_and_not_for_every_session(
+def test_awaited_ranges_are_examined_once_and_not_for_every_session(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make_bench(memory_budget=1 << 20)

@@ -103,7 +103,7 @@ class TestRules:
         known.fill()
         assert known.waiting > 0
 
-    def test_a_commit_that_is_told_of_late_is_not_taken_for_a_high_speed(self, known: Driven) -> None:
+    def test_a_late_commit_notice_does_not_count_as_a_high_rate(self, known: Driven) -> None:
         before = known.pace.batch
         known.fill()
         known.commit(20)

@@ -130,7 +130,7 @@ def test_a_long_trigger_interval_is_no_slow_sink() -> None:
 @pytest.mark.parametrize(
     ("senders", "busy"), [(10, 0), (1000, 1)], ids=["all of ten are busy", "one of a thousand is busy"]
 )
-def test_who_has_something_to_send_shares_what_there_is(senders: int, busy: int) -> None:
+def test_connectors_with_data_share_the_credits(senders: int, busy: int) -> None:
     load = dataclasses.replace(BY_NAME["at full speed, slow sink"], senders=senders, busy=busy, seconds=40)
     if busy:
         load = dataclasses.replace(load, supply=always(20), sink=always(100), seconds=3)

@@ -74,7 +74,7 @@ class TestUnstableTails:
         small.run_batch()
         assert "stable references" in endless.error
 
-    def test_an_unstable_rest_that_nobody_sends_is_let_go_of(self, small: Bench) -> None:
+    def test_an_unstable_rest_that_nobody_sends_is_dropped(self, small: Bench) -> None:
         gone = sender(small, "gone")
         gone.messages(1, [1])
         fill(gone, BUDGET * 3 // 4, UNSTABLE, first=2)
@@ -84,7 +84,7 @@ class TestUnstableTails:
         assert small.state.buffer.used == 0
         assert small.state.status()["streams"] == 0
 
-    def test_stable_rows_are_never_let_go_of_for_it(self, small: Bench) -> None:
+    def test_stable_rows_are_never_dropped_for_it(self, small: Bench) -> None:
         stream = sender(small, "stable")
         last = fill(stream, BUDGET * 3 // 4)
 
@@ -110,7 +110,7 @@ class TestReplays:
         assert large.said(Restart) == [Restart()]
         assert little.said(Restart) == []
 
-    def test_nothing_more_is_taken_in_of_what_was_let_go_of_while_a_read_waits(self, small: Bench) -> None:
+    def test_no_message_of_a_dropped_stream_is_accepted_while_a_read_waits(self, small: Bench) -> None:
         large, needed = sender(small, "large", V3), sender(small, "needed")
         last = fill(large, BUDGET * 3 // 4)
         wait_for(small, "needed", 12)
@@ -124,7 +124,7 @@ class TestReplays:
         assert large.error == ""
         assert small.state.buffer.find(PlannedRange(StreamKey("", 1), None, last)) is None
 
-    def test_what_was_let_go_of_is_asked_for_at_once_when_a_read_waits_for_that(self, small: Bench) -> None:
+    def test_dropped_rows_are_requested_at_once_when_a_read_waits_for_them(self, small: Bench) -> None:
         large, needed = sender(small, "large"), sender(small, "needed")
         fill(large, BUDGET * 3 // 4)
         wait_for(small, "needed", 12)
@@ -135,7 +135,7 @@ class TestReplays:
         wait_for(small, "large", 3)
         assert large.said(Restart) == [Restart()]
 
-    def test_what_was_let_go_of_comes_again(self, small: Bench) -> None:
+    def test_dropped_rows_are_sent_again(self, small: Bench) -> None:
         large, needed = sender(small, "large", DRAFT_LE), sender(small, "needed")
         last = fill(large, BUDGET * 3 // 4)
         wait_for(small, "needed", 12)
@@ -150,7 +150,7 @@ class TestReplays:
         large.messages(1, range(1, last))
         assert small.run_batch() == {StreamKey("large", 1): list(range(1, last))}
 
-    def test_a_commit_of_what_was_let_go_of_is_not_delivered_again(self, small: Bench) -> None:
+    def test_committed_rows_that_were_dropped_are_not_delivered_again(self, small: Bench) -> None:
         large, needed = sender(small, "large", DRAFT_LE), sender(small, "needed")
         last = fill(large, BUDGET * 3 // 4)
         ends = small.plan()
@@ -164,7 +164,9 @@ class TestReplays:
         assert small.run_batch()[StreamKey("large", 1)] == [last]
 
     @pytest.mark.parametrize("revision", [DRAFT_BE, V3], ids=str)
-    def test_what_nobody_sends_makes_room_without_a_word(self, small: Bench, revision: object) -> None:
+    def test_rows_that_nobody_sends_are_dropped_without_a_message_to_a_peer(
+        self, small: Bench, revision: object
+    ) -> None:
         gone, needed = sender(small, "gone", revision), sender(small, "needed")
         fill(gone, BUDGET * 3 // 4)
         gone.leave()
@@ -175,7 +177,7 @@ class TestReplays:
         assert small.released == ([1] if revision is V3 else [])
         assert needed.error == ""
 
-    def test_what_cannot_be_had_again_goes_last(self, small: Bench) -> None:
+    def test_rows_that_cannot_be_sent_again_are_dropped_last(self, small: Bench) -> None:
         passing, lasting, needed = sender(small, "passing", DRAFT_LE), sender(small, "lasting"), sender(small, "needed")
         fill(passing, BUDGET // 2, Flags.EPHEMERAL)
         fill(lasting, BUDGET * 3 // 4)

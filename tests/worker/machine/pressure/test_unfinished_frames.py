@@ -35,7 +35,7 @@ def begin(connector: Connector, size: int, missing: int, message_id: int = 1) ->
     return frame[-missing:]
 
 
-def test_what_has_come_of_a_frame_counts_and_stops_the_reading(small: Bench) -> None:
+def test_the_arrived_part_of_a_frame_counts_and_stops_reading(small: Bench) -> None:
     connectors = joined(small, 5)
     for connector in connectors[:4]:
         begin(connector, 200_000, 10)
@@ -80,7 +80,7 @@ def test_no_more_get_a_turn_than_there_is_room_for_and_one_always(small: Bench) 
     assert [connector.paused for connector in connectors] == [True, False, True]
 
 
-def test_what_a_batch_can_take_leaves_first(small: Bench) -> None:
+def test_a_paused_session_is_read_again_after_a_batch(small: Bench) -> None:
     full, under_way = joined(small, 2)
     full.messages(1, [1], size=500_000)
     begin(under_way, 400_000, 10)
@@ -137,7 +137,7 @@ def test_a_frame_that_a_read_waits_for_has_its_turn_first(small: Bench) -> None:
     assert ids_of(small.state.buffer.find(planned)) == [1]
 
 
-def test_unstable_rows_are_not_let_go_of_for_frames_of_others(small: Bench) -> None:
+def test_unstable_rows_are_not_dropped_for_frames_of_others(small: Bench) -> None:
     unstable, *others = joined(small, 5)
     unstable.messages(1, [1], Flags.UNSTABLE_REFERENCE)
     for connector in others:
