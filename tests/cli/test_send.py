@@ -130,7 +130,7 @@ def test_a_worker_that_is_not_there_is_given_up(run: Run, orders: Path) -> None:
         (["--workers", "a:1", "--revision", "v9"], "'v9' is not one of"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(run: Run, orders: Path, arguments: list[str], message: str) -> None:
+def test_invalid_arguments_are_refused(run: Run, orders: Path, arguments: list[str], message: str) -> None:
     ended = run("send", "orders.jsonl", *arguments)
 
     assert ended.returncode == 2

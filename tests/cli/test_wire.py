@@ -114,7 +114,7 @@ def test_plain_bytes_tell_their_revision_and_errors_are_the_exit_status() -> Non
         (["decode", "-"], "is no start of a HELLO"),
     ],
 )
-def test_what_cannot_work_is_refused(arguments: list[str], reason: str) -> None:
+def test_settings_that_cannot_work_are_refused(arguments: list[str], reason: str) -> None:
     shown = CliRunner().invoke(cli, arguments, input=b"GET / HTTP/1.1")
 
     assert shown.exit_code in (1, 2)

@@ -17,7 +17,7 @@ orders = pytest.mark.parametrize("order", ["<", ">"], ids=["little", "big"])
 @orders
 @steady
 @given(number=u64, number_signed=i64, text=st.text(max_size=30), data=st.binary(max_size=30), small=st.integers(0, 255))
-def test_what_is_written_is_read_back(
+def test_written_values_are_read_back(
     order: str, number: int, number_signed: int, text: str, data: bytes, small: int
 ) -> None:
     write = Writer(order).u8(small).u16(small, "a").u32(small, "b").u64(number, "c").i64(number_signed, "d")

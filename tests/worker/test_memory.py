@@ -18,7 +18,7 @@ print(kept, pa.default_memory_pool().backend_name)
 """
 
 
-def test_arrow_keeps_what_it_lets_go_of() -> None:
+def test_arrow_keeps_freed_memory() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=SECONDS, check=True)
     kept, backend = done.stdout.split()
     assert kept in {"True", "False"}
@@ -49,6 +49,6 @@ with EmbeddedRedis() as server, Registry(server.url, "orders") as registry:
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc alone keeps this account")
-def test_a_worker_does_not_keep_what_its_keys_took() -> None:
+def test_a_worker_frees_the_memory_of_its_keys() -> None:
     done = subprocess.run([sys.executable, "-c", SERVING], capture_output=True, text=True, timeout=SECONDS, check=True)
     assert int(done.stdout) < 8 << 20

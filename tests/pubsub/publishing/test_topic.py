@@ -208,7 +208,9 @@ def outside(tmp_path: Path) -> Callable[..., Topic]:
         ({"tls_ca": "ca.pem"}, "tls_certificate and tls_key go together, and tls_ca needs both"),
     ],
 )
-def test_what_cannot_work_is_refused_at_once(outside: Callable[..., Topic], options: dict[str, Any], said: str) -> None:
+def test_settings_that_cannot_work_are_refused_at_once(
+    outside: Callable[..., Topic], options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigurationError, match=said):
         outside(**options)
 

@@ -182,7 +182,7 @@ def test_a_publisher_that_does_not_go_on_where_it_was_asked_is_refused() -> None
         fed(merger, (0, Snapshot((7,), (6,))))
 
 
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="has at least 1 partition"):
         Merger(0)
     with pytest.raises(ConfigurationError, match="different shapes"):

@@ -493,7 +493,7 @@ def test_a_subscription_may_be_closed_by_what_it_calls() -> None:
     assert found
 
 
-def test_what_cannot_be_meant_is_refused_at_once(catalog: Catalog) -> None:
+def test_invalid_arguments_are_refused_at_once(catalog: Catalog) -> None:
     with pytest.raises(ConfigurationError, match="option wait: -1 is not 0 or more"):
         following(catalog, wait=-1)
     with pytest.raises(ConfigurationError, match="TLS authority"):

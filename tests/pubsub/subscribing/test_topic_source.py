@@ -201,7 +201,7 @@ async def test_a_redis_that_is_gone_is_logged_once_with_how_long_is_tried(caplog
     assert "is lost; retrying for 2 seconds: Redis at" in lost[0]
 
 
-def test_what_cannot_be_meant_is_refused_at_once(catalog: Catalog) -> None:
+def test_invalid_arguments_are_refused_at_once(catalog: Catalog) -> None:
     with pytest.raises(ConfigurationError, match="option value: 'csv' is not one of json, arrow"):
         source(catalog, value="csv")
     with pytest.raises(TypeError, match=r"TopicSource\(\) has no setting 'atomic'"):

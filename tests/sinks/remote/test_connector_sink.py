@@ -549,7 +549,7 @@ def test_a_writer_is_made_of_settings_alone(tmp_path: Path) -> None:
         (lambda path: connector("a:1", checkpoint="", name="orders"), "has no location"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(tmp_path: Path, act: Callable[[str], Any], match: str) -> None:
+def test_invalid_settings_are_refused_at_once(tmp_path: Path, act: Callable[[str], Any], match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
         act(str(tmp_path))
 
