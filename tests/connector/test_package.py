@@ -29,10 +29,15 @@ def test_it_imports_without_spark_arrow_numpy_pandas_and_redis() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(connector.__all__) == [
+        "Acknowledgement",
         "Backoff",
         "BlockingConnector",
         "BlockingStream",
+        "CONNECTOR_CODES",
         "Connector",
+        "ConnectorCause",
+        "ConnectorStatus",
+        "Delivery",
         "FeedProgress",
         "FeedResult",
         "Framed",

@@ -14,16 +14,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Coroutine, Iterable
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import CancelledError
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from wallaroo_spark.connector.connector import Connector
+from wallaroo_spark.connector.reporting.callback_thread import CallbackThread
+from wallaroo_spark.connector.reporting.deliveries import Acknowledgement, Acknowledgements, OnDelivery
+from wallaroo_spark.connector.reporting.status import ConnectorStatus
 from wallaroo_spark.connector.sending.send_batches import SendBatches
 from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.connector.stream import Stream, StreamInformation, flags_of
-from wallaroo_spark.errors import LocalProtocolError
+from wallaroo_spark.errors import LocalProtocolError, TransportError
 from wallaroo_spark.loop_thread import LoopThread
 from wallaroo_spark.settings import takes_settings
 
@@ -37,10 +43,22 @@ class _ConnectorThread(LoopThread):
 
     def __init__(self) -> None:
         super().__init__("wallaroo-connector")
+        self.callbacks = CallbackThread()
+        self._process = os.getpid()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the one that has the thread."""
+        return os.getpid() != self._process
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """As :meth:`LoopThread.call`. Raises :class:`LocalProtocolError` when the connector is closed, or the caller is
         this thread."""
+        if self.forked:
+            raise LocalProtocolError(
+                "this process was forked from the one that has opened the connector; open a connector with an instance "
+                "name of its own in each process, behind the fork"
+            )
         if self.stopped or self.inside:
             why = "the connector is closed" if self.stopped else "this is called from the connector's thread"
             raise LocalProtocolError(f"{why}; a BlockingConnector serves other threads while it is open")
@@ -50,7 +68,7 @@ class _ConnectorThread(LoopThread):
 class _Blocking(Generic[T]):
     """The blocking form of an object with asynchronous methods, and the thread in which these run."""
 
-    def __init__(self, asynchronous: T, thread: LoopThread) -> None:
+    def __init__(self, asynchronous: T, thread: _ConnectorThread) -> None:
         self._asynchronous = asynchronous
         self._thread = thread
 
@@ -70,11 +88,37 @@ def _blocking(
 class BlockingStream(StreamInformation, _Blocking[Stream]):
     """A :class:`Stream` with blocking methods; made by :meth:`BlockingConnector.open`."""
 
-    def __init__(self, stream: Stream, thread: LoopThread) -> None:
+    def __init__(self, stream: Stream, thread: _ConnectorThread) -> None:
         StreamInformation.__init__(self, stream._sender)
         _Blocking.__init__(self, stream, thread)
+        self._callbacks = thread.callbacks
 
-    send = _blocking(Stream.send)
+    def send(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        id: int | None = None,
+        event_time: int | datetime | None = None,
+        key: bytes | None = None,
+        unstable: bool = False,
+        on_delivery: OnDelivery | None = None,
+    ) -> int:
+        """As :meth:`Stream.send`; ``on_delivery`` is called in a thread of its own.
+
+        There a callback may send, open streams and close the connector. While very many callbacks wait for slower ones,
+        sends with a callback wait, too.
+        """
+        call_back: OnDelivery | None = None
+        if on_delivery is not None:
+            self._sender.check_delivery(on_delivery)
+            self._callbacks.admit()
+            call_back = functools.partial(self._callbacks.put, on_delivery)
+        return self._thread.call(
+            lambda: self._asynchronous.send(
+                payload, id=id, event_time=event_time, key=key, unstable=unstable, on_delivery=call_back
+            )
+        )
+
     send_boundary = _blocking(Stream.send_boundary)
     end = _blocking(Stream.end)
     flushed = _blocking(Stream.flushed)
@@ -115,7 +159,7 @@ class BlockingConnector(_Blocking[Connector]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if not self._thread.stopped:
+            if not self._thread.stopped and not self._thread.forked:
                 self._thread.call(lambda: self._asynchronous.__aexit__(kind, error, trace))
         finally:
             self.close()
@@ -140,12 +184,56 @@ class BlockingConnector(_Blocking[Connector]):
         return BlockingStream(stream, self._thread)
 
     feed = _blocking(Connector.feed)
-    drain = _blocking(Connector.drain)
+
+    def drain(self, timeout: float | None = None) -> None:
+        """As :meth:`Connector.drain`; it also waits until the callbacks of these messages were called."""
+        until = None if timeout is None else time.monotonic() + timeout
+        self._thread.call(lambda: self._asynchronous.drain(timeout))
+        left = None if until is None else max(0.0, until - time.monotonic())
+        if not self._thread.callbacks.settle(left):
+            raise TransportError(
+                f"everything is acknowledged, and not all on_delivery callbacks were called within {timeout:g} "
+                "seconds; a callback takes too long, or waits for something",
+                seconds=timeout,
+            )
+
+    def status(self) -> ConnectorStatus:
+        """As :meth:`Connector.status`."""
+        return self._asynchronous.status() if self._thread.stopped else self._thread.read(self._asynchronous.status)
+
+    def acknowledgements(self) -> Iterator[Acknowledgement]:
+        """As :meth:`Connector.acknowledgements`, as a plain iterator; read it in a thread of its own."""
+        return _AcknowledgementSteps(self._thread.read(self._asynchronous.acknowledgements), self._thread)
 
     def close(self) -> None:
         """As :meth:`Connector.close`; it also ends the thread. May be called again."""
+        if self._thread.forked:
+            return
         try:
             with contextlib.suppress(LocalProtocolError):
                 self._thread.call(self._asynchronous.close)
         finally:
             self._thread.stop()
+            self._thread.callbacks.finish()
+
+
+class _AcknowledgementSteps(Iterator[Acknowledgement]):
+    """The blocking form of a subscription."""
+
+    def __init__(self, subscription: Acknowledgements, thread: _ConnectorThread) -> None:
+        self._subscription = subscription
+        self._thread = thread
+
+    def __next__(self) -> Acknowledgement:
+        found = None
+        if not self._thread.stopped:
+            try:
+                found = self._thread.call(self._subscription.next)
+            except (CancelledError, LocalProtocolError):
+                if not self._thread.stopped:
+                    raise
+        # The connector may have been closed meanwhile.
+        found = found or self._subscription.take()
+        if found is None:
+            raise StopIteration
+        return found

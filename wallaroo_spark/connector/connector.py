@@ -12,12 +12,16 @@ import asyncio
 import hashlib
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from time import time_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from wallaroo_spark.connector.arguments import callable_of, shown, stream_name_of, timeout_of, u64_of
+from wallaroo_spark.connector.reporting.deliveries import Acknowledgements
+from wallaroo_spark.connector.reporting.status import ConnectorStatus
+from wallaroo_spark.connector.reporting.wait_log import WaitLog
 from wallaroo_spark.connector.sending.connector_state import ConnectorState
 from wallaroo_spark.connector.sending.open_streams import OpenStreams
 from wallaroo_spark.connector.sending.resend_buffer import MemoryBudget, ResendBuffer
@@ -33,7 +37,7 @@ from wallaroo_spark.connector.session.session_keeper import SessionKeeper
 from wallaroo_spark.connector.settings import ConnectorSettings
 from wallaroo_spark.connector.sources import Source
 from wallaroo_spark.connector.stream import Stream
-from wallaroo_spark.errors import ArgumentTypeError, TransportError, one_line
+from wallaroo_spark.errors import ArgumentTypeError, LocalProtocolError, TransportError, one_line
 from wallaroo_spark.settings import takes_settings
 from wallaroo_spark.transport import parse_address
 
@@ -73,6 +77,8 @@ class Connector:
         self._open_streams = OpenStreams(self._state)
         self._keeper = SessionKeeper(self._open_streams, settings, self._look_up)
         self._keeping: asyncio.Task[None] | None = None
+        name = f"{self.program}/{self.instance}"
+        self._state.waits = WaitLog(name, lambda: f"{(cause := self.status().cause).sentence}; {cause.cure}")
 
     def __repr__(self) -> str:
         return f"<Connector {self.instance!r} to {self.program!r}, {len(self._streams)} streams>"
@@ -95,6 +101,51 @@ class Connector:
         """The reason for which sending waits now ("connection", "credit", "memory", …); None when no send waits."""
         found = self._state.waiting_for
         return None if found is None else str(found)
+
+    def status(self) -> ConnectorStatus:
+        """A snapshot of the connector: its state, worker and credits, unacknowledged messages, and what it waits for.
+
+        It costs a step for each open stream. ``status().cause.sentence`` is one sentence for a person, and
+        ``status().cause.code`` its stable code.
+        """
+        state, connection, rotation = self._state, self._state.connection, self._keeper.rotation
+        now = asyncio.get_running_loop().time() if self._keeping is not None and not self._keeping.done() else None
+        oldest = [stream.deliveries.oldest for stream in self._streams]
+        since = min((one for one in oldest if one is not None), default=None)
+        if state.failure is not None or state.closed:
+            name = "failed" if state.failure is not None else "closed"
+        elif self._keeping is None:
+            name = "new"
+        else:
+            name = "connecting" if connection is None else "connected"
+        waits = state.waits.since
+        return ConnectorStatus(
+            program=self.program,
+            instance=self.instance,
+            state=name,
+            worker=None if connection is None else connection.peer,
+            credits=None if connection is None else connection.session.credits.available,
+            streams=len(self._streams),
+            unacknowledged_messages=self.unacknowledged,
+            unacknowledged_bytes=state.budget.held,
+            oldest_unacknowledged=None if since is None else time.monotonic() - since,
+            last_error=str(state.failure) if state.failure is not None else self._keeper.last_error,
+            waiting=None if waits is None or now is None else now - waits,
+            waiting_for=self.waiting_for,
+            down=None if connection is not None or rotation is None or now is None else now - rotation.down_since,
+            handshake_with=self._keeper.handshake_with,
+        )
+
+    def acknowledgements(self) -> Acknowledgements:
+        """An asynchronous iterator of the :class:`Acknowledgement` of each stream, from this call on.
+
+        References of a stream only increase, also over reconnections, and each message that this process has sent on an
+        open stream counts in exactly one acknowledgement. An iterator that is read slowly joins them. It ends when the
+        connector is closed, and raises the error that ends the connector. Messages of :meth:`feed` are reported by its
+        ``progress``.
+        """
+        self._state.check()
+        return Acknowledgements(self._state.deliveries)
 
     @property
     def unacknowledged(self) -> int:
@@ -184,6 +235,14 @@ class Connector:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
+        state.deliveries.finish(
+            LocalProtocolError(
+                f"connector {self.instance!r} was closed before this message was acknowledged; it may still be "
+                "committed: continue behind stream.reference of the next connector"
+            ),
+            None,
+        )
+        state.deliveries.call_due()
         if self._registry is not None:
             await asyncio.to_thread(self._registry.close)
 

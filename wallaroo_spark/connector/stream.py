@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from wallaroo_spark.connector.arguments import bytes_of, key_of
+from wallaroo_spark.connector.reporting.deliveries import OnDelivery
 from wallaroo_spark.connector.sending.send_batches import SendBatches
 from wallaroo_spark.connector.sending.stream_sender import StreamSender
 from wallaroo_spark.protocol import Flags
@@ -73,6 +74,7 @@ class Stream(StreamInformation):
         event_time: int | datetime | None = None,
         key: bytes | None = None,
         unstable: bool = False,
+        on_delivery: OnDelivery | None = None,
     ) -> int:
         """Send one message as soon as there are a connection, a credit and memory to keep it; return its id.
 
@@ -85,9 +87,21 @@ class Stream(StreamInformation):
         nanoseconds. ``unstable`` says that the stream cannot be resumed from this id. A cancelled call has sent
         nothing.
 
+        ``on_delivery(error, delivery)`` is called once: with None and a :class:`Delivery` when Spark has committed the
+        message, also after reconnections; or with the error because of which no acknowledgement will be reported (the
+        connector has failed or was closed). Then the message may still be committed later. The callbacks of a stream
+        come in the order of its messages. An exception that one raises is logged. In a :class:`Connector` they run on
+        the event loop, so they must not block; in a :class:`BlockingConnector` in a thread of their own, where they may
+        send.
+
         Raises :class:`LocalProtocolError` for an id that does not increase and for a message that does not fit a frame,
         :class:`ArgumentTypeError` for an argument of another type, and the error that has ended the connector.
         """
+        if on_delivery is not None:
+            self._sender.check_delivery(on_delivery)
+            number = await self.send(payload, id=id, event_time=event_time, key=key, unstable=unstable)
+            self._sender.expect_delivery(number, on_delivery)
+            return number
         if type(payload) is not bytes:
             payload = bytes_of(payload)
         elif event_time is None and key is None and not unstable:

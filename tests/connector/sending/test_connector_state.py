@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import pytest
 
@@ -15,14 +14,13 @@ class TestWaiting:
     async def test_sending_waits_for_credit_and_says_so(
         self, revision: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("wallaroo_spark.connector.sending.connector_state.STARVED_SECONDS", 0.0)
-        caplog.set_level(logging.INFO, "wallaroo_spark.connector")
+        monkeypatch.setattr("wallaroo_spark.connector.reporting.wait_log.WAIT_SECONDS", 0.0)
         async with ScriptedWorker(credits=4, regrant=False) as worker, connector(worker, revision=revision) as sender:
             stream = await sender.open("a")
             sending = asyncio.create_task(send_all(stream, 10))
             await worker.until(lambda: len(worker.only.accepted) == 3)
             assert await starved(sender) == "credit"
-            await spin(lambda: "sending waits for credit" in caplog.messages)
+            await spin(lambda: "waits: credits 0" in caplog.text)
             for _ in range(7):
                 worker.session.write(worker.session.session.ack(1))
             await sending

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
+import contextlib
+import os
+import weakref
 from collections.abc import Callable
 from enum import StrEnum
 
 from wallaroo_spark.connector.backoff import Backoff
+from wallaroo_spark.connector.reporting.deliveries import Deliveries
+from wallaroo_spark.connector.reporting.wait_log import WaitLog
 from wallaroo_spark.connector.sending.fair_queue import Broadcast, FairQueue
 from wallaroo_spark.connector.sending.resend_buffer import MemoryBudget
 from wallaroo_spark.connector.session.worker_connection import WorkerConnection
-from wallaroo_spark.errors import LocalProtocolError, one_line
+from wallaroo_spark.errors import LocalProtocolError
 from wallaroo_spark.protocol import ConnectorSession, Revision
-
-_log = one_line(logging.getLogger("wallaroo_spark.connector"))
-
-STARVED_SECONDS = 1.0
-"""Seconds after which a waiting send logs its reason. A choice: a usual wait for an ACK is shorter."""
 
 
 class WaitingFor(StrEnum):
@@ -29,6 +27,10 @@ class WaitingFor(StrEnum):
     CREDIT = "credit"
     NETWORK = "network"
     MEMORY = "memory"
+
+
+_states: weakref.WeakSet[ConnectorState] = weakref.WeakSet()
+"""The states of this process."""
 
 
 class ConnectorState:
@@ -50,8 +52,12 @@ class ConnectorState:
         self.failure: Exception | None = None
         """The error that has ended the connector."""
         self.closed = False
+        self.deliveries = Deliveries()
+        """The callbacks and the iterators that are told of acknowledgements."""
+        self.waits = WaitLog("the connector", lambda: f"sending waits for {self.waiting_for}")
+        """The waiting calls; long waits are logged."""
+        _states.add(self)
         self._waiting: dict[object, Callable[[], WaitingFor | None]] = {}
-        self._logged: WaitingFor | None = None
         self._end_costs_credit = ConnectorSession(revision).end_costs_credit
 
     @property
@@ -70,6 +76,7 @@ class ConnectorState:
         """End the connector: every waiting and every later call raises ``error``."""
         if not self.over:
             self.failure = error
+            self.deliveries.finish(error, error)
         self.wake()
 
     def record(self) -> None:
@@ -85,9 +92,12 @@ class ConnectorState:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until a condition holds. Raises the error if the connector ends first."""
-        while not holds():
-            self.check()
-            await self.changed.wait()
+        if holds():
+            return
+        with self.waits.waiting():
+            while not holds():
+                self.check()
+                await self.changed.wait()
 
     @property
     def waiting_for(self) -> WaitingFor | None:
@@ -100,22 +110,13 @@ class ConnectorState:
         """Wait in the queue, as :meth:`FairQueue.wait`; a long wait is logged with its reason."""
         # A stream with an open run does not check whether others wait, so the run is closed first.
         self.record()
-        starving = asyncio.get_running_loop().call_later(STARVED_SECONDS, self._log_starving)
         me = object()
         self._waiting[me] = blocker
         try:
-            return await self.queue.wait(may_pass, ticket)
+            with self.waits.waiting():
+                return await self.queue.wait(may_pass, ticket)
         finally:
-            starving.cancel()
             del self._waiting[me]
-            if not self._waiting:
-                self._logged = None
-
-    def _log_starving(self) -> None:
-        found = self.waiting_for
-        if found is not None and found is not self._logged:
-            self._logged = found
-            _log.info("sending waits for %s", found)
 
     def blocker(self, *, costs_credit: bool = True) -> WaitingFor | None:
         """The reason for which no stream may send; None when there is none."""
@@ -128,3 +129,20 @@ class ConnectorState:
     def end_blocker(self) -> WaitingFor | None:
         """The reason for which no stream may send its end; None when there is none."""
         return self.blocker(costs_credit=self._end_costs_credit)
+
+
+def _forked() -> None:
+    """End the connectors that a forked process has inherited: the session belongs to the process before."""
+    for state in list(_states):
+        # The connection's frames are only a copy here; closing the open run makes the next send look at the failure.
+        with contextlib.suppress(Exception):
+            state.record()
+        state.connection = None
+        state.failure = LocalProtocolError(
+            "this process was forked from the one that has opened the connector; open a connector with an instance "
+            "name of its own in each process, behind the fork"
+        )
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -127,6 +127,7 @@ class OpenStreams:
 
     def _resume(self, stream: StreamSender, connection: WorkerConnection) -> None:
         stream.resume(self._references.get(stream.id))
+        stream.report_acknowledged()
         if stream.messages.due in RESENT:
             self._resends.start(stream.resend(connection))
         self._state.wake()
@@ -137,6 +138,7 @@ class OpenStreams:
         stream = self.streams.get(stream_id)
         if stream is not None and stream.opened:
             acknowledge(connection.session, stream_id, stream.messages, ref)
+            stream.report_acknowledged()
             if stream.messages.settled:
                 del self.streams[stream_id]
                 self._references.settled(self._state.revision, stream_id)
@@ -174,6 +176,7 @@ class OpenStreams:
             delay = stream.refusals.refused(loop.time())
         except RemoteProtocolError as error:
             stream.failure = error
+            stream.deliveries.fail(error)
             self._state.wake()
             return
         _log.info("stream %r is active in another session; asking again in %.1f s", stream.name, delay)

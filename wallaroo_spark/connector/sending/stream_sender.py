@@ -5,12 +5,14 @@ Programs use it through :class:`~wallaroo_spark.connector.stream.Stream`.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 
-from wallaroo_spark.connector.arguments import event_time_of, id_of
+from wallaroo_spark.connector.arguments import event_time_of, id_of, shown
+from wallaroo_spark.connector.reporting.deliveries import OnDelivery, StreamDeliveries
 from wallaroo_spark.connector.sending.connector_state import ConnectorState, WaitingFor
 from wallaroo_spark.connector.sending.open_run import OpenRun
 from wallaroo_spark.connector.sending.refusals import Refusals
@@ -18,7 +20,7 @@ from wallaroo_spark.connector.sending.resend_buffer import OVERHEAD_BYTES, Resen
 from wallaroo_spark.connector.sending.send_batches import SendBatch
 from wallaroo_spark.connector.sending.unacknowledged import Due, UnacknowledgedMessages
 from wallaroo_spark.connector.session.worker_connection import WorkerConnection
-from wallaroo_spark.errors import LocalProtocolError, WallarooError, one_line
+from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, LocalProtocolError, WallarooError, one_line
 from wallaroo_spark.protocol import HEAD_BYTES, U64_MAX, EncodedRun, Flags, encode_run, encode_single
 
 TURN_MESSAGES = 256
@@ -58,6 +60,8 @@ class StreamSender:
         self.open_run = OpenRun(state.revision, stream_id, int(flags), increasing=increasing)
         """Messages that are sent and not recorded yet. While it is open, a message may be added without a turn."""
         self._buffer = messages if isinstance(messages, ResendBuffer) else None
+        self.deliveries = StreamDeliveries(name, state.deliveries)
+        """The messages sent and acknowledged, and their callbacks."""
         self._turn_left = 0
         self._ticket: int | None = None
         self._resending_on: WorkerConnection | None = None
@@ -125,7 +129,7 @@ class StreamSender:
         connection = self._state.connection
         assert connection is not None
         connection.send_messages(run)
-        messages.append(run)
+        self._append(run)
         self._open_run(message_id, connection)
         return message_id
 
@@ -140,8 +144,39 @@ class StreamSender:
             self.open_run.open(sent, self._messages.next_id(None), most, room, connection.session.max_frame_bytes)
             connection.collect(self.open_run.close, self._recorded)
 
-    def _recorded(self, run: EncodedRun) -> None:
+    def _append(self, run: EncodedRun) -> None:
         self._messages.append(run)
+        self.deliveries.appended(run.count)
+        if self._buffer is not None and self._buffer.kept < run.count:
+            # Messages of an earlier process may be committed already.
+            self.report_acknowledged()
+
+    def report_acknowledged(self) -> None:
+        """Report messages that were acknowledged; called after each change of the messages."""
+        if self._buffer is not None:
+            self.deliveries.advance(self.deliveries.sent - self._buffer.kept, self._buffer.reference)
+
+    def expect_delivery(self, message_id: int, callback: OnDelivery) -> None:
+        """Call back when the message that was sent last is acknowledged."""
+        self.deliveries.expect(self.deliveries.sent + self.open_run.count, message_id, callback)
+
+    def check_delivery(self, callback: OnDelivery) -> None:
+        """Raise :class:`ArgumentTypeError` or :class:`ArgumentValueError` if ``callback`` cannot be called later."""
+        if not callable(callback) or inspect.iscoroutinefunction(callback):
+            raise ArgumentTypeError(
+                f"on_delivery is a plain function of an error and a delivery, and this one is "
+                f"{type(callback).__name__}: {shown(callback)}; for a coroutine, read connector.acknowledgements()",
+                argument="on_delivery",
+            )
+        if self._buffer is None:
+            raise ArgumentValueError(
+                f"stream {self.name!r} is ephemeral, and no message of it is acknowledged; send without on_delivery, "
+                "or open the stream without ephemeral",
+                argument="on_delivery",
+            )
+
+    def _recorded(self, run: EncodedRun) -> None:
+        self._append(run)
         self._turn_left -= run.count
 
     async def send_batch(self, batch: SendBatch, flags: Flags, sent: SentCallback | None = None) -> int | None:
@@ -182,7 +217,7 @@ class StreamSender:
         ids = self.messages.next_ids(columns.ids, count)
         run = encode_run(state.revision, self.id, ids, columns.payloads, flags, columns.event_times, columns.keys)
         connection.send_messages(run)
-        self.messages.append(run)
+        self._append(run)
         self._turn_left -= count - 1
         return run, columns.payloads
 

@@ -50,6 +50,17 @@ class AddressRotation:
         self._behind_since = now
         self._tried: dict[str, int] = {}
         self._last_reason = "no attempt was made"
+        self._ever = False
+
+    @property
+    def last_reason(self) -> str:
+        """The reason why the last session or attempt has ended; empty before."""
+        return self._last_reason if self._ever else ""
+
+    @property
+    def down_since(self) -> float:
+        """The time at which the last session ended, or that of the start."""
+        return self._down_since
 
     @property
     def failures(self) -> int:
@@ -77,7 +88,7 @@ class AddressRotation:
         self._attempts += 1
         self._redirects = 0
         self._tried[where] = self._tried.get(where, 0) + 1
-        self._last_reason = reason
+        self._last_reason, self._ever = reason, True
 
     def redirected(self, where: str, address: Address) -> None:
         """The worker at ``where`` has redirected the connector to ``address``."""
@@ -124,7 +135,7 @@ class AddressRotation:
             self._failures += 1
         self._down_since = now
         self._first_choice = address
-        self._last_reason = reason
+        self._last_reason, self._ever = reason, True
 
     def delay(self, now: float) -> float:
         """Seconds to wait before the next attempt; 0 for the first one and for a redirection."""

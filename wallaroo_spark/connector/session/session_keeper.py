@@ -57,6 +57,15 @@ class SessionKeeper:
         self._user = user
         self._settings = settings
         self._addresses = addresses
+        self.rotation: AddressRotation | None = None
+        """The order of attempts; None before the first one."""
+        self.handshake_with: str | None = None
+        """``host:port`` of the worker that has not answered HELLO yet; None for none."""
+
+    @property
+    def last_error(self) -> str:
+        """The reason why the last session or attempt has ended; empty when there was none."""
+        return "" if self.rotation is None else self.rotation.last_reason
 
     async def run(self) -> None:
         """Run until cancelled, or until no further attempt can succeed; then call ``failed`` of the user."""
@@ -69,6 +78,7 @@ class SessionKeeper:
     async def _run(self) -> None:
         clock = asyncio.get_running_loop().time
         rotation = AddressRotation(self._settings.backoff, random.random, clock(), self._settings.instance)
+        self.rotation = rotation
         while True:
             error = rotation.given_up(clock())
             if error is not None:
@@ -103,7 +113,9 @@ class SessionKeeper:
         goodbye = ""
         began: float | None = None
         try:
+            self.handshake_with = where
             last: Ending | Frame = await self._handshake(connection, where)
+            self.handshake_with = None
             if isinstance(last, Ok):
                 began = clock()
                 rotation.connected()
@@ -128,6 +140,7 @@ class SessionKeeper:
                 **error.fields,
             ) from error
         finally:
+            self.handshake_with = None
             self._user.session_ended(connection)
             await connection.close(goodbye)
         report_ending(rotation, EndedSession(address, last, began, connection.progressed), clock())

@@ -1,0 +1,1 @@
+"""What a connector tells its program: deliveries, acknowledgements, its status, and long waits."""
