@@ -18,7 +18,8 @@ from wallaroo_spark import Receiver
 
 
 class Totals:
-    """What ``foreachBatch`` calls: the number of messages and bytes of each instance, one folder for each batch."""
+    """The function of ``foreachBatch``: write the number of messages and bytes of each instance, in one folder for each
+    batch."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

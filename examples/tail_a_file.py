@@ -21,7 +21,7 @@ def show(progress: FeedProgress) -> None:
 
 
 async def tail(path: str, workers: str, instance: str, cookie: str = "") -> None:
-    """Send what the file has and what is appended to it, until this is cancelled."""
+    """Send the lines of the file, and then each line that is appended, until this is cancelled."""
     async with Connector("tail", instance=instance, workers=workers, cookie=cookie) as connector:
         await connector.feed(Lines(path, follow=True), progress=show)
 

@@ -79,7 +79,7 @@ class Daemon:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What ``start`` wrote down: addresses, and the processes in the order in which they were started."""
+    """The record that ``start`` has written: addresses, and the processes in the order in which they were started."""
 
     url: str
     ui: str
@@ -259,7 +259,7 @@ def bring_up(state: Path, daemons: list[Daemon], workers: int, cores: int, memor
 
 
 def end(daemons: list[Daemon]) -> None:
-    """End the processes, workers before their master; what does not go when asked is killed."""
+    """End the processes, workers before their master; a process that does not end on request is killed."""
     for daemon in reversed(daemons):
         daemon.send(signal.SIGTERM)
     deadline = time.monotonic() + STOP_SECONDS
@@ -288,7 +288,7 @@ def running(state: Path) -> Cluster:
 
 
 def status(state: Path) -> int:
-    """Print what runs; 0 when every process does and every worker is registered, else 3."""
+    """Print the state of every process. Returns 0 when every process runs and every worker is registered, else 3."""
     cluster = running(state)
     print(f"master at {cluster.url}, web UI at {cluster.ui}")
     for daemon in cluster.daemons:

@@ -1,4 +1,5 @@
-"""What a test's Spark loads, in a form that is loaded faster: it lives for seconds, and spends most of them on that.
+"""The classes and modules that a test's Spark loads, in a form that loads faster: most of the seconds of its life are
+spent on loading.
 
 ``python -m tests.class_archive`` makes both. Java maps Spark's classes in, where it would read and verify thousands of
 files of a jar: the archive is made out of what a receiver, a query and a connector on one machine have Java load, and
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
 ARCHIVE = Path(sys.prefix) / "spark.jsa"
 DUMP_SECONDS = 180.0
 
-# What lives for seconds never runs what would take long to compile well.
+# A program that lives for seconds never profits from code that takes long to compile.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 READY_WORKERS = "-Dspark.python.daemon.module=tests.preloaded"
 """Spark's Python workers are forked with all that they need; see there."""
 
 
 def java_options() -> str:
-    """What a test's Spark is started with."""
+    """The arguments with which a test's Spark is started."""
     if not ARCHIVE.exists():
         return f"{SHORT_LIVED} {READY_WORKERS}"
     # It complains on stdout about an archive that does not fit, which nobody could do anything about.

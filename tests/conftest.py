@@ -34,7 +34,7 @@ settings.load_profile("project")
 ROOT = Path(__file__).resolve().parents[1]
 CLUSTER = ROOT / "scripts" / "cluster.py"
 TOGETHER = ("tests/cluster/", "tests/sinks/")
-"""Folders whose tests share what is slow to start."""
+"""Folders whose tests share servers that are slow to start."""
 JUDGED = ("protocol", "worker", "checkpoint", "sidecar")
 
 # Another Spark's settings would mix its jars with the installed ones.
@@ -69,7 +69,7 @@ LOCAL_SPARK = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What ``./scripts/test --long`` asks for."""
+    """The flag of ``./scripts/test --long``."""
     parser.addoption("--long", action="store_true", help="run those marked long too, and 1,000 examples of a property")
 
 
@@ -89,7 +89,7 @@ def _frequent_renewals() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what starts Spark by the fixtures it uses and the folder it is in, so that nobody has to remember to.
+    """Mark the tests that start Spark, by their fixtures and their folder, so that nobody has to remember to mark them.
 
     Coverage is counted by the tests of the rooms whose coverage is judged, for counting makes pure code four times as
     slow; those that run for long to begin with are marked ``no_cover``.
@@ -108,7 +108,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "standalone_cluster" in fixtures or item.path.is_relative_to(ROOT / "tests" / "cluster"):
             item.add_marker(pytest.mark.cluster)
     if hasattr(config, "workerinput"):
-        # What takes minutes begins first, or one process would end with it while the others have nothing left to do.
+        # Tests that take minutes begin first. Otherwise one process would still run them when the others have finished.
         slow = {item.path for item in items if item.get_closest_marker("spark") or item.get_closest_marker("cluster")}
         items.sort(key=lambda item: item.path not in slow)
 
@@ -196,7 +196,7 @@ class StandaloneCluster:
 
 
 def run_cluster(state: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run scripts/cluster.py on a state directory and hand back what it said."""
+    """Run scripts/cluster.py on a state directory and return its output."""
     command = [sys.executable, str(CLUSTER), "--state", str(state), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
 

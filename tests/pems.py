@@ -1,4 +1,4 @@
-"""Certificates of a throw-away authority, and what a stranger has in their place, as PEM files."""
+"""Certificates of a temporary authority, and those of another authority, as PEM files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import trustme
 
 @dataclass(frozen=True)
 class Pems:
-    """Paths of PEM files: an authority, a server's and a client's certificate, and what does not fit.
+    """Paths of PEM files: an authority, a server's and a client's certificate, and certificates that must be refused.
 
-    The server is ``localhost``, the client ``shop-1``; so is the stranger's ``forged`` client, by another authority.
+    The server is ``localhost``, the client ``shop-1``. The client ``forged`` has the same name, from another authority.
     """
 
     ca: str

@@ -1,4 +1,4 @@
-"""PySpark's daemon with what its workers import already imported, so that each fork is ready at once.
+"""PySpark's daemon that has imported the modules of its workers already, so that each fork is ready at once.
 
 A test's Spark forks many workers, and each would spend a second on importing the same. ``java_options`` in
 ``tests/class_archive.py`` has Spark start this one. Nothing imported here starts a thread that a fork would need.

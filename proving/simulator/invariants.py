@@ -93,7 +93,7 @@ class Judge:
         self._check_credits(connector, session)
 
     def _check_credits(self, connector: Connector, session: ConnectorSession) -> None:
-        """A connector was granted what its worker has counted, or less while a grant is under way."""
+        """A connector has received the credits that its worker has counted, or less while a grant is on its way."""
         theirs = connector.worker_session()
         if theirs is None:
             return

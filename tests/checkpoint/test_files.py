@@ -26,7 +26,7 @@ def sampled(batch: int) -> PlannedBatch:
 
 
 class Counting:
-    """A file system that counts what is opened, and lets a test step in before it."""
+    """A file system that counts opened files, and calls the test before each of them is opened."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -376,7 +376,7 @@ def test_a_place_on_two_machines_is_two_checkpoints_and_a_shared_one_is_one(tmp_
     path, ours, theirs = tmp_path / "checkpoint", tmp_path / "ours", tmp_path / "theirs"
 
     def mounted(volume: Path) -> str:
-        """What a machine takes the checkpoint for that has this volume at that path."""
+        """The identity of the checkpoint on a machine with this volume at that path."""
         volume.mkdir(exist_ok=True)
         volume.rename(path)
         try:

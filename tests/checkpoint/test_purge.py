@@ -1,4 +1,4 @@
-"""Spark is killed while it removes old batches of a log: what is left is no sign of asynchronous progress.
+"""Spark is killed while it removes old batches of a log; the remaining files are not a sign of asynchronous progress.
 
 Spark 4.3 removes the oldest first; that other orders do no harm either is a property of the model, and tested there.
 """

@@ -19,7 +19,7 @@ NEVER = 3600.0
 
 
 class Heard:
-    """What a watcher reported, for the test to wait for."""
+    """The reports of a watcher; a test can wait for them."""
 
     def __init__(self) -> None:
         self.reports: queue.Queue[QueryProgress] = queue.Queue()

@@ -1,4 +1,4 @@
-"""What the tests of the command line share: the program as a process, and real workers without Spark around them."""
+"""Common parts of the tests of the command line: the program as a process, and real workers without Spark."""
 
 from __future__ import annotations
 

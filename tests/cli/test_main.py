@@ -25,7 +25,7 @@ HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "redis")
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Run the verb ``status`` with a body that raises what a test wants."""
+    """Run the verb ``status`` with a body that raises the test's error."""
 
     def invoke(error: BaseException, *arguments: str, env: dict[str, str] | None = None) -> Result:
         @click.command()

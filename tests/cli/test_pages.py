@@ -1,4 +1,4 @@
-"""docs/cli.md is what the commands say of themselves."""
+"""docs/cli.md is the help of the commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 
 
 def test_the_page_is_current() -> None:
-    # In a process of its own: a command keeps the help option of whoever has run it first.
+    # In a process of its own, because a command keeps the help option of the first program that has run it.
     program = [sys.executable, "-m", "wallaroo_spark.cli.pages.commands"]
     made = subprocess.run(program, check=True, capture_output=True, text=True).stdout
 

@@ -121,7 +121,7 @@ def test_spark_submit_that_is_terminated_stops_the_query_first(tmp_path: Path) -
 
 
 class Recorder:
-    """A view that keeps what it is shown; ``on_listening`` may do what a test wants at that moment."""
+    """A view that keeps everything that it is shown; ``on_listening`` is called when the receiver listens."""
 
     def __init__(self, on_listening: Callable[[], object] = lambda: None) -> None:
         self.said: list[str] = []

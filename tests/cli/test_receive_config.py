@@ -1,4 +1,4 @@
-"""The YAML file of receive: what it may hold, and what is said of what it may not."""
+"""The YAML file of receive: its valid content, and the errors for invalid content."""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ def test_a_topic_goes_on_behind_what_was_acknowledged(desk: Desk, stage: Stage) 
     counts = []
     with stage.publisher():
         for batch in range(2):
-            # What is published while nobody is there is sent by the next run; the first begins with what comes next.
+            # Rows that are published between two runs are sent by the next run; the first run begins with the next
+            # epoch.
             if batch:
                 stage.publish(batch, [7])
                 stage.commit(batch)

@@ -1,4 +1,4 @@
-"""What a person sees on a terminal of 100 columns."""
+"""The output on a terminal of 100 columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the tests on a standalone cluster share: they submit programs, for one process holds one Spark session."""
+"""Common parts of the tests on a standalone cluster. They submit programs, because one process has one Spark
+session."""
 
 from __future__ import annotations
 

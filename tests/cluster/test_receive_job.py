@@ -1,4 +1,5 @@
-"""jobs/receive.py on a standalone cluster: real processes everywhere, and what comes out is what is in the files."""
+"""jobs/receive.py on a standalone cluster: all processes are real, and the committed rows are the lines of the
+files."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def verb(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def send(directory: Path, revision: str) -> Any:
-    """Send a revision's file; what the last line says of it."""
+    """Send a revision's file; return the totals that the last line reports for it."""
     file = str(directory / f"{revision}.txt")
     ended = verb(
         "send", file, "--instance", f"shop-{revision}", "--revision", revision, "--cookie", COOKIE, "--json"

@@ -1,4 +1,4 @@
-"""What columns must hold, worked out message by message from what the revision's own table decodes."""
+"""The expected columns, computed message by message with the decoders of the revision's table."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def check(data: bytes, at: int, given_rules: FrameRules) -> list[int]:
 def test_frames_of_any_size_are_found(revision: Revision, data: st.DataObject) -> None:
     tag = message_tag(revision)
     header = frame(revision, tag, b"")[:4] + bytes([tag])
-    # A body may hold what looks like the header of a frame, or be nothing but tags.
+    # A body may contain bytes that look like the header of a frame, or only tags.
     bodies = st.binary(max_size=60) | st.just(header * 4) | st.just(bytes([tag]) * 9) | st.just(b"same size")
     sound = st.builds(lambda body: frame(revision, tag, body), bodies)
     other = st.sampled_from([frame(revision, tag ^ 1, b"another kind"), b"\0\0\0\0", b"\xff" * 7, header, b""])

@@ -1,4 +1,4 @@
-"""A small worker on real sockets that does what a test tells it to: the other side of every connector test."""
+"""A small worker on real sockets that the test controls: the other side of every connector test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from wallaroo_spark.transport import ByteStream, Listener, serve
 
 @dataclass
 class StreamLog:
-    """What the worker has of one stream: messages taken in, in order, and how far they are committed."""
+    """The worker's state of one stream: the accepted messages in order, and the committed reference."""
 
     name: str = ""
     accepted: list[Message] = field(default_factory=list)
@@ -61,8 +61,9 @@ class ScriptedWorker:
     """Streams outlive connections; ``commit`` says when messages become durable.
 
     ``credits`` are granted at the start and given back as messages come (``regrant``). With ``auto_commit`` everything
-    is committed as it comes. ``answers`` are what the next HELLOs get: an ERROR reason, or a function of the session.
-    ``cut_after`` are byte counts after which the next connections are cut. ``increasing`` is how replays are known.
+    is committed as it comes. ``answers`` has the answers to the next HELLOs: an ERROR reason, or a function of the
+    session. ``cut_after`` are byte counts after which the next connections are cut. ``increasing`` is how replays are
+    known.
     """
 
     def __init__(self, **script: Any) -> None:

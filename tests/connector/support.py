@@ -1,4 +1,4 @@
-"""What the tests of this room share: a connector to a scripted worker, and losing its session."""
+"""Common parts of the tests of this room: a connector to a scripted worker, and the loss of its session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def connector(worker: ScriptedWorker, **settings: Any) -> Connector:
 
 
 async def starved(sender: Connector) -> str:
-    """Wait until a send waits for something; what that is."""
+    """Wait until a send waits; return the reason."""
     await spin(lambda: sender.waiting_for is not None)
     return sender.waiting_for or ""
 

@@ -1,4 +1,4 @@
-"""What the package exports and what it needs."""
+"""The exports and the requirements of the package."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from wallaroo_spark.steps import AnyStep, Step, at_each
 DIRECTORY = "WALLAROO_TEST_DEATHS"
 """The variable that names the directory of the orders."""
 PATH = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).parent / "site")]
-"""Where Python finds the tests, and what it runs as it starts."""
+"""The folder where Python finds the tests, and the module that it runs at its start."""
 ROWS_A_BATCH = 7
 """So that a range of a few messages is handed out in parts."""
 
@@ -43,7 +43,7 @@ class Deaths:
         self._driver.write_text(str(pid))
 
     def order(self, step: Step) -> None:
-        """Whoever passes the step next dies there."""
+        """The next process that reaches the step dies there."""
         (self._armed / step.name).touch()
 
     def happened(self, step: Step) -> bool:

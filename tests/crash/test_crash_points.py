@@ -74,7 +74,7 @@ def test_nothing_is_lost_or_repeated_after_a_death_at_any_step(
 
     for number, step in enumerate(Step):
         last = (number + 1) * A_ROUND
-        # All has come to rest, so the next to pass the step does so because of what is sent now.
+        # Nothing moves any more, so the next process reaches the step because of the messages that are sent now.
         deaths.order(step)
         sent = feeders.run(lambda last=last: send_a_round(streams, wanted, last))
         eventually(lambda step=step, driver=driver: deaths.happened(step) or driver.poll() is not None, seconds=90)

@@ -51,7 +51,8 @@ def ear(password: str) -> Iterator[Ear]:
 
 @pytest.fixture
 def own_logging() -> Iterator[None]:
-    """A command sets logging up for a process of its own; the ear must hear what follows."""
+    """A command configures logging for a process of its own; the handler of the test must still get the later
+    records."""
     package = logging.getLogger("wallaroo_spark")
     before = package.handlers[:], package.level, package.propagate
     yield

@@ -1,4 +1,4 @@
-"""What the tests of all doors share: guesses, how a context trusts, and what an error shows."""
+"""Common parts of the tests of all listening ports: guessed keys, the trust of a context, and the text of an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GUESS = "an-1dle-guess"
 
 
 def secrets_of(password: str) -> list[str]:
-    """What must not be seen anywhere: the keys, and the guesses at them."""
+    """The texts that must not occur anywhere: the keys and the guessed keys."""
     assert password
     return [COOKIE, TOKEN, password, GUESS, "PRIVATE KEY"]
 

@@ -25,7 +25,7 @@ revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
 
 
 def answer(peer: Peer, cookie: str = COOKIE) -> Frame | None:
-    """What a HELLO is answered with; None when the connection ends without a word."""
+    """The answer to a HELLO; None when the connection ends without an answer."""
     try:
         peer.send(peer.session.hello(version="0.0.1", cookie=cookie.encode(), program="", instance=peer.instance))
         return peer.next()

@@ -42,7 +42,7 @@ from wallaroo_spark.source.ranges import RangePartition, read_ranges
 
 
 class NoHandshake(flight.ClientAuthHandler):
-    """What a client that knows of no token would say."""
+    """The request of a client without a token."""
 
     def authenticate(self, outgoing: Any, incoming: Any) -> None:
         outgoing.write(GUESS.encode())

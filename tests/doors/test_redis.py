@@ -1,4 +1,4 @@
-"""The door of Redis, and what is shown to whoever may look: no status and no repr holds a secret."""
+"""Access to Redis, and the outputs that others can read: no status and no repr contains a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the whole path begin with: a running receiver, and no query of the test before."""
+"""Fixtures of the tests of the whole path: a running receiver, without a query of the test before."""
 
 from __future__ import annotations
 

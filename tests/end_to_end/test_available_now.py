@@ -1,4 +1,4 @@
-"""``Trigger.AvailableNow``: a run takes what connectors have sent until they fall quiet, and ends by itself."""
+"""``Trigger.AvailableNow``: a run reads all messages that connectors send until they are quiet, and then ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a batch takes, where a query begins, and what its progress says of the rest."""
+"""The limit of a batch, the start of a query, and the lag in its progress."""
 
 from __future__ import annotations
 

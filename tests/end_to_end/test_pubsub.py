@@ -46,13 +46,13 @@ Row = list[object]
 
 @dataclass
 class Visit:
-    """What a subscriber was shown between its coming and its going: rows by epoch, and where the frontier was."""
+    """The items of a subscriber from its start to its end: rows by epoch, and the frontier."""
 
     rows: dict[int, list[Row]] = field(default_factory=lambda: defaultdict(list))
     frontiers: list[int] = field(default_factory=list)
 
     def check(self, published: Callable[[int], list[Row]]) -> None:
-        """Whole epochs, each of them from its first to where it left; nothing of what is not complete."""
+        """Check that the epochs are whole, from the first one to the last, and that no incomplete epoch has rows."""
         assert self.frontiers == sorted(set(self.frontiers))
         if not self.rows:
             return
@@ -95,7 +95,7 @@ class Play:
         return self.feeders.run(send)
 
     def visit(self, leave: Callable[[Visit], bool]) -> Visit:
-        """Subscribe, and take what comes until ``leave`` says so at a frontier, or the topic ends."""
+        """Subscribe, and take items until ``leave`` returns true at a frontier, or the topic ends."""
         seen = Visit()
         with subscribe(TOPIC, registry=self.registry, cookie=COOKIE, wait=SECONDS, lost_after=SECONDS) as subscription:
             self._open.add(subscription)
@@ -154,7 +154,7 @@ class Play:
         self.until(self.committed() + batches)
 
     def published(self, batch: int) -> list[Row]:
-        """What a batch came to."""
+        """The totals of a batch."""
         rows: list[Row] = json.loads((self.folder / "totals" / f"{batch}.json").read_text())
         return rows
 

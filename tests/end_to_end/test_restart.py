@@ -56,7 +56,7 @@ class Gated:
             yield Record(number, payload(self.name, number))
 
     def _wait(self, number: int) -> None:
-        # Not for ever: the thread of a reading that was cancelled has to end.
+        # Only for a limited time, because the thread of a cancelled read has to end.
         with self._moved:
             self._moved.wait_for(lambda: number <= self._open_to, 0.5)
 
@@ -191,7 +191,7 @@ def test_a_planned_batch_that_is_lost_is_left_out_when_that_is_allowed(
         eventually(lambda: receiver.status()["query"]["committed_batch"] == planned)
         connector = feeders.connect("shop-1", addresses(receiver))
         stream = connector.open("numbers")
-        # What was left out counts as committed.
+        # The messages that were left out count as committed.
         assert stream.reference == 10
         stream.send(b"new", id=30)
         connector.drain(60)

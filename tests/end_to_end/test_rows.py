@@ -198,7 +198,7 @@ def test_a_checkpoint_that_another_receiver_uses_is_refused(
     with Receiver(spark, "invoices", workers=1, registry=file_redis.url, lease_seconds=0.5) as other:
         with pytest.raises(CheckpointError, match=r"is used by another query, of .*; stop that one, or use another"):
             other.start(other.stream().writeStream.format("noop"), checkpoint=f"file:{checkpoint}/")
-        # What was refused holds nothing: another checkpoint may be used at once.
+        # The refused query holds no lock, so another checkpoint may be used at once.
         other.start(other.stream().writeStream.format("noop"), checkpoint=str(tmp_path / "mine"))
 
     assert query.isActive

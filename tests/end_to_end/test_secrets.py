@@ -1,4 +1,4 @@
-"""What a driver shows, in plans, pages, logs, progress, errors and Redis, and that no secret is among it."""
+"""A driver's plans, pages, logs, progress, errors and records in Redis contain no secret."""
 
 from __future__ import annotations
 

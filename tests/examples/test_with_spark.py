@@ -61,7 +61,7 @@ def test_a_subscriber_that_is_killed_goes_on_where_it_was(spark: SparkSession, t
                 follower.send_signal(signal.SIGKILL)
                 lines += follower.stdout.readlines()
             numbers = [int(line.split(" ", 1)[0]) for line in lines if line.endswith("\n")]
-            # Nothing is missing behind what the last run has saved, and at most what it handled last comes again.
+            # No epoch after the saved position is missing, and at most the epoch that was handled last comes again.
             assert not epochs or numbers[0] in (epochs[-1], epochs[-1] + 1)
             epochs += numbers
         query.stop()

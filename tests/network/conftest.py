@@ -1,4 +1,4 @@
-"""A real worker, a query that commits what it has, and a proxy on each of its two ways."""
+"""A real worker, a query that commits its rows, and a proxy on each of its two connections."""
 
 from __future__ import annotations
 

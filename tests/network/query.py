@@ -1,4 +1,4 @@
-"""The driver's part without Spark: plans what a worker has, reads it, and commits it, batch after batch."""
+"""The driver's part without Spark: it plans, reads and commits the rows of a worker, batch after batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way between connector and worker fails in every manner; what is committed is what was sent, once, in order."""
+"""The network between connector and worker fails in every manner; every message is committed once and in order."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ PAYLOAD = bytes(1000)
 
 @pytest.fixture
 def inner(worker: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Between whoever reads and the worker's inner port; what is read comes in many small batches."""
+    """A proxy between a reading task and the worker's inner port; the rows come in many small batches."""
     monkeypatch.setattr(delivery, "ROWS_A_BATCH", 50)
     with Proxy(parse_address(worker.lease.flight)) as proxy:
         yield proxy
@@ -75,7 +75,7 @@ def everything() -> list[int]:
 
 
 def mend_at_the_next_connection(proxy: Proxy) -> threading.Thread:
-    """What was connected stays half open; somebody who comes anew finds a way that is whole."""
+    """Existing connections stay half open; a new connection works."""
     before = proxy.connections
 
     def mend() -> None:

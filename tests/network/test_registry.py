@@ -1,4 +1,4 @@
-"""The way between worker and Redis fails: what is connected goes on, and the lease comes back when Redis does."""
+"""The network between worker and Redis fails: connected sessions continue, and the lease returns with Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way between a sink's writer and a connector sink fails in every manner; what is committed is there, once."""
+"""The network between a sink's writer and a connector sink fails in every manner; every committed row is there once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def prepare(sink: ConnectorSink, attempts: int = 40) -> Prepared:
 
 
 def mend_at_the_next_connection(proxy: Proxy) -> None:
-    """What was connected stays half open; somebody who comes anew finds a way that is whole."""
+    """Existing connections stay half open; a new connection works."""
     before = proxy.connections
 
     def mend() -> None:

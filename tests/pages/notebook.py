@@ -1,4 +1,4 @@
-"""Runs a notebook's code cells, in order and without a Jupyter kernel, and keeps what they print and draw.
+"""Runs a notebook's code cells, in order and without a Jupyter kernel, and keeps their text and pictures.
 
 ``python -m tests.pages.notebook`` runs those in ``examples/`` and writes their outputs anew, pictures included.
 """
@@ -34,7 +34,7 @@ def code_cells(notebook: dict[str, Any]) -> list[Cell]:
 
 
 def printed(cell: Cell) -> str:
-    """What a cell has printed, as the notebook keeps it."""
+    """The output of a cell, as the notebook stores it."""
     return "".join("".join(output["text"]) for output in cell["outputs"] if output["output_type"] == "stream")
 
 

@@ -56,7 +56,7 @@ def flags_of(command: str) -> set[str]:
 
 @cache
 def help_of(script: str) -> str:
-    """What a script says of its flags."""
+    """The help of a script."""
     if script in MODULES:
         program = [sys.executable, "-m", MODULES[script], "--help"]
     elif script == "cluster":
@@ -69,7 +69,7 @@ def help_of(script: str) -> str:
 
 
 def wrong_with(command: str) -> str:
-    """What is wrong with a command, empty when nothing is."""
+    """The mistake in a command; empty when there is none."""
     program, *rest = words(command)
     if program.startswith("./scripts/"):
         script = program.removeprefix("./scripts/")

@@ -1,4 +1,4 @@
-"""The notebook's cells run from the top, print what it shows, and draw a picture where it shows one."""
+"""The notebook's cells run from the top, and their text and pictures are those in the file."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def until(holds: Callable[[], Any], running: Future[None] | None = None) -> None
 
 
 def numbered_lines(after: int | None) -> list[tuple[int, bytes]]:
-    """What the reader's own program has to send."""
+    """The messages of the reader's own program."""
     return [(number, b"line %d" % number) for number in range((after or 0) + 1, 101)]
 
 

@@ -1,4 +1,4 @@
-"""The worked sessions of ``docs/protocol.md``: what the page says of each frame, and the bytes it shows."""
+"""The worked sessions of ``docs/protocol.md``: the fields and the bytes of each frame on the page."""
 
 from __future__ import annotations
 

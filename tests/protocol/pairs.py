@@ -46,7 +46,7 @@ VECTORS = Path(__file__).resolve().parents[1] / "vectors"
 
 
 class Pair:
-    """A connector's and a worker's session of one revision, joined: what one sends the other has received."""
+    """A connector's and a worker's session of one revision, joined: each receives the frames of the other at once."""
 
     def __init__(self, revision: Revision, *, credits: int = 100, max_streams: int = 100) -> None:
         self.revision = revision
@@ -65,12 +65,12 @@ class Pair:
         return self
 
     def to_worker(self, data: bytes) -> list[WorkerEvent]:
-        """Bytes reach the worker; what it makes of them, messages admitted."""
+        """Pass bytes to the worker; return its events, after admitting the messages."""
         self.worker.receive(data)
         return worker_events(self.worker)
 
     def to_connector(self, data: bytes | None) -> list[Frame]:
-        """Bytes reach the connector; what it makes of them."""
+        """Pass bytes to the connector; return its frames."""
         self.connector.receive(data or b"")
         return connector_events(self.connector)
 

@@ -1,4 +1,5 @@
-"""What the tests of protocol/ and columnar/ draw: messages that a revision can say, and frames with any body."""
+"""Strategies for the tests of protocol/ and columnar/: messages that a revision can express, and frames with any
+body."""
 
 from __future__ import annotations
 

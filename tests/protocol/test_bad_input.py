@@ -1,4 +1,4 @@
-"""What a broken or hostile peer may send: each fault by its name, one ERROR in reply, and nothing heard after it."""
+"""Input of a broken or hostile peer: each fault by its name, one ERROR in reply, and later bytes are ignored."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class LinkedSessions(RuleBasedStateMachine):
         for window in (self.connector.credits, self.worker.credits):
             assert window.available == window.granted - window.spent
             assert window.available >= -self.notified
-            # Of all that was spent, what is beyond the grants can only be NOTIFYs.
+            # Only NOTIFYs can be spent beyond the granted credits.
             assert window.spent - self.notified <= window.granted
         assert self.worker.credits.spent <= self.connector.credits.spent
         assert self.connector.credits.granted <= self.worker.credits.granted

@@ -87,7 +87,7 @@ def test_a_worked_session_is_one_that_a_worker_holds(block: Worked) -> None:
 
 
 def told(session: WorkerSession, shown: Shown) -> bytes | None:
-    """What a worker sends for a line of the page."""
+    """The frame that a worker sends for a line of the page."""
     match frame_of(shown.name, shown.fields):
         case Ok(credits, streams):
             return session.ok(credits, streams)
@@ -231,7 +231,7 @@ def test_every_reason_of_the_page_is_one_that_the_code_says() -> None:
 
 
 def _template(node: ast.AST) -> str:
-    """A text of the source; what is filled in is left out."""
+    """A text of the source, without the values that are inserted."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):

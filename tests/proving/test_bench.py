@@ -1,4 +1,4 @@
-"""The bench runs; what it measures is not judged."""
+"""The bench runs; its figures are not judged."""
 
 from __future__ import annotations
 

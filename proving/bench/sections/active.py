@@ -186,7 +186,7 @@ class Load:
 WORKER = ("receive", "plan", "find", "gather", "commit", "tick")
 """The phases whose processor time is a worker's; "task" is the reading task's, "driver" the planner's."""
 CASES = ((1, 1), (10, 1), (1_000, 1), (10_000, 1), (10_000, 10))
-"""Streams and sessions of each case; the first is what the others are compared with."""
+"""Streams and sessions of each case; the others are compared with the first."""
 BATCHES = 3
 
 

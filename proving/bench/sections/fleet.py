@@ -1,4 +1,4 @@
-"""What planning costs against the workers, the known and the active streams, without Spark.
+"""The cost of planning for given numbers of workers, known streams and active streams, without Spark.
 
 All workers are in one process beside the planner's: each is a worker's state behind its inner port, and the planner
 asks them as the source does. On a cluster each worker has a core of its own, so the planner's processor time is the

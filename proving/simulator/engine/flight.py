@@ -102,7 +102,7 @@ class Client:
         """Close the connection."""
 
     def tell(self, notice: Notice) -> None:
-        """Tell the worker what is committed, or that the query goes on from other references."""
+        """Tell the worker the committed references, or that the query continues from other references."""
         told = decode(notice.body)
         if notice.action == REWIND:
             self._tell(e.Rewound(told.epoch, told.batch, told.known, told.leaving))

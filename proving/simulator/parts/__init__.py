@@ -1,1 +1,1 @@
-"""The parts of a history: connectors, workers, driver, query, registry, checkpoint and what they share."""
+"""The parts of a history: connectors, workers, driver, query, registry, checkpoint and their common parts."""

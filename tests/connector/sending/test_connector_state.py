@@ -1,4 +1,4 @@
-"""What sending waits for, and that streams take turns."""
+"""The reasons for which sending waits, and the turns of streams."""
 
 from __future__ import annotations
 

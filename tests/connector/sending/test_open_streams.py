@@ -1,4 +1,4 @@
-"""What becomes of streams when sessions are lost and workers take them back; nothing is lost or repeated."""
+"""Streams through lost sessions and rewinds of workers: no message is lost or repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the caller of send_many gives, pulled a piece at a time."""
+"""The iterables of send_many, read in batches."""
 
 from __future__ import annotations
 

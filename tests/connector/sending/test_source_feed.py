@@ -123,7 +123,7 @@ class TestFeeding:
             assert worker.only.payloads == [b"one", b"two", b"three"]
             feeding.cancel()
             await asyncio.wait([feeding])
-            # What is given up is not waited for.
+            # The end of the block does not wait for a feed that was given up.
             await sender.drain()
 
     async def test_progress_counts_each_record_once_and_ends_with_everything_acknowledged(self) -> None:

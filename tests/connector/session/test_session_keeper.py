@@ -24,7 +24,7 @@ from wallaroo_spark.protocol.reasons import later, redirect
 
 @contextlib.asynccontextmanager
 async def two_workers(**script: Any) -> AsyncIterator[tuple[ScriptedWorker, ScriptedWorker]]:
-    """Two workers that share what they have of the streams, as two slots of one receiver do."""
+    """Two workers that share their state of the streams, as two slots of one receiver do."""
     async with ScriptedWorker(**script) as one, ScriptedWorker() as other:
         other.streams = one.streams
         yield one, other

@@ -92,7 +92,7 @@ def pair_in(state: SessionState, frame: type) -> Pair:
 
 
 def receive(pair: Pair, sender: Role, data: bytes) -> list[object]:
-    """What the other side makes of bytes."""
+    """The events of the other side for these bytes."""
     if sender is Role.CONNECTOR:
         return list(pair.to_worker(data))
     return list(pair.to_connector(data))

@@ -35,7 +35,7 @@ def table(revision: Revision = DRAFT_LE, *, max_streams: int = 10, opened: tuple
 
 
 def admitted(streams: SessionStreams, *rows: tuple[int, bool, bool]) -> list[tuple[int, Fault | None]]:
-    """Admit a run of (stream, EOS, ephemeral) and carry it out; what was refused, by index and fault."""
+    """Admit a run of (stream, EOS, ephemeral) and settle it; return index and fault of each verdict."""
     verdicts = [streams.admit(span) for span in spans(list(rows))]
     refused = [verdict.refused_at for verdict in verdicts if verdict.refused_at is not None]
     for verdict in verdicts:

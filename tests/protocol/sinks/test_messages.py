@@ -1,4 +1,4 @@
-"""Messages of the control stream: vectors, and what is read back."""
+"""Messages of the control stream: vectors, and round trips."""
 
 from __future__ import annotations
 

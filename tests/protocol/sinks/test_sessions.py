@@ -48,7 +48,7 @@ LONGEST = 4096
 
 @dataclass
 class Linked:
-    """A worker and a sink, both with ``committed`` bytes; ``cut`` is how much of what is sent arrives at once."""
+    """A worker and a sink, both with ``committed`` bytes; ``cut`` is the number of bytes that arrive at once."""
 
     committed: int = 0
     cut: int = 1 << 20
@@ -190,7 +190,7 @@ def test_an_id_behind_the_row_is_told_from_other_gaps() -> None:
 
 
 def test_rows_follow_what_is_decided_of_another_session() -> None:
-    """What a cut connection has prepared is listed, decided, and then the rows go on behind it."""
+    """A transaction that a lost connection has prepared is listed and decided; the next rows follow it."""
     pair = Linked(100).open()
     pair.to_sink(encoded(control(Phase2("left", True))))
     pair.sink.decided(140)
