@@ -18,7 +18,7 @@ from wallaroo_spark.pubsub.items import Epoch, Frontier, Lost, Position
 from wallaroo_spark.pubsub.messages import Data, Snapshot, Why, encode
 from wallaroo_spark.pubsub.publishing.publication import BatchPart
 from wallaroo_spark.pubsub.row_payloads import pack_rows
-from wallaroo_spark.pubsub.subscribing import partition_link, subscriber
+from wallaroo_spark.pubsub.subscribing import partition_link, subscriber, topic_search
 from wallaroo_spark.pubsub.subscribing.settings import SubscriptionSettings
 from wallaroo_spark.pubsub.subscribing.subscription import Subscription, subscribe
 from wallaroo_spark.transport import ByteStream, server_context
@@ -41,7 +41,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_link, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(partition_link, "LONGEST_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(subscriber, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(subscriber, "FIND_SECONDS", 0.02)
+    monkeypatch.setattr(topic_search, "FIND_SECONDS", 0.02)
 
 
 def following(catalog: Catalog, **settings: Any) -> Subscription:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -208,6 +208,19 @@ def test_invalid_arguments_are_refused_at_once(catalog: Catalog) -> None:
         source(catalog, atomic=False)
     with pytest.raises(PubSubError, match="topic 'others' has no publisher"):
         TopicSource("others", registry=catalog, wait=0.01)
+
+
+def test_a_source_that_waits_for_its_topic_asks_a_registry_again_that_does_not_answer(catalog: Catalog) -> None:
+    answers: Iterator[bool] = iter([False, False, True])
+
+    class Returning(Catalog):
+        def find(self, name: str) -> Record | None:
+            self.away = not next(answers)
+            return super().find(name)
+
+    returning = Returning(catalog.records)
+    assert source(returning, wait=30.0).topic == "totals"
+    assert returning.asked == 3
 
 
 def test_references_end_where_64_bits_do() -> None:

@@ -13,19 +13,18 @@ from functools import partial
 from typing import Any
 
 from wallaroo_spark.background_tasks import BackgroundTasks
-from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError, one_line
+from wallaroo_spark.errors import ConfigurationError, PubSubError, WallarooError, one_line
 from wallaroo_spark.pubsub.items import Epoch, Frontier, Item, Position
 from wallaroo_spark.pubsub.messages import VERSION, Closed, Data, Snapshot, SubscriberHello, Update, Why
 from wallaroo_spark.pubsub.row_payloads import unpack_rows
 from wallaroo_spark.pubsub.subscribing.merger import Delivered, FrontierMoved, Merger
 from wallaroo_spark.pubsub.subscribing.partition_link import LinkLost, PartitionLink
 from wallaroo_spark.pubsub.subscribing.settings import Catalog, SubscriptionSettings, TopicDescription
+from wallaroo_spark.pubsub.subscribing.topic_search import TopicSearch
 from wallaroo_spark.pubsub.times import Time, same_shape, start_of
 
 log = one_line(logging.getLogger("wallaroo_spark.pubsub"))
 
-FIND_SECONDS = 0.2
-"""Seconds between two lookups of a topic that does not run yet. A choice: five Redis calls a second."""
 LOOK_SECONDS = 2.0
 """Seconds between two checks whether a partition has moved to another publisher.
 
@@ -141,20 +140,11 @@ class Subscriber:
         return Frontier(item.frontier, item.changes)
 
     async def _find(self) -> TopicDescription:
-        settings, loop = self.settings, asyncio.get_running_loop()
-        until = loop.time() + settings.wait
+        search = TopicSearch(self._catalog, self.settings.topic, self.settings.wait)
         while True:
-            try:
-                record = await asyncio.to_thread(self._catalog.find, settings.topic)
-            except RegistryError:
-                if loop.time() >= until:
-                    raise
-                record = None
-            if record is not None:
+            if (record := await asyncio.to_thread(search.attempt)) is not None:
                 return record
-            if loop.time() >= until:
-                raise no_topic(settings.topic, settings.wait)
-            await asyncio.sleep(min(FIND_SECONDS, max(0.0, until - loop.time())))
+            await asyncio.sleep(search.pause)
 
     def _check(self, record: TopicDescription) -> None:
         settings, start = self.settings, start_of(0, product=record.product)
@@ -282,13 +272,3 @@ def _weight(item: Delivered | FrontierMoved) -> int:
     Frontiers count too, so that they cannot accumulate without limit while the application takes no items.
     """
     return ITEM_BYTES + (len(item.payload) if isinstance(item, Delivered) else 0)
-
-
-def no_topic(topic: str, wait: float) -> PubSubError:
-    """The error for a topic that does not run, and did not start within ``wait`` seconds."""
-    waited = f", after {wait:g} seconds" if wait else ""
-    return PubSubError(
-        f"topic {topic!r} has no publisher in this registry{waited}; check the name and the registry, or "
-        "wait for it longer",
-        topic=topic,
-    )

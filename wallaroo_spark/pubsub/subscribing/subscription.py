@@ -20,7 +20,8 @@ from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.loop_thread import LoopThread
 from wallaroo_spark.pubsub.items import Epoch, Item, Position
 from wallaroo_spark.pubsub.subscribing.settings import Catalog, SubscriptionSettings, TopicDescription
-from wallaroo_spark.pubsub.subscribing.subscriber import FIND_SECONDS, Subscriber, no_topic
+from wallaroo_spark.pubsub.subscribing.subscriber import Subscriber
+from wallaroo_spark.pubsub.subscribing.topic_search import TopicSearch
 from wallaroo_spark.pubsub.times import Time
 from wallaroo_spark.settings import function_takes_settings
 
@@ -215,15 +216,14 @@ def subscribe(settings: SubscriptionSettings) -> Subscription:
 def look_up(topic: str, registry: str | Catalog, wait: float = 0.0) -> TopicDescription:
     """Return the description of a topic; waits up to ``wait`` seconds until it runs.
 
-    Raises :class:`PubSubError` when it does not run by then, and :class:`RegistryError`.
+    Raises :class:`PubSubError` when it does not run by then, and :class:`RegistryError` when the registry does not
+    answer by then.
     """
     catalog, close = _catalog(registry)
-    until = time.monotonic() + wait
+    search = TopicSearch(catalog, topic, wait)
     try:
-        while (record := catalog.find(topic)) is None:
-            if time.monotonic() >= until:
-                raise no_topic(topic, wait)
-            time.sleep(min(FIND_SECONDS, max(0.0, until - time.monotonic())))
+        while (record := search.attempt()) is None:
+            time.sleep(search.pause)
         return record
     finally:
         close()
