@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from pyarrow import fs
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from wallaroo_spark.checkpoint.model import (
     PlannedBatch,
@@ -47,6 +48,12 @@ _LIST_SECONDS = 10.0
 batches in each log, and a look at single files 0.04 ms."""
 _RETRY_SECONDS = 0.02
 """Pause between two attempts. A choice: Spark may meanwhile finish or rename the file."""
+_retry = Retrying(
+    stop=stop_after_attempt(_TRIES),
+    wait=wait_fixed(_RETRY_SECONDS),
+    retry=retry_if_exception_type(CheckpointError),
+    reraise=True,
+)
 
 
 @dataclass(frozen=True)
@@ -315,19 +322,16 @@ class CheckpointFiles:
         return f"{self._root}/{name}" if self._root else name
 
     def _retrying(self, read: Callable[[], _Result]) -> _Result:
-        for left in reversed(range(_TRIES)):
-            try:
-                return read()
-            except CheckpointError:
-                if not left:
-                    raise
-            except (OSError, ValueError) as error:
-                self._known_logs = None
-                if not left:
-                    raise CheckpointError(
-                        f"checkpoint {self.identity} cannot be read: {error}; check that it is a directory that "
-                        "this process may read",
-                        location=self.identity,
-                    ) from error
-            time.sleep(_RETRY_SECONDS)
-        raise AssertionError("the last try returns or raises")
+        found: _Result = _retry(self._translated, read)
+        return found
+
+    def _translated(self, read: Callable[[], _Result]) -> _Result:
+        try:
+            return read()
+        except (OSError, ValueError) as error:
+            self._known_logs = None
+            raise CheckpointError(
+                f"checkpoint {self.identity} cannot be read: {error}; check that it is a directory that this process "
+                "may read",
+                location=self.identity,
+            ) from error

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from wallaroo_spark.errors import ConfigurationError, RegistryError
+from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.registry import Registry
 from wallaroo_spark.registry.connection import RedisConnection
 
@@ -30,8 +30,6 @@ LEASE_SECONDS = 10.0
 
 A choice: it bounds the time without service after a publisher dies; a third of it is the interval of renewal.
 """
-_SCAN_COUNT = 1000
-"""Keys that one ``SCAN`` step examines. A choice: it bounds one step's work inside Redis."""
 
 
 @dataclass(frozen=True)
@@ -163,13 +161,8 @@ class TopicCatalog:
 
     def names(self) -> list[str]:
         """The names of all running topics, sorted."""
-        pattern = _key("*", "record")
-        found = self._connection.call(
-            "list the topics",
-            lambda: list(self._connection.client.scan_iter(match=pattern, count=_SCAN_COUNT)),
-        )
-        front, end = pattern.split("*")
-        return sorted({str(key).removeprefix(front).removesuffix(end) for key in found})
+        front, end = _key("*", "record").split("*")
+        return self._connection.names_between("list the topics", front, end)
 
     def report(self, name: str, partition: int, progress: PublisherProgress) -> None:
         """Publish the progress of a partition's publisher."""
@@ -193,16 +186,7 @@ class TopicCatalog:
 
     def _get(self, action: str, key: str, reader: Callable[[str], T]) -> T | None:
         text: Any = self._connection.call(action, lambda: self._connection.client.get(key))
-        if text is None:
-            return None
-        try:
-            return reader(str(text))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RegistryError(
-                f"Redis at {self._connection.endpoint} sent an answer that cannot be used to {action}: {error!r}; "
-                f"check that nothing else writes the key {key}",
-                endpoint=self._connection.endpoint,
-            ) from error
+        return None if text is None else self._connection.parse(action, reader, str(text), f"the key {key}")
 
 
 def _key(name: str, kind: str) -> str:

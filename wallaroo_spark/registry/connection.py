@@ -34,6 +34,8 @@ _TRANSIENT = (
     redis.exceptions.RedisClusterException,
 )
 _OF_A_CLUSTER = "+cluster:"
+_SCAN_COUNT = 1000
+"""Keys that one ``SCAN`` step examines. A choice: it bounds one step's work inside Redis."""
 
 
 class RedisConnection:
@@ -114,6 +116,26 @@ class RedisConnection:
             self._away = False
             logger.info("Redis at %s answers again", self.endpoint)
         return found
+
+    def parse(self, action: str, reader: Callable[[str], T], text: str, keys: str) -> T:
+        """Parse a text that Redis returned with ``reader``; ``keys`` names its key, or the keys of its kind.
+
+        Raises :class:`RegistryError` when ``reader`` fails.
+        """
+        try:
+            return reader(text)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RegistryError(
+                f"Redis at {self.endpoint} sent an answer that cannot be used to {action}: {error!r}; "
+                f"check that nothing else writes {keys}",
+                code="registry-answer",
+                endpoint=self.endpoint,
+            ) from error
+
+    def names_between(self, action: str, front: str, end: str) -> list[str]:
+        """The names that stand between ``front`` and ``end`` in the keys of all receivers or topics, sorted."""
+        keys = self.call(action, lambda: list(self.client.scan_iter(match=f"{front}*{end}", count=_SCAN_COUNT)))
+        return sorted({str(key).removeprefix(front).removesuffix(end) for key in keys})
 
     def close(self) -> None:
         """Close the idle connections; a later call opens new ones."""

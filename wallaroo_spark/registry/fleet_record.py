@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from wallaroo_spark.registry.connection import RedisConnection
 from wallaroo_spark.registry.keyspace import Keyspace
 
-_SCAN_COUNT = 1000
-"""Keys that one ``SCAN`` step examines. A choice: it bounds one step's work inside Redis."""
 _FRONT, _END = "wallaroo:{", "}:fleet"
 
 
@@ -54,10 +52,6 @@ def receiver_names(url: str, attempts: int = 5) -> list[str]:
     """
     connection = RedisConnection(url, attempts=attempts, timeout=3.0)
     try:
-        found = connection.call(
-            "list the receivers",
-            lambda: list(connection.client.scan_iter(match=f"{_FRONT}*{_END}", count=_SCAN_COUNT)),
-        )
+        return connection.names_between("list the receivers", _FRONT, _END)
     finally:
         connection.close()
-    return sorted({str(key).removeprefix(_FRONT).removesuffix(_END) for key in found})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from wallaroo_spark.errors import ConfigurationError, LeaseLostError, RegistryError
+from wallaroo_spark.errors import ConfigurationError, LeaseLostError
 from wallaroo_spark.registry.connection import RedisConnection
 from wallaroo_spark.registry.model import Lease
 from wallaroo_spark.registry.scripts import Script
@@ -51,15 +51,7 @@ class Keyspace:
 
     def _read(self, action: str, reader: Callable[[str], T], text: str) -> T:
         """Parse a text from Redis with ``reader``. Raises :class:`RegistryError` when that fails."""
-        try:
-            return reader(text)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RegistryError(
-                f"Redis at {self._connection.endpoint} sent an answer that cannot be used to {action}: {error!r}; "
-                f"check that nothing else writes keys that start with {self._key('')}",
-                code="registry-answer",
-                endpoint=self._connection.endpoint,
-            ) from error
+        return self._connection.parse(action, reader, text, f"keys that start with {self._key('')}")
 
     def _lost(self, lease: Lease, newer: Lease) -> LeaseLostError:
         ours = f"submission {lease.submission}" + (f", generation {lease.generation}," if lease.generation else "")

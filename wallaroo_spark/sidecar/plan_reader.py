@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import TypeVar
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.reference_versions import VersionedReferences
@@ -17,9 +15,10 @@ from wallaroo_spark.sidecar.plan_names import Chain, NamedPlan, PlanName
 
 _KEPT = 6
 """Plans in memory: the start and the end of a batch for each of the sources that a query has of one receiver."""
-_TRIES = 3
-_RETRY_SECONDS = 0.1
-T = TypeVar("T")
+# A choice: a plan's file may appear a moment late on a file system that is mounted.
+_retry = Retrying(
+    stop=stop_after_attempt(3), wait=wait_fixed(0.1), retry=retry_if_exception_type(CheckpointError), reraise=True
+)
 
 
 class PlanReader:
@@ -47,11 +46,11 @@ class PlanReader:
         behind: list[tuple[PlanName, Changes, EndingChanges | None]] = []
         at = named.plan
         while (found := self.known(at)) is None and at != named.base:
-            parent, changes, endings = _trying(partial(store.read_changes, at))
+            parent, changes, endings = _retry(store.read_changes, at)
             behind.append((at, changes, endings))
             at = parent
         if found is None:
-            snapshot = _trying(lambda: store.read_snapshot(named.base))
+            snapshot = _retry(store.read_snapshot, named.base)
             found = VersionedReferences.of(snapshot), Chain(NamedPlan(named.base, named.base))
             self.remember(*found)
         references, chain = found
@@ -60,14 +59,3 @@ class PlanReader:
             chain = chain.then(name, sum(map(len, changes.values())))
             self.remember(references, chain)
         return references, replace(chain, named=named)
-
-
-def _trying(read: Callable[[], T]) -> T:
-    for left in reversed(range(_TRIES)):
-        try:
-            return read()
-        except CheckpointError:
-            if not left:
-                raise
-            time.sleep(_RETRY_SECONDS)
-    raise AssertionError("the last try returns or raises")

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from wallaroo_spark.errors import SinkError, one_line
 from wallaroo_spark.steps import SinkStep, passed
@@ -28,6 +29,13 @@ _TRIES = 5
 """Most attempts of a call that fails with a retriable error. A choice."""
 _POLL_EVERY = 1_000
 """Number of records between two polls, which serve the producer's callbacks. A choice."""
+
+
+def _is_retriable(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].retriable()
+
+
+_retry = Retrying(stop=stop_after_attempt(_TRIES), retry=retry_if_exception(_is_retriable), reraise=True)
 _USUAL_BYTES = 1_000_000
 """Bytes of the largest record of a topic whose limit cannot be read; a little less than Kafka's default."""
 _OVERHEAD = 512
@@ -113,7 +121,7 @@ class BatchProducer:
                 "compression.type": "lz4",
             }
         )
-        _retrying(lambda: self._producer.init_transactions(place.timeout))
+        _retry(self._producer.init_transactions, place.timeout)
         self.mark = read_mark(place, marks, name)
 
     def append(self, mark: Mark, records: Iterable[KafkaRecord]) -> None:
@@ -127,7 +135,7 @@ class BatchProducer:
             self._producer.flush(self._place.timeout)
             passed(SinkStep.HALF_COMMITTED)
             self._producer.produce(self._marks, key=self._name, value=json.dumps(asdict(mark)))
-            _retrying(lambda: self._producer.commit_transaction(self._place.timeout))
+            _retry(self._producer.commit_transaction, self._place.timeout)
         except BaseException:
             self._give_up()
             raise
@@ -227,14 +235,3 @@ def _make_topic(place: KafkaTopic, marks: str) -> None:
             raise SinkError(f"topic {marks} has no leader after {place.timeout} s; check the brokers", topic=marks)
         else:
             time.sleep(0.05)
-
-
-def _retrying(call: Callable[[], Any]) -> None:
-    """Call a function, and call it again after an error that the library calls retriable."""
-    for left in reversed(range(_TRIES)):
-        try:
-            call()
-            return
-        except KafkaException as error:
-            if not left or not error.args[0].retriable():
-                raise
