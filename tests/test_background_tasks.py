@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 
+from tests.waiting import until
 from wallaroo_spark.background_tasks import BackgroundTasks
 
 
@@ -50,9 +51,7 @@ async def test_each_end_is_reported_with_its_error() -> None:
     tasks.start(lasts())
     await asyncio.sleep(0)
     tasks.cancel()
-    await tasks.wait()
-    # The end is reported by a callback of the loop, which runs after the waiter may have been woken.
-    await asyncio.sleep(0)
+    await until(lambda: len(ends) == 3)
     assert ends == [fault, None, None]
 
 
@@ -75,12 +74,14 @@ async def test_a_task_that_waits_for_the_others_does_not_wait_for_itself() -> No
 
 
 async def test_a_wait_with_a_limit_ends_though_a_task_lasts() -> None:
-    tasks = BackgroundTasks()
+    ends: list[BaseException | None] = []
+    tasks = BackgroundTasks(ends.append)
 
     async def lasts() -> None:
         await asyncio.Event().wait()
 
     tasks.start(lasts())
     await tasks.wait(0.01)
+    assert ends == []
     tasks.cancel()
-    await tasks.wait()
+    await until(lambda: ends == [None])

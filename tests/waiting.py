@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -26,4 +27,13 @@ def eventually(
     while not (found := condition()):
         assert time.monotonic() < deadline, f"still not so after {seconds:g} s: {name or condition}"
         time.sleep(pause)
+    return found
+
+
+async def until(condition: Callable[[], Any], name: str = "") -> Any:
+    """As :func:`eventually`, while the tasks of the event loop go on."""
+    deadline = time.monotonic() + SECONDS
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"still not so after {SECONDS:g} s: {name or condition}"
+        await asyncio.sleep(POLL_SECONDS)
     return found

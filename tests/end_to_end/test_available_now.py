@@ -93,6 +93,7 @@ def test_a_connector_that_waits_for_its_acknowledgement_does_not_count_as_quiet(
 
     def slow(frame: DataFrame, number: int) -> None:
         batches(frame, number)
+        # Nothing announces that a connector has been silent for longer than QUIET; the batch itself must take so long.
         time.sleep(1.5)
 
     query = run(spark, receiver, slow, checkpoint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +18,7 @@ from wallaroo_spark.connector import BlockingConnector, Record, Records, stream_
 from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.protocol import Flags
 from wallaroo_spark.receiver import Receiver
+from wallaroo_spark.receiver.announcer import Announcer
 from wallaroo_spark.registry import EmbeddedRedis
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def test_rows_keep_the_order_of_their_stream_across_batches(
 
 @pytest.mark.both
 def test_nothing_is_acknowledged_that_no_commit_file_speaks_for(
-    spark: SparkSession, receiver: Receiver, feeders: Feeders, tmp_path: Path
+    spark: SparkSession, receiver: Receiver, feeders: Feeders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = Batches()
     checkpoint = tmp_path / "checkpoint"
@@ -169,10 +169,20 @@ def test_nothing_is_acknowledged_that_no_commit_file_speaks_for(
     for number in range(101, 121):
         stream.send(b"x", id=number)
     assert batches.entered.wait(60)
-    # The held batch has read its rows and has its plan; several rounds of the announcer pass.
-    for _ in range(100):
+    rounds, find_workers = 0, Announcer.find_workers
+
+    def counted(announcer: Announcer) -> None:
+        nonlocal rounds
+        find_workers(announcer)
+        rounds += 1
+
+    def four_rounds() -> bool:
         assert (stream.acknowledged, committed()) == (100, 100)
-        time.sleep(0.02)
+        return rounds >= 4
+
+    # The held batch has read its rows and has its plan; several rounds of the announcer pass.
+    monkeypatch.setattr(Announcer, "find_workers", counted)
+    eventually(four_rounds)
     batches.go()
     watch(120)
     assert committed() == 120

@@ -17,7 +17,8 @@ def test_a_program_that_is_killed_is_started_again_and_one_that_is_done_is_not(t
     waits_at_first = (
         "import pathlib, sys, time; seen = pathlib.Path(sys.argv[1]); first = not seen.exists(); seen.touch()\n"
         "print('hello', flush=True)\n"
-        "if first: time.sleep(60)"
+        # It waits to be killed, and would end by itself if the test could not.
+        f"if first: time.sleep({2 * SECONDS})"
     )
     heard: list[str] = []
     spoke = threading.Event()

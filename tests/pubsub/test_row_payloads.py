@@ -60,4 +60,4 @@ def test_a_damaged_stream_never_does_more_than_raise(place: int, byte: int) -> N
         rows = unpack_rows(msgpack.packb(bytes(data)))
     except RemoteProtocolError:
         return
-    rows.to_pylist()
+    assert len(rows.to_pylist()) == rows.num_rows

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from tests.waiting import SECONDS
-from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.transport import ByteStream, connect, port_handover, serve, serve_once_free
+from wallaroo_spark.errors import ConfigurationError, TransportError
+from wallaroo_spark.transport import ByteStream, Listener, connect, port_handover, serve, serve_once_free
 
 
 async def echo(stream: ByteStream) -> None:
@@ -17,11 +18,27 @@ async def echo(stream: ByteStream) -> None:
         await stream.drain()
 
 
-async def test_a_port_is_waited_for_until_its_holder_lets_it_go() -> None:
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set when a port was found in use."""
+    found = asyncio.Event()
+
+    async def noticing(*arguments: Any, **settings: Any) -> Listener:
+        try:
+            return await serve(*arguments, **settings)
+        except TransportError:
+            found.set()
+            raise
+
+    monkeypatch.setattr(port_handover, "serve", noticing)
+    return found
+
+
+async def test_a_port_is_waited_for_until_its_holder_lets_it_go(refused: asyncio.Event) -> None:
     holder = await serve(echo, "127.0.0.1", 0)
     port = holder.address[1]
     waiting = asyncio.create_task(serve_once_free(echo, "127.0.0.1", port, stopped=asyncio.Event()))
-    await asyncio.sleep(0.05)
+    await refused.wait()
     assert not waiting.done()
     await holder.close()
     listener = await waiting
@@ -34,11 +51,11 @@ async def test_a_port_is_waited_for_until_its_holder_lets_it_go() -> None:
     await listener.close()
 
 
-async def test_a_wait_ends_when_a_stop_is_requested() -> None:
+async def test_a_wait_ends_when_a_stop_is_requested(refused: asyncio.Event) -> None:
     holder = await serve(echo, "127.0.0.1", 0)
     stopped = asyncio.Event()
     waiting = asyncio.create_task(serve_once_free(echo, "127.0.0.1", holder.address[1], stopped=stopped))
-    await asyncio.sleep(0.05)
+    await refused.wait()
     stopped.set()
     assert await waiting is None
     await holder.close()

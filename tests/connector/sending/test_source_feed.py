@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +18,7 @@ from tests.connector.conftest import REVISIONS
 from tests.connector.scripted_worker import ScriptedWorker
 from tests.connector.support import connector, lose
 from tests.waiting import SECONDS
-from wallaroo_spark.connector import FeedProgress, FeedResult, Lines, Record, Records, Stdin
-from wallaroo_spark.connector.message_columns import GROUP_SECONDS
+from wallaroo_spark.connector import FeedProgress, FeedResult, Lines, Record, Records, Stdin, message_columns
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError, ReplayError
 
 
@@ -155,12 +154,16 @@ class TestFeeding:
             await feeding
         assert least > 250, "one feed was kept from sending"
 
-    async def test_a_feed_that_stops_to_read_goes_on_with_its_turn(self) -> None:
+    async def test_a_feed_that_stops_to_read_goes_on_with_its_turn(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now = 0.0
+        monkeypatch.setattr(message_columns, "time", SimpleNamespace(monotonic=lambda: now))
+
         def read(name: str) -> Iterator[Record]:
+            nonlocal now
             for number in range(1, 501):
                 if name == "d" and number in (20, 60, 100):
                     # Longer than records that were read wait for those behind them.
-                    time.sleep(2 * GROUP_SECONDS)
+                    now += 2 * message_columns.GROUP_SECONDS
                 yield Record(number, b"x")
 
         async with ScriptedWorker(credits=5) as worker, connector(worker) as sender:

@@ -152,6 +152,7 @@ class TestFollowing:
             for piece in (b"o", b"\nthr", b"ee\n"):
                 file.write(piece)
                 file.flush()
+                # The source looks between two pieces. Nothing announces a look, and without one the lines are the same.
                 await asyncio.sleep(2 * POLL)
         assert [await waiting, await anext(records)] == [Record(8, b"two"), Record(14, b"three")]
 

@@ -32,15 +32,6 @@ def numbers(batch: Any) -> list[int]:
     return found
 
 
-async def until(condition: Callable[[], Any], seconds: float = SECONDS) -> None:
-    """Wait for what announces itself in no other way than by being so."""
-    clock = asyncio.get_running_loop().time
-    limit = clock() + seconds
-    while not condition():
-        assert clock() < limit, f"still not so after {seconds} s"
-        await asyncio.sleep(0.005)
-
-
 @dataclass(frozen=True)
 class Record:
     partitions: int

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.pems import Pems
-from tests.pubsub.subscribing.scripted import COOKIE, Catalog, Place, Publisher, Record, numbers, rows, until
-from tests.waiting import SECONDS, eventually
+from tests.pubsub.subscribing.scripted import COOKIE, Catalog, Place, Publisher, Record, numbers, rows
+from tests.waiting import SECONDS, eventually, until
 from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, RemoteProtocolError
 from wallaroo_spark.pubsub.items import Epoch, Frontier, Lost, Position
 from wallaroo_spark.pubsub.messages import Data, Snapshot, Why, encode

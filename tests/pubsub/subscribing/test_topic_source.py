@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.pubsub.subscribing.scripted import COOKIE, Catalog, Publisher, Record, until
-from tests.waiting import SECONDS
+from tests.pubsub.subscribing.scripted import COOKIE, Catalog, Publisher, Record
+from tests.waiting import SECONDS, until
 from wallaroo_spark.connector import Record as SourceRecord
 from wallaroo_spark.errors import ConfigurationError, PubSubError, ReplayError
 from wallaroo_spark.pubsub.subscribing import partition_link
