@@ -1,11 +1,27 @@
-"""Facts about processes from the system: command lines, descendants, listeners and environment variables."""
+"""Processes as the system sees them: command lines, descendants, listeners and environments; and ending a program."""
 
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import psutil
+
+END_SECONDS = 30.0
+"""The longest wait for the end of a process whose input is closed. A choice."""
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Close the input of a program, which then ends; kill one that does not."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def command_of(pid: int) -> str:

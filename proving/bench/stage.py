@@ -18,6 +18,7 @@ from typing import Any, Self
 from proving.bench.load_generator import Load
 from proving.bench.results.figures import rates
 from proving.bench.usage import cpu_by_role, grown
+from proving.processes import end
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.registry import EmbeddedRedis
 
@@ -110,11 +111,7 @@ class Context:
         if gateway is not None:
             gateway.shutdown()
         if java is not None:
-            java.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                java.wait(20)
-            if java.poll() is None:
-                java.kill()
+            end(java)
 
 
 def start_spark(directory: Path) -> Any:

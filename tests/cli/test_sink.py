@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from tests.cli.conftest import PROGRAM, Run
 from tests.sinks.server.serving import shown
+from tests.sinks.two_phase.decided import decided
 from tests.sinks.two_phase.memory import pieces
 from tests.waiting import SECONDS
 from wallaroo_spark.cli import main as program
@@ -74,14 +75,6 @@ def test_an_invalid_argument_is_one_sentence(run: Run, tmp_path: Path) -> None:
     tls = run("sink", "--to", "out", "--tls-key", "x")
     assert tls.returncode == 2
     assert "need --tls-certificate" in tls.stderr
-
-
-def decided(checkpoint: Path, name: str, *, finished: bool) -> None:
-    log = DecisionLog(str(checkpoint), name)
-    log.load()
-    log.commit(7, 0, [])
-    if finished:
-        log.finish(7)
 
 
 def test_status_tells_of_the_sinks_of_a_checkpoint(tmp_path: Path) -> None:

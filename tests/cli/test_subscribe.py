@@ -13,19 +13,14 @@ from typing import IO
 import pytest
 
 from tests.cli.conftest import PROGRAM, Run
-from tests.pubsub.running import COOKIE, TOPIC, Stage
+from tests.pubsub.running import COOKIE, TOPIC, Stage, new_stage
 from tests.waiting import SECONDS, eventually
-from wallaroo_spark.pubsub.publishing.partition_tenancy import ENDED
-from wallaroo_spark.pubsub.topic_catalog import TopicRecord
 
 
 @pytest.fixture
 def stage(redis_url: str, tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path, redis_url)
-    made.leases.forget_slots_from(0)
-    made.leases.publish_fleet({ENDED: ""})
-    made.topics.announce(TopicRecord(TOPIC, 1, "history", False, b"", "the test"))
-    with made.lasting:
+    with new_stage(tmp_path, redis_url) as made:
+        made.announce()
         yield made
 
 

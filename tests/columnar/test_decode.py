@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tests.columnar.oracle import EARLIEST, LATEST, batch_rows, check, stored_rows
 from tests.protocol.strategies import DRAFT_FLAGS, frame, message_tag, messages, run_of, steady
+from tests.revisions import revisions
 from wallaroo_spark.columnar import ROW_OVERHEAD, STORED_SCHEMA, RunRows, StreamRows, by_stream, decode_run, decode_runs
 from wallaroo_spark.columnar.decode import LARGE
 from wallaroo_spark.protocol import (
@@ -30,7 +31,6 @@ from wallaroo_spark.protocol import (
 )
 from wallaroo_spark.protocol.wire import structs
 
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
 units = st.sampled_from(("ns", "us", "ms", "s"))
 
 

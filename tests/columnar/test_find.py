@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.strategies import frame, message_tag, steady
+from tests.revisions import revisions
 from wallaroo_spark.columnar import find, find_messages
 from wallaroo_spark.protocol import (
     REVISIONS,
@@ -20,8 +21,6 @@ from wallaroo_spark.protocol import (
 from wallaroo_spark.protocol.framing import FrameRules, walk
 
 LONGEST = 200
-
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
 
 
 def rules(revision: Revision) -> FrameRules:

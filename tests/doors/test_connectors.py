@@ -11,17 +11,17 @@ import pytest
 from tests.doors.conftest import Ear
 from tests.doors.keys import GUESS, trusting
 from tests.pems import Pems
+from tests.revisions import revisions
 from tests.waiting import eventually
 from tests.worker.peer import Peer
 from tests.worker.running import COOKIE, TOKEN, Running
 from wallaroo_spark.errors import WallarooError
 from wallaroo_spark.inner.trust import status_token, tap_token
-from wallaroo_spark.protocol import DRAFT_BE, REVISIONS, V3, Error, Frame, Hello, Message, Notify, Ok, Revision
+from wallaroo_spark.protocol import DRAFT_BE, V3, Error, Frame, Hello, Message, Notify, Ok, Revision
 from wallaroo_spark.protocol.sessions.worker_session import WorkerSession
 from wallaroo_spark.worker.flight_server import _TokenCheck
 
 WRONG_COOKIES = ["", GUESS, COOKIE[:-1], COOKIE + "x", COOKIE.upper(), f" {COOKIE}"]
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
 
 
 def answer(peer: Peer, cookie: str = COOKIE) -> Frame | None:

@@ -8,11 +8,10 @@ import pytest
 
 from tests.protocol.pairs import STREAM, Pair, in_state, worker_events
 from tests.protocol.strategies import frame, message_tag
+from tests.revisions import drafts, revisions
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import (
-    DRAFT_BE,
     DRAFT_LE,
-    REVISIONS,
     V3,
     Ack,
     Error,
@@ -29,8 +28,6 @@ from wallaroo_spark.protocol import (
 from wallaroo_spark.protocol.sessions.worker_session import MAX_NAME_BYTES
 from wallaroo_spark.protocol.wire import structs
 
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
-drafts = pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE], ids=repr)
 bytewise = pytest.mark.parametrize("bytewise", [False, True], ids=["whole", "byte-by-byte"])
 
 

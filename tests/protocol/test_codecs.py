@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.strategies import messages, steady, u64
+from tests.revisions import revisions
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 from wallaroo_spark.protocol import (
     DRAFT_BE,
     DRAFT_LE,
-    REVISIONS,
     V3,
     Ack,
     EosMessage,
@@ -30,7 +30,6 @@ from wallaroo_spark.protocol import (
     StreamReference,
 )
 
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
 u32 = st.sampled_from((0, 1, 2**32 - 1)) | st.integers(0, 2**32 - 1)
 text = st.text(max_size=20)
 pairs = st.lists(st.tuples(u64, u64), max_size=5).map(tuple)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tests.protocol.pairs import bytes_held
 from tests.protocol.strategies import frame, message_tag, messages, run_of, steady
+from tests.revisions import revisions
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import (
     DRAFT_BE,
-    REVISIONS,
     Error,
     Fault,
     FrameBuffer,
@@ -24,7 +24,6 @@ from wallaroo_spark.protocol import (
     Revision,
 )
 
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
 TAG = message_tag(DRAFT_BE)
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.protocol.pairs import HELLO, STREAM, VERSION, admit, bytes_held
 from tests.protocol.strategies import frame, messages, steady
+from tests.revisions import revisions
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import (
-    REVISIONS,
     V3,
     Error,
     Fault,
@@ -29,7 +29,6 @@ from wallaroo_spark.protocol import (
 MAX_FRAME = 256
 # An empty bytes object takes this much, and the buffer refers to a few.
 SLACK = 300
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
 thorough = settings(steady, max_examples=100)
 
 

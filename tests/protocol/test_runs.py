@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from tests.protocol.pairs import STREAM, Pair
 from tests.protocol.strategies import messages, steady, u64
+from tests.revisions import drafts, revisions
 from wallaroo_spark.errors import LocalProtocolError
 from wallaroo_spark.protocol import (
     DRAFT_BE,
     DRAFT_LE,
     HEAD_BYTES,
-    REVISIONS,
     U64_MAX,
     V3,
     ConnectorSession,
@@ -28,8 +28,6 @@ from wallaroo_spark.protocol import (
     encode_single,
 )
 
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
-drafts = pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE], ids=repr)
 BULK_FLAGS = (Flags.NONE, Flags.EPHEMERAL, Flags.UNSTABLE_REFERENCE, Flags.EPHEMERAL | Flags.UNSTABLE_REFERENCE)
 
 Columns = tuple[list[int], list[bytes], list[int | None] | None, list[bytes | None] | None]

@@ -16,11 +16,11 @@ import pyarrow as pa
 from tests.checkpoint.conftest import Checkpoint
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.pubsub.messages import VERSION, Data, Decoder, Message, SubscriberHello, encode
-from wallaroo_spark.pubsub.publishing.partition_tenancy import PartitionTenancy
+from wallaroo_spark.pubsub.publishing.partition_tenancy import ENDED, PartitionTenancy
 from wallaroo_spark.pubsub.publishing.publisher import PublisherService, PublisherSetup
 from wallaroo_spark.pubsub.publishing.topic_log import Manifest, TopicLog
 from wallaroo_spark.pubsub.row_payloads import unpack_rows
-from wallaroo_spark.pubsub.topic_catalog import TopicCatalog, leases_of
+from wallaroo_spark.pubsub.topic_catalog import TopicCatalog, TopicRecord, leases_of
 from wallaroo_spark.slots.service import ServiceThread
 from wallaroo_spark.transport import parse_address
 
@@ -93,6 +93,10 @@ class Stage:
         self.services: list[PublisherService] = []
         self.topics = self.lasting.enter_context(TopicCatalog(registry, lease_seconds=60))
 
+    def announce(self, partitions: int = 1) -> None:
+        """Publish the description of the topic, as its driver does."""
+        self.topics.announce(TopicRecord(TOPIC, partitions, "history", False, b"", "the test"))
+
     def publish(self, batch: int, *partitions: list[int], column: str | None = None) -> None:
         """Stage the rows of a batch, a list of numbers for each partition of its DataFrame."""
         rows = [pa.record_batch({"n": pa.array(numbers, pa.int64())}) for numbers in partitions]
@@ -150,3 +154,13 @@ class Stage:
         setup = self.setup(partition, **fields)
         with self.thread(setup):
             yield self.address(setup)
+
+
+@contextmanager
+def new_stage(folder: Path, registry: str) -> Iterator[Stage]:
+    """A stage in a registry that an earlier test may have used: no publisher is known, and the topic has not ended."""
+    made = Stage(folder, registry)
+    made.leases.forget_slots_from(0)
+    made.leases.publish_fleet({ENDED: ""})
+    with made.lasting:
+        yield made

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from tests.pems import Pems
-from tests.pubsub.running import COOKIE, TOPIC, Stage
+from tests.pubsub.running import COOKIE, TOPIC, Stage, new_stage
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.errors import PubSubError
 from wallaroo_spark.pubsub import Epoch, Frontier, Subscription, subscribe
 from wallaroo_spark.pubsub.messages import Why
 from wallaroo_spark.pubsub.publishing.partition_tenancy import ENDED
-from wallaroo_spark.pubsub.topic_catalog import TopicRecord
 from wallaroo_spark.registry import EmbeddedRedis
 
 BATCHES = 40
@@ -27,15 +26,8 @@ PARTITIONS = 2
 
 @pytest.fixture
 def stage(file_redis: EmbeddedRedis, tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path, file_redis.url)
-    made.leases.forget_slots_from(0)
-    made.leases.publish_fleet({ENDED: ""})
-    with made.lasting:
+    with new_stage(tmp_path, file_redis.url) as made:
         yield made
-
-
-def announce(stage: Stage, partitions: int = 1) -> None:
-    stage.topics.announce(TopicRecord(TOPIC, partitions, "history", False, b"", "the test"))
 
 
 def following(stage: Stage, **settings: object) -> Subscription:
@@ -74,7 +66,7 @@ class Follower(threading.Thread):
 
 def test_everybody_sees_whole_epochs_while_publishers_and_subscribers_come_and_go(stage: Stage) -> None:
     dice = random.Random(5)
-    announce(stage, PARTITIONS)
+    stage.announce(PARTITIONS)
     truth: dict[int, list[int]] = {}
     followers: list[Follower] = []
     lives = [ExitStack() for _ in range(PARTITIONS)]
@@ -118,7 +110,7 @@ def test_everybody_sees_whole_epochs_while_publishers_and_subscribers_come_and_g
 
 
 def test_a_slow_subscriber_is_cut_off_while_another_goes_on(stage: Stage) -> None:
-    announce(stage)
+    stage.announce()
     size = 400_000
     with (
         stage.publisher(max_subscriber_bytes=3 * size, retain=200),
@@ -146,7 +138,7 @@ def test_a_slow_subscriber_is_cut_off_while_another_goes_on(stage: Stage) -> Non
 
 
 def test_a_topic_over_tls_that_ends_ends_the_iteration(stage: Stage, pems: Pems) -> None:
-    announce(stage)
+    stage.announce()
     mine: dict[str, Any] = {"tls_certificate": pems.server, "tls_key": pems.server_key, "advertise": "localhost"}
     with stage.publisher(**mine), following(stage, tls_ca=pems.ca) as topic:
         next(topic)

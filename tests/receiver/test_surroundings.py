@@ -9,21 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from tests.doors.acl import users
+from tests.sinks.two_phase.decided import decided
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.pubsub.topic_catalog import TopicCatalog, TopicRecord
 from wallaroo_spark.receiver.page import surroundings
 from wallaroo_spark.receiver.page.surroundings import Surroundings
 from wallaroo_spark.registry import EmbeddedRedis
-from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
 from wallaroo_spark.status import PartitionStatus, SinkStatus, TopicStatus
-
-
-def decided(checkpoint: Path, name: str, *, finished: bool) -> None:
-    log = DecisionLog(str(checkpoint), name)
-    log.load()
-    log.commit(7, 0, [])
-    if finished:
-        log.finish(7)
 
 
 def test_topics_and_sinks_are_shown(own_redis: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import pytest
 
@@ -10,27 +11,28 @@ from proving.servers.kafka import KafkaServer
 from proving.servers.postgres import PostgresServer
 from wallaroo_spark.registry.embedded import EmbeddedRedis
 
+S = TypeVar("S", PostgresServer, KafkaServer)
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL that allows prepared transactions."""
-    server = PostgresServer()
+
+def running(server: S) -> Iterator[S]:
+    """Start a server, and remove it in the end."""
     try:
         server.start()
         yield server
     finally:
         server.remove()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL that allows prepared transactions."""
+    yield from running(PostgresServer())
 
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaServer]:
     """A Kafka of one broker."""
-    server = KafkaServer()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
+    yield from running(KafkaServer())
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Traces: a worker follows one of so many messages, and the driver makes spans of it."""
+"""Traces: the driver makes spans of the messages that workers have followed."""
 
 from __future__ import annotations
 
@@ -10,92 +10,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.worker.bench import NOON, Bench
+from tests.worker.bench import NOON
 from wallaroo_spark.errors import ConfigurationError, TransportError
-from wallaroo_spark.protocol import V3
-from wallaroo_spark.protocol.revisions import DRAFT_LE
-from wallaroo_spark.references import PlannedRange, StreamKey
 from wallaroo_spark.telemetry import traces
-from wallaroo_spark.worker.machine import events as e
-from wallaroo_spark.worker.machine import traced_messages
-from wallaroo_spark.worker.machine.traced_messages import TracedMessages
-
-SECOND = 1_000_000
-KEY = StreamKey("shop-1", 7)
-
-
-def sending(every: int, messages: int) -> tuple[Bench, TracedMessages | None]:
-    """A worker that has received messages, ten at a time."""
-    bench = Bench(trace_sample=every)
-    shop = bench.join(DRAFT_LE, "shop-1")
-    shop.open(7, name="orders")
-    for first in range(1, messages + 1, 10):
-        shop.messages(7, range(first, min(first + 10, messages + 1)))
-    return bench, bench.state.traced
-
-
-def commit(bench: Bench, reference: int, seconds: float) -> None:
-    bench.batch += 1
-    bench.do(e.Committed(bench.epoch, bench.batch, {KEY: reference}, seconds, NOON + int(seconds * SECOND)))
-
-
-def test_nothing_is_followed_unless_asked_for() -> None:
-    assert sending(0, 10)[1] is None
-
-
-def test_one_of_so_many_messages_is_followed_through_all_its_steps() -> None:
-    bench, samples = sending(100, 250)
-    assert samples is not None
-    samples.planned([PlannedRange(KEY, None, 110)], NOON + 1 * SECOND)
-    samples.read([PlannedRange(KEY, None, 110)], NOON + 2 * SECOND)
-    samples.planned([PlannedRange(KEY, None, 110)], NOON + 9 * SECOND)
-    commit(bench, 110, 3.0)
-    samples.acknowledged(NOON + 4 * SECOND)
-
-    first, second = samples.finished(0)
-    assert (first["message_id"], second["message_id"]) == ("10", "110")
-    assert (second["instance"], second["stream"], second["stream_id"]) == ("shop-1", "orders", "7")
-    times = [
-        second[name] - NOON for name in ("received_at", "planned_at", "read_at", "committed_at", "acknowledged_at")
-    ]
-    assert times == [0, SECOND, 2 * SECOND, 3 * SECOND, 4 * SECOND]
-    assert (second["batch"], second["serial"]) == (bench.batch, 2)
-    assert samples.finished(2) == []
-    commit(bench, 250, 5.0)
-    samples.acknowledged(NOON + 6 * SECOND)
-    assert [sample["message_id"] for sample in samples.finished(2)] == ["210"]
-
-
-def test_a_range_before_the_message_does_not_count_as_its_plan() -> None:
-    _, samples = sending(1, 20)
-    assert samples is not None
-    samples.planned([PlannedRange(KEY, None, 15)], NOON + SECOND)
-
-    assert [sample.planned_at for _, _, sample in samples._open] == [NOON + SECOND, 0]
-
-
-def test_streams_of_the_whole_source_and_single_messages_are_followed_too() -> None:
-    bench = Bench(trace_sample=1)
-    shop = bench.join(V3, "shop-1")
-    shop.open(7)
-    shop.messages(7, [5])
-    bench.batch += 1
-    bench.do(e.Committed(bench.epoch, bench.batch, {StreamKey("", 7): 5}, 1.0, NOON))
-    assert bench.state.traced is not None
-    bench.state.traced.acknowledged(NOON)
-
-    assert [sample["instance"] for sample in bench.state.traced.finished(0)] == ["shop-1"]
-
-
-def test_the_finished_messages_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traced_messages, "KEPT_MESSAGES", 3)
-    bench, samples = sending(1, 60)
-    assert samples is not None
-    for reference in range(10, 61, 10):
-        commit(bench, reference, 1.0)
-        samples.acknowledged(NOON)
-
-    assert [sample["serial"] for sample in samples.finished(0)] == [4, 5, 6]
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.revisions import drafts, revisions
 from tests.waiting import eventually
 from tests.worker.peer import Peer, patiently
 from tests.worker.running import COOKIE, Fleet, Running
@@ -28,9 +29,6 @@ from wallaroo_spark.protocol import (
     Ok,
     Revision,
 )
-
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
-drafts = pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE], ids=str)
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.revisions import revisions
 from tests.waiting import SECONDS, eventually
 from tests.worker.peer import Peer
 from tests.worker.running import COOKIE, Fleet, Running
 from wallaroo_spark.inner.plan_call import PlanQuestion
-from wallaroo_spark.protocol import REVISIONS, V3, Hello, Ok, Revision
-
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
+from wallaroo_spark.protocol import V3, Hello, Ok, Revision
 
 CREDITS = 65_536
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from proving.bench.stage import ROOT
+from proving.processes import end
 from tests.waiting import SECONDS
 from tests.worker.bench import Bench
 from wallaroo_spark.protocol import DRAFT_BE, ConnectorSession, Error, Frame, Ok
@@ -77,18 +78,12 @@ def worker(limit: int) -> Iterator[tuple[str, int]]:
     process = subprocess.Popen(
         ["bash", "-c", command, sys.executable, settings], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
     )
-    assert process.stdin is not None
     assert process.stdout is not None
     try:
         yield parse_address(json.loads(process.stdout.readline())["address"])
     finally:
-        process.stdin.close()
+        end(process)
         process.stdout.close()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def knock(stack: ExitStack, address: tuple[str, int], number: int) -> Frame:

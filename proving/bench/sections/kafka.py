@@ -22,6 +22,7 @@ import pytest
 from proving.bench.sections.endtoend import BUDGET
 from proving.bench.stage import ROOT, SETTINGS, SLOTS, Context, Installation, noop, per_million
 from proving.bench.usage import below, processes
+from proving.processes import end
 from proving.servers.kafka import KafkaServer
 from proving.servers.maven import fetched
 
@@ -200,13 +201,7 @@ class _Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end(self._process)
         self._reader.join(5)
 
     def await_lines(self, wanted: Callable[[list[dict[str, Any]]], object], seconds: float) -> None:

@@ -18,6 +18,7 @@ from typing import IO, Any
 from proving.bench.descriptors import most_connections
 from proving.bench.stage import ROOT, Context
 from proving.bench.usage import memory, processes
+from proving.processes import end
 
 REVISIONS = ("draft-be", "v3")
 RATE = 10_000.0
@@ -106,17 +107,11 @@ def _started(module: str, settings: dict[str, Any]) -> Iterator[subprocess.Popen
         cwd=ROOT,
         start_new_session=True,
     )
-    assert process.stdin is not None
     assert process.stdout is not None
     try:
         yield process
     finally:
-        process.stdin.close()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
         process.stdout.close()
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.protocol.pairs import STREAM, Pair
+from tests.revisions import revisions
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 from wallaroo_spark.protocol import (
     DRAFT_BE,
     DRAFT_LE,
-    REVISIONS,
     V3,
     Ack,
     ConnectorSession,
@@ -24,8 +24,6 @@ from wallaroo_spark.protocol import (
     named_revision,
     reasons,
 )
-
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
 
 
 def test_a_connector_speaks_draft_be_unless_told_otherwise() -> None:

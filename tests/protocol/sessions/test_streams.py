@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.strategies import steady
+from tests.revisions import drafts
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.protocol import (
-    DRAFT_BE,
     DRAFT_LE,
     REVISIONS,
     V3,
@@ -21,8 +21,6 @@ from wallaroo_spark.protocol import (
     StreamState,
 )
 from wallaroo_spark.protocol.sessions.streams import spans
-
-drafts = pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE], ids=repr)
 
 
 def table(revision: Revision = DRAFT_LE, *, max_streams: int = 10, opened: tuple[int, ...] = (1,)) -> SessionStreams:

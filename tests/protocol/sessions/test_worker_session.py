@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.protocol.pairs import STREAM, Pair, admit, worker_events
+from tests.revisions import drafts, revisions
 from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError
 from wallaroo_spark.protocol import (
     DRAFT_BE,
     DRAFT_LE,
     NOTHING_PROCESSED,
-    REVISIONS,
     V3,
     Ack,
     EosMessage,
@@ -37,9 +37,6 @@ from wallaroo_spark.protocol import (
     broken,
 )
 from wallaroo_spark.protocol.sessions.streams import spans
-
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
-drafts = pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE], ids=repr)
 
 
 def run_event(pair: Pair, *messages: Message) -> MessagesReceived:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.pems import Pems
-from tests.pubsub.running import TOPIC, Client, Stage, rows_of
+from tests.pubsub.running import TOPIC, Client, Stage, new_stage, rows_of
 from tests.waiting import eventually
 from wallaroo_spark.errors import PubSubError
 from wallaroo_spark.pubsub.messages import Closed, Data, Snapshot, Update, Why, encode
@@ -27,10 +27,7 @@ from wallaroo_spark.registry import EmbeddedRedis
 
 @pytest.fixture
 def stage(file_redis: EmbeddedRedis, tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path, file_redis.url)
-    made.leases.forget_slots_from(0)
-    made.leases.publish_fleet({ENDED: ""})
-    with made.lasting:
+    with new_stage(tmp_path, file_redis.url) as made:
         yield made
 
 

@@ -6,14 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.revisions import drafts, revisions
 from tests.worker.bench import COOKIE, Bench, names
 from wallaroo_spark.protocol import DRAFT_BE, DRAFT_LE, REVISIONS, V3, Ack, Error, Hello, Ok, Revision, reasons
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.pressure.flow import LARGEST_WINDOW
-
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
-drafts = pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE], ids=str)
 
 
 @revisions

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.revisions import revisions
 from tests.worker.bench import Bench, Connector, ids_of, names
 from wallaroo_spark.protocol import (
     DRAFT_BE,
     DRAFT_LE,
-    REVISIONS,
     V3,
     Ack,
     Error,
@@ -26,7 +26,6 @@ from wallaroo_spark.protocol import (
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.machine import events as e
 
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
 DRAFT_KEY = StreamKey("shop-1", 7)
 
 

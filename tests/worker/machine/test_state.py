@@ -8,11 +8,11 @@ from unittest import mock
 
 import pytest
 
+from tests.revisions import drafts, revisions
 from tests.worker.bench import NOON, Bench, Connector, names
 from wallaroo_spark.protocol import (
     DRAFT_BE,
     DRAFT_LE,
-    REVISIONS,
     V3,
     Ack,
     EosMessage,
@@ -27,8 +27,6 @@ from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.buffer.segments import LOT_OVERHEAD, SEGMENT_OVERHEAD
 from wallaroo_spark.worker.machine import events as e
 
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
-drafts = pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE], ids=str)
 KEY = StreamKey("shop-1", 7)
 
 

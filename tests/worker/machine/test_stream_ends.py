@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.revisions import revisions
 from tests.worker.bench import Bench, Connector
 from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion
-from wallaroo_spark.protocol import DRAFT_BE, REVISIONS, V3, Ack, Error, Nack, NotifyAck, Ok, Revision
+from wallaroo_spark.protocol import DRAFT_BE, V3, Ack, Error, Nack, NotifyAck, Ok, Revision
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.machine import events as e
-
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
 
 
 def key(revision: Revision) -> StreamKey:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.revisions import drafts
 from tests.worker.bench import Bench, Connector
 from wallaroo_spark.protocol import (
-    DRAFT_BE,
-    DRAFT_LE,
     NOTHING_PROCESSED,
     REVISIONS,
     V3,
@@ -21,7 +20,6 @@ from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.machine import events as e
 
 KEY = StreamKey("", 7)
-drafts = pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE], ids=str)
 
 
 def accepted(stream_id: int, ref: int = NOTHING_PROCESSED) -> NotifyAck:

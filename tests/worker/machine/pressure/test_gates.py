@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.revisions import revisions
 from tests.worker.bench import NOON, Bench, Connector
 from wallaroo_spark.protocol import DRAFT_BE, REVISIONS, V3, Ack, Flags, Revision
 from wallaroo_spark.references import PlannedRange, StreamKey
@@ -16,7 +17,6 @@ from wallaroo_spark.worker.machine.pressure import pace
 from wallaroo_spark.worker.machine.pressure.gates import Gates
 
 BUDGET = 1 << 20
-revisions = pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
 
 
 @pytest.fixture
