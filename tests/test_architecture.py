@@ -33,7 +33,7 @@ def rows() -> dict[str, list[str]]:
 
 
 def may_import() -> dict[str, str]:
-    """Room → what stands in the last column."""
+    """Room → the text of the last column."""
     rooms = [room for room in MAY_IMPORT if room not in EVERYBODY]
     names = {room: [f"`{name.rstrip('*')}`" for name in MAY_IMPORT[room] if name != "*"] for room in rooms}
     return {room: ", ".join(names[room]) or ("anything" if MAY_IMPORT[room] else "nothing") for room in rooms}

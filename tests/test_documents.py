@@ -39,7 +39,7 @@ def files() -> list[Path]:
 
 @cache
 def text_of(path: Path) -> str:
-    """What a file says; of Python its comments and docstrings."""
+    """The text of a file; of a Python file its comments and docstrings."""
     text = path.read_text(encoding="utf-8", errors="replace")
     return "\n".join(said(text)) if path.suffix == ".py" else text
 
@@ -83,7 +83,7 @@ def rules() -> int:
 
 
 def wrong_citations(text: str) -> Iterator[str]:
-    """What a text that is no page cites and is not there."""
+    """The citations in a text (not a page) that lead nowhere."""
     for name, anchor, numbers in CITATION.findall(text):
         why = missing(ROOT / name, anchor)
         if why:

@@ -1,4 +1,5 @@
-"""Who may import whom, that public names are explained, and silenced lines too: read from the source itself."""
+"""Rules that are read from the source itself: allowed imports, docstrings of public names, and reasons of silenced
+lines."""
 
 from __future__ import annotations
 
@@ -161,7 +162,7 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
 
 
 def arrows(of: str = PACKAGE) -> Iterator[tuple[str, str]]:
-    """Each file's module, and the dotted names of what it imports from its own package."""
+    """Each file's module, and the dotted names of its imports from its own package."""
     for path in files(of):
         module = module_of(path, of)
         for _, name in imported(ast.parse(path.read_text(encoding="utf-8")), module, path.name == "__init__.py", of):

@@ -1,4 +1,4 @@
-"""The table of options: texts in, values out, and the other way round; what is refused, and what is never shown."""
+"""The table of options: conversion between texts and values, refused values, and secrets."""
 
 from __future__ import annotations
 

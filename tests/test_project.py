@@ -1,4 +1,4 @@
-"""What people who carry on the work find at the top: licence, change log, guide, hooks; all of it true of this tree."""
+"""The files for contributors: licence, change log, guide and hooks agree with this tree."""
 
 from __future__ import annotations
 

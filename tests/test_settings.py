@@ -1,4 +1,4 @@
-"""Tables of settings: what constructors made from them take and refuse, and the page that is made from them."""
+"""Tables of settings: the constructors and the page that are made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tests wait for what announces itself in no other way than by being so."""
+"""Waiting in tests for conditions that send no event."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 SECONDS = 120.0
 """Limit of a wait that has an end of its own, in seconds: it only ends a test that hangs, also on a slow machine.
 
-It is below the limit of a whole test, so that the wait is what the failure names.
+It is below the limit of a whole test, so that the failure names the wait.
 """
 POLL_SECONDS = 0.01
 """Pause between two looks at a condition, in seconds."""

@@ -49,7 +49,7 @@ class Audience:
         self._resumed = frontier
 
     def items(self, items: Iterable[MergedItem]) -> None:
-        """What the application is given, in order."""
+        """The items that the application gets, in order."""
         for item in items:
             if isinstance(item, Delivered):
                 self._delivered(item)
@@ -64,7 +64,7 @@ class Audience:
         _expect(message.why in (Why.NOT_KEPT, Why.SLOW), f"an unexpected close: {message}")
 
     def finish(self, frontier: tuple[Time, ...] | None, committed: int, *, ended: str) -> None:
-        """Nothing follows. Whoever is still there has seen everything that it was owed."""
+        """No further item follows. A subscriber that is still connected has received every expected epoch."""
         self._whole()
         if not ended:
             _expect(frontier is not None, "the snapshots were never merged")
@@ -105,7 +105,7 @@ class Audience:
         self._whole()
 
     def _whole(self) -> None:
-        """What has been delivered of an epoch by the time that the frontier moves is all of it."""
+        """An epoch has been delivered completely when the frontier passes it."""
         for time in self._fresh:
             missing = len(self._truth[time]) - len(self._seen[time])
             _expect(not missing, f"{missing} messages of {time} are missing")

@@ -1,4 +1,4 @@
-"""A driver as a process of its own, for tests that kill it and what runs in it.
+"""A driver as a process of its own, for tests that kill it and its tasks.
 
     python -m tests.pubsub.driver DIRECTORY PORT REGISTRY
 
@@ -23,7 +23,7 @@ from wallaroo_spark import Receiver
 from wallaroo_spark.pubsub import Topic, publish
 
 PAD_BYTES = 500_000
-"""What each row carries beside its totals, so that a subscriber can be slow."""
+"""Additional bytes in each row, so that a subscriber can be slow."""
 
 
 def main(directory: Path, port: int, registry: str) -> None:

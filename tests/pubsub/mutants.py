@@ -1,4 +1,4 @@
-"""Rules of the two machines broken on purpose, one at a time: what the histories are worth is what they find."""
+"""Rules of the two machines broken on purpose, one at a time: the histories must find each of them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def does_not_merge_the_filter() -> AbstractContextManager[Any]:
     return mock.patch.object(Merger, "_snapshot", alone)
 
 
-def filters_from_what_is_passed() -> AbstractContextManager[Any]:
-    """What came before all snapshots were there is judged by what remains of the filter after it."""
+def drops_passed_filters_before_the_start() -> AbstractContextManager[Any]:
+    """Rows from before the last snapshot are filtered by the elements that the frontier has not passed by then."""
     begin = Merger._begin
 
     def late(self: Merger) -> Any:
@@ -45,8 +45,8 @@ def filters_from_what_is_passed() -> AbstractContextManager[Any]:
     return mock.patch.object(Merger, "_begin", late)
 
 
-def lets_through_what_came_before_the_last_snapshot() -> AbstractContextManager[Any]:
-    """What came before all snapshots were there is not judged by them."""
+def does_not_filter_data_before_the_last_snapshot() -> AbstractContextManager[Any]:
+    """Rows from before the last snapshot are not filtered."""
 
     def begin(self: Merger) -> Any:
         self._began = True
@@ -101,8 +101,8 @@ def tells_the_frontier_first() -> AbstractContextManager[Any]:
     return mock.patch.object(Merger, "_moved", early)
 
 
-def keeps_what_is_sent_again() -> AbstractContextManager[Any]:
-    """What a broken connection left unfinished stays."""
+def keeps_rows_of_a_lost_connection() -> AbstractContextManager[Any]:
+    """Rows of an incomplete epoch stay when the connection is lost, although the publisher sends them again."""
 
     def lost(self: Merger, partition: int) -> None:
         one = self._partitions[partition]
@@ -122,8 +122,8 @@ def throws_away_what_was_whole() -> AbstractContextManager[Any]:
     return mock.patch.object(Merger, "lost", all_of_it)
 
 
-def forgets_what_it_let_through() -> AbstractContextManager[Any]:
-    """A subscriber that does not hold back takes what is sent again for new."""
+def forgets_delivered_rows_of_a_lost_connection() -> AbstractContextManager[Any]:
+    """A subscriber without atomic epochs delivers rows again that the publisher sends again."""
     lost = Merger.lost
 
     def forget(self: Merger, partition: int) -> None:
@@ -134,10 +134,10 @@ def forgets_what_it_let_through() -> AbstractContextManager[Any]:
 
 
 def does_not_resume() -> AbstractContextManager[Any]:
-    """A subscriber that is back begins with what comes next, and takes that for what it missed."""
+    """A subscriber that reconnects begins with the next batch, and treats it as the missed one."""
     received = Merger._snapshot
 
-    def anew(self: Merger, partition: int, one: Any, message: Snapshot) -> Any:
+    def from_the_next(self: Merger, partition: int, one: Any, message: Snapshot) -> Any:
         if one.own is not None:
             self._lower.update([(time, -1) for time in one.own])
             self._lower.update([(time, 1) for time in message.lower])
@@ -146,7 +146,7 @@ def does_not_resume() -> AbstractContextManager[Any]:
         return received(self, partition, one, message)
 
     resume = mock.patch.object(Merger, "resume", return_value=())
-    patched = mock.patch.object(Merger, "_snapshot", anew)
+    patched = mock.patch.object(Merger, "_snapshot", from_the_next)
     return _both(resume, patched)
 
 
@@ -167,7 +167,7 @@ def resumes(by: int) -> Mutant:
 
 
 def replays_all_as_one_epoch_less() -> AbstractContextManager[Any]:
-    """Who is behind is moved on past the next batch without what that holds."""
+    """A subscriber that is behind is moved past the next batch without its rows."""
     following = Publication._following
 
     def short(self: Publication, one: Any) -> Any:
@@ -190,11 +190,11 @@ def moves_on_before_the_last_part() -> AbstractContextManager[Any]:
 
 
 def has_no_upper_frontier() -> AbstractContextManager[Any]:
-    """A publisher's snapshot does not say what it has sent."""
+    """A publisher's snapshot has an empty upper frontier."""
     return mock.patch.object(Publication, "upper", property(lambda self: ()))
 
 
-def forgets_what_its_predecessor_sent() -> AbstractContextManager[Any]:
+def forgets_batches_of_its_predecessor() -> AbstractContextManager[Any]:
     """A new publisher's upper frontier begins empty."""
     begin = Publication.begin
 
@@ -205,8 +205,8 @@ def forgets_what_its_predecessor_sent() -> AbstractContextManager[Any]:
     return mock.patch.object(Publication, "begin", empty)
 
 
-def forgets_what_is_not_kept() -> AbstractContextManager[Any]:
-    """The upper frontier has only what is kept."""
+def forgets_times_that_are_not_retained() -> AbstractContextManager[Any]:
+    """The upper frontier has only the times of retained batches."""
     forget = Publication._forget
 
     def only(self: Publication) -> None:
@@ -216,8 +216,8 @@ def forgets_what_is_not_kept() -> AbstractContextManager[Any]:
     return mock.patch.object(Publication, "_forget", only)
 
 
-def goes_on_from_what_is_gone() -> AbstractContextManager[Any]:
-    """Whoever asks for a batch that is not kept is sent what follows it."""
+def resumes_from_a_deleted_batch() -> AbstractContextManager[Any]:
+    """A subscriber that needs a deleted batch is sent the batches after it."""
     refusal = Publication._refusal
 
     def lenient(self: Publication, hello: SubscriberHello) -> Any:
@@ -265,22 +265,22 @@ MUTANTS: dict[str, Mutant] = {
         for mutant in (
             does_not_filter,
             does_not_merge_the_filter,
-            filters_from_what_is_passed,
-            lets_through_what_came_before_the_last_snapshot,
+            drops_passed_filters_before_the_start,
+            does_not_filter_data_before_the_last_snapshot,
             drops_filters_early,
             filters_forever,
             does_not_hold_back,
             tells_the_frontier_first,
-            keeps_what_is_sent_again,
+            keeps_rows_of_a_lost_connection,
             throws_away_what_was_whole,
-            forgets_what_it_let_through,
+            forgets_delivered_rows_of_a_lost_connection,
             does_not_resume,
             replays_all_as_one_epoch_less,
             moves_on_before_the_last_part,
             has_no_upper_frontier,
-            forgets_what_its_predecessor_sent,
-            forgets_what_is_not_kept,
-            goes_on_from_what_is_gone,
+            forgets_batches_of_its_predecessor,
+            forgets_times_that_are_not_retained,
+            resumes_from_a_deleted_batch,
             counts_each_time_once,
             waits_for_nobody,
         )

@@ -50,7 +50,7 @@ def test_a_lower_frontier_is_the_minimum_of_what_is_held(steps: list[Step]) -> N
             shown[time] += change
         assert set(frontier.elements) == minimal_of(set(+model))
         assert frontier.held == +model
-        # Whoever applies only what was shown has the same frontier.
+        # A reader that applies only the returned changes has the same frontier.
         assert +shown == Counter(frontier.elements)
 
 

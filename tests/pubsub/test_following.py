@@ -36,7 +36,7 @@ def following(stage: Stage, **settings: object) -> Subscription:
 
 
 class Follower(threading.Thread):
-    """Follows until the frontier comes to the end, or it is told to leave, and notes what it is given."""
+    """Follows a topic until the frontier reaches the end or the test stops it, and records every item."""
 
     def __init__(self, stage: Stage, end: int) -> None:
         super().__init__(daemon=True)

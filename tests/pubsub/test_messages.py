@@ -1,4 +1,4 @@
-"""The bytes of messages: the vectors, a round trip in any pieces, and what a peer may not send."""
+"""The bytes of messages: the vectors, a round trip in any pieces, and invalid input."""
 
 from __future__ import annotations
 

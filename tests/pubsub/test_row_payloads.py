@@ -1,4 +1,4 @@
-"""Rows as the payload of a message, and what is none."""
+"""Rows as the payload of a message, and invalid payloads."""
 
 from __future__ import annotations
 

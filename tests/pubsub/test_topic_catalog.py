@@ -1,4 +1,4 @@
-"""Topics in a real Redis: what is announced is found, what is not said again is forgotten, and names are checked."""
+"""Topics in a real Redis: announced topics are found, entries that are not renewed expire, and names are checked."""
 
 from __future__ import annotations
 

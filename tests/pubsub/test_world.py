@@ -17,8 +17,8 @@ BATCH = 30
 MOST_SEEDS = 100
 """Histories in which a broken rule has to show."""
 
-HARDER: dict[str, dict[str, Any]] = {"forgets_what_is_not_kept": {"product": True, "retain": 3}}
-"""What a history must be like for a rule to matter."""
+HARDER: dict[str, dict[str, Any]] = {"forgets_times_that_are_not_retained": {"product": True, "retain": 3}}
+"""The settings of histories in which a rule matters."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))

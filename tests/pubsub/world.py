@@ -1,4 +1,4 @@
-"""Histories of a topic, made of the machines alone: publishers and subscribers, and what goes wrong between them.
+"""Histories of a topic, made only of the state machines: publishers, subscribers, and the failures between them.
 
 A seed is one history. Publishers see commits late and each at its own time, die and are replaced; connections are cut
 with what is in them; subscribers come, go, stop reading, and go on in another process from where one has ended.
@@ -21,14 +21,14 @@ from wallaroo_spark.pubsub.times import Time, batch_of
 STEPS = 700
 LAST_ROUNDS = 4000
 BYTES = 10
-"""What a message counts."""
+"""The bytes that a message counts."""
 
 Wire = Snapshot | Update | Data | Closed
 
 
 @dataclass
 class Connection:
-    """One subscriber's connection to one publisher, and what is on its way."""
+    """One subscriber's connection to one publisher, with the messages on their way."""
 
     session: int
     publication: Publication
@@ -128,7 +128,7 @@ class World:
         return Data(time, payload.ljust(BYTES))
 
     def publication(self, partition: int, newest_seen: int) -> Publication:
-        """A new publisher, which finds what is committed; its listing may be a little stale."""
+        """A new publisher, which finds the committed batches; its listing may be a little stale."""
         made = Publication(
             "totals", partition, "query-1", product=self.product, retain=self.retain, max_subscriber_bytes=self.limit
         )
@@ -147,7 +147,7 @@ class World:
         return True
 
     def forget(self, publication: Publication) -> None:
-        """What a publisher says is old is removed."""
+        """Delete the batches that a publisher no longer retains."""
         self.begun = max(self.begun, batch_of(publication.lower[0]))
         self.removed[publication.partition] = max(self.removed[publication.partition], publication.oldest)
 
@@ -265,7 +265,7 @@ class World:
         return True
 
     def cut(self) -> bool:
-        """A connection breaks, with what is in it."""
+        """A connection breaks, and the messages on their way are lost."""
         one = self.someone()
         if one is None or not one.connections:
             return False

@@ -76,7 +76,7 @@ class Drivers:
         return processes_with(MARK, self._mark)
 
     def written(self) -> dict[str, list[str]]:
-        """What the drivers wrote of each stream, batch by batch."""
+        """The rows of each stream that the drivers wrote, batch by batch."""
         found: dict[str, list[str]] = {}
         for path in sorted((self._directory / "rows").glob("*.json"), key=lambda path: int(path.stem)):
             for stream, _, value in json.loads(path.read_text()):

@@ -67,7 +67,7 @@ def main(directory: Path) -> None:
 
 
 def shown_by(spark: Any, receiver: Receiver, checkpoint: Path) -> dict[str, str]:
-    """What a receiver, its stream and its queries show."""
+    """The outputs of a receiver, its stream and its queries."""
     rows = receiver.stream().selectExpr("CAST(value AS STRING) AS line", "stream")
     found = {"plan": rows._jdf.queryExecution().toString(), "status": f"{receiver!r} {receiver.options!r}"}
     rows.explain(True)
@@ -93,7 +93,7 @@ def shown_by(spark: Any, receiver: Receiver, checkpoint: Path) -> dict[str, str]
 
 
 def redis_holds(url: str) -> str:
-    """Every key of a Redis with what it holds."""
+    """Every key of a Redis with its value."""
     with redis.Redis.from_url(url, decode_responses=True) as client:
         return "\n".join(
             f"{key} {client.hgetall(key) if client.type(key) == 'hash' else client.get(key)}"

@@ -1,4 +1,4 @@
-"""What the tests of the whole path share: connectors to feed a receiver, and sinks that remember batch by batch."""
+"""Common parts of the tests of the whole path: connectors that feed a receiver, and sinks that keep each batch."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def addresses(receiver: Receiver) -> str:
 
 
 def payload(stream: str, number: int) -> bytes:
-    """What message ``number`` of a stream holds."""
+    """The payload of message ``number`` of a stream."""
     return f"{stream} {number}".encode()
 
 
 def payloads(stream: str, first: int, last: int) -> list[bytes]:
-    """What the messages from ``first`` to ``last`` hold, in order."""
+    """The payloads of the messages from ``first`` to ``last``, in order."""
     return [payload(stream, number) for number in range(first, last + 1)]
 
 
@@ -109,7 +109,7 @@ class Batches:
         return [row for number in sorted(self.rows) for row in self.rows[number]]
 
     def values(self, stream: str) -> list[bytes]:
-        """What came of a stream, in order."""
+        """The received payloads of a stream, in order."""
         return [bytes(row.value) for row in self.all if row.stream == stream]
 
 

@@ -152,7 +152,7 @@ def test_a_worker_that_stands_still_delays_nobody_else(
 ) -> None:
     fleet.start(0, own_process=True)
     fleet.start(1)
-    # A call that stands still has no end here, so that whoever waits for it waits for ever.
+    # This call never returns, so a caller that waits for it would wait forever.
     announcer = make_announcer(fleet, connect=functools.partial(WorkerClient, timeout=600.0))
     announcer.begin(LastCommit(5, 2, A))
     with fleet.stopped(0):

@@ -1,4 +1,4 @@
-"""What can be known to go wrong is said before anything starts, in one sentence with the way out."""
+"""A configuration that cannot work is refused before anything starts, in one sentence with the way out."""
 
 from __future__ import annotations
 

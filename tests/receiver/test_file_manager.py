@@ -1,4 +1,4 @@
-"""How the checkpoint of a query on a local disk is written, and what a death in the middle of that leaves."""
+"""The writing of a checkpoint on a local disk, and the files that a death during a write leaves."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_query_goes_on_after_a_death_at_each_step_of_a_rename(
     for folder in ("offsets", "commits"):
         log = tmp_path / folder
         last = newest(log, "[0-9]*")
-        # Before the rename: what was written is there under a name of its own, with its checksum.
+        # Before the rename: the written file has a temporary name, and a checksum.
         shutil.copy(last, log / f".{int(last.name) + 1}.0a1b.tmp")
         shutil.copy(checksum_of(last), log / f"..{int(last.name) + 1}.0a1b.tmp.crc")
         # Between the file's rename and its checksum's.

@@ -1,4 +1,4 @@
-"""The receiver's own manners: its options, what it refuses, and that nothing is left behind when it cannot start."""
+"""The receiver: its options, its refusals, and that a receiver that cannot start leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def empty_redis(client: redis.Redis) -> Callable[[], None]:
 
 @pytest.fixture
 def acquire(registry: Registry) -> Callable[..., Lease]:
-    """Take a lease that is expected to be had."""
+    """Acquire a lease that must be free."""
 
     def take(slot: int = 0, submission: int = 1, holder: str = "w-1") -> Lease:
         lease = registry.acquire(slot, submission, holder, f"{holder}:7100", f"{holder}:7200")

@@ -1,4 +1,4 @@
-"""Calls in any order against a plain account of what is promised."""
+"""Calls in any order, compared with a simple model of the promises."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STREAMS = st.sets(st.sampled_from([0, 1, 2**53 + 1, 2**64 - 1]))
 
 
 def mark(lease: Lease) -> tuple[int, int]:
-    """What a claim says of its owner."""
+    """The owner in a claim."""
     return lease.slot, lease.generation
 
 

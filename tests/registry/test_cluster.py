@@ -1,4 +1,5 @@
-"""A Redis Cluster of three nodes: all works there as on one, and a node that is taken for a single Redis says so."""
+"""A Redis Cluster of three nodes: everything works as on a single Redis, and the URL of a node as a single Redis is
+refused with the right URL."""
 
 from __future__ import annotations
 

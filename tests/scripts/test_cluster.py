@@ -1,4 +1,4 @@
-"""scripts/cluster ends what it started, and only that; says what runs; and starts nothing twice."""
+"""scripts/cluster ends only the processes that it started, reports the running ones, and starts none twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scripts/setup: what it refuses and how, what it leaves alone, and when it builds again.
+"""scripts/setup: its refusals, the environments that it keeps, and those that it builds again.
 
 The script is copied into a folder of its own, with a Python that builds a toy environment in no time and notes what was
 asked of it; all else about it, the lock included, is real.
@@ -52,7 +52,7 @@ def write_program(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class Machine:
-    """A folder with the script in it, and a PATH that holds only what a test puts there."""
+    """A folder with the script in it, and a PATH that has only the programs of the test."""
 
     root: Path
     programs: Path

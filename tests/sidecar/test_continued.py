@@ -1,4 +1,4 @@
-"""A checkpoint, all that stands beside it, and a sink server's directory go on from what the package wrote before."""
+"""A checkpoint, the files beside it, and a sink server's directory that older code wrote are continued."""
 
 from __future__ import annotations
 

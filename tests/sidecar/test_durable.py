@@ -1,4 +1,4 @@
-"""What is written durably is on the disk with its name, also on mounts that have nothing to sync."""
+"""A durably written file is on the disk with its name, also on mounts that do not support sync."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tasks do not reach beside a checkpoint is refused before it is needed, with the way out."""
+"""A location beside a checkpoint that tasks cannot reach is refused before it is needed, with the way out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
 
 
 def probes(checkpoint: Path) -> list[str]:
-    """What has been left of asking."""
+    """The probe files that remain."""
     return [path.name for path in checkpoint.glob(f"_wallaroo/{FOLDER}/*")]
 
 

@@ -38,7 +38,7 @@ FAILED = 1
 
 
 def row(batch: int, partition: int, number: int) -> str:
-    """What a row says."""
+    """The content of a row."""
     return f"batch {batch} partition {partition} row {number}"
 
 
@@ -62,7 +62,7 @@ def pieces(batch: int, partition: int) -> Iterator[pa.RecordBatch]:
 
 
 def find(name: str) -> Callable[..., Any]:
-    """What ``module:function`` names."""
+    """The function that ``module:function`` names."""
     module, _, function = name.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     return found
@@ -84,7 +84,7 @@ def follow_orders(orders: str, *, group: bool = False) -> None:
 
 
 def forked(work: Callable[[], None], log: str) -> int:
-    """The pid of a new process that does ``work`` and ends; what goes wrong is in the file ``log``."""
+    """Fork a process that does ``work`` and ends; return its pid. Errors are in the file ``log``."""
     pid = os.fork()
     if pid:
         return pid

@@ -1,8 +1,8 @@
 """The crash-point sweep: a process dies at a step, another delivers the batch again, and a reader counts.
 
 A sink takes part with a :class:`Subject`, and a test that is parametrised with :data:`CASES` (or :func:`cases`) and
-calls :func:`sweep`. What must hold is the same for all: while a batch is not decided a reader sees nothing of it, and
-in the end each row once, in the order of its partition.
+calls :func:`sweep`. The requirements are the same for all: while a batch is not decided a reader sees nothing of it,
+and in the end each row once, in the order of its partition.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ IN_THE_SERVER = tuple(step for step in SinkStep if step.name.startswith("SERVER"
 @dataclass(frozen=True)
 class Case:
     """``who`` dies at ``step``: the ``task`` alone (its Spark tries it again), the task with which the ``batch`` fails,
-    the ``driver``, ``everybody``, or the ``server``; and whoever takes over dies at ``then``.
+    the ``driver``, ``everybody``, or the ``server``; and the process that takes over dies at ``then``.
     """
 
     step: SinkStep
@@ -69,8 +69,8 @@ class Subject:
     """A sink in the sweep.
 
     ``factory`` names a function, ``module:function``, that every process calls as ``function(name, **settings)`` for
-    the sink; settings are JSON. ``shown(name)`` is what a reader sees of that sink's rows (their column ``value``):
-    those of a partition in order. Rows have the columns of :func:`tests.sinks.life.pieces`.
+    the sink; settings are JSON. ``shown(name)`` returns that sink's visible rows (their column ``value``): those of a
+    partition in order. Rows have the columns of :func:`tests.sinks.life.pieces`.
     """
 
     factory: str
@@ -79,7 +79,7 @@ class Subject:
 
 
 class Lives:
-    """The process that forks all others. Use it as a context; ``folder`` keeps what they log."""
+    """The process that forks all others. Use it as a context; ``folder`` has their logs."""
 
     def __init__(self, folder: Path, *modules: str) -> None:
         self.folder = folder

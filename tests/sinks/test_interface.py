@@ -1,4 +1,4 @@
-"""What transactions are called, and that what is prepared survives the log of decisions."""
+"""The ids of transactions, and that a prepared transaction survives the log of decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sinks have beside a checkpoint is where Spark's settings say that the checkpoint is, for driver and tasks."""
+"""The files of sinks are beside the checkpoint's location under Spark's settings, for driver and tasks."""
 
 from __future__ import annotations
 

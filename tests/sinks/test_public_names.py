@@ -1,4 +1,4 @@
-"""What the room of sinks gives by name, and when."""
+"""The public names of the room of sinks, and when they are loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The room: its names, and what runs where only little is installed."""
+"""The room: its names, and the parts that run with few packages."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Stage:
             query.stop()
 
     def seen(self) -> Counter[str]:
-        """What readers see, both servers together."""
+        """The rows that readers of both servers see."""
         contents = [content for server in self.servers for content in server.shown().values()]
         return Counter(line for content in contents for line in content.decode().splitlines())
 

@@ -68,7 +68,7 @@ def test_an_embedded_registry_on_several_machines_is_refused(master: str) -> Non
 
 
 class Jobs:
-    """A session in which the jobs are threads that run until they are let go; a job of another name fails at once."""
+    """A session in which the jobs are threads that run until they are released; a job of another name fails at once."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()

@@ -24,7 +24,7 @@ COOKIE = "biscuit"
 
 
 class LiveFleet:
-    """Workers of one receiver. What the driver would tell them, the test does, with :meth:`begin`."""
+    """Workers of one receiver. The test takes the place of the driver, with :meth:`begin`."""
 
     def __init__(self, url: str, receiver: str, **options: Any) -> None:
         settings = {"workers": 2, "lease_seconds": 30.0, "cookie": COOKIE, "host": "127.0.0.1", **options}
@@ -47,7 +47,7 @@ class LiveFleet:
         self.registry.close()
 
     def publish(self) -> None:
-        """What the driver says of the fleet."""
+        """The fleet's record."""
         self.registry.publish_fleet({"status_token": status_token(TOKEN), "workers": str(self.options.workers)})
 
     def start(self, slot: int, *, own_process: bool = False) -> Lease:
@@ -94,7 +94,7 @@ class LiveFleet:
             process.send_signal(signal.SIGCONT)
 
     def client(self, slot: int) -> WorkerClient:
-        """What the driver asks the slot's worker with."""
+        """The client with which the driver calls the slot's worker."""
         client = WorkerClient(self.registry.leases()[slot].flight, TOKEN)
         self._open.callback(client.close)
         return client

@@ -1,4 +1,4 @@
-"""What the source knows of the workers: who is there now, who has taken a slot over, and all that without Redis."""
+"""The source's view of the workers: the present ones, changes of a slot's worker, and an absent Redis."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_batches_keep_their_limits_and_every_message_has_its_turn(
         for slot in range(3)
     }
     limits = Limits(max_rows, max_bytes)
-    # Every stream may give one message whatever its share is, so that none of many has to wait for ever.
+    # Every stream may give one message for any share, so that none of many streams waits forever.
     most = min((bound for bound in (max_rows, max_bytes) if bound), default=10**6) + len(streams)
     planner = Planner(slots)
     left = sum(streams.values())

@@ -1,4 +1,4 @@
-"""A batch's end is put together from what the slots answer, within Spark's limits and never backwards."""
+"""A batch's end is computed from the slots' answers, within Spark's limits and never backwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Planned ranges are read from whoever has them, waited for while they are sent again, and given up in plain words."""
+"""Planned ranges are read from the worker that has them, awaited while they are sent again, and given up with an
+error."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def partition(fleet: LiveFleet, *ranges: PlannedRange, slot: int = 0, **options:
 
 
 def read(part: RangePartition) -> Iterator[pa.RecordBatch]:
-    # As in an executor: what was planned has been pickled.
+    # As in an executor, the plan has been pickled.
     part = pickle.loads(pickle.dumps(part))
     return read_ranges(part, lambda: Registry(part.registry, part.receiver, attempts=1))
 

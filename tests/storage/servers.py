@@ -33,7 +33,7 @@ class HdfsServer:
         self._guard = Guarded("hdfs")
         port, web = free_ports(2)
         self.settings = {"spark.hadoop.fs.defaultFS": f"hdfs://127.0.0.1:{port}"}
-        """What Spark is to know."""
+        """The settings of Spark."""
         self.checkpoint = "/checkpoints/orders"
         """A checkpoint there, as a query is told of it."""
         self.shown = f"hdfs://127.0.0.1:{port}{self.checkpoint}"
@@ -51,7 +51,7 @@ class HdfsServer:
         self._guard.start(self._command, self._ready.exists, 120)
 
     def remove(self) -> None:
-        """End it, and remove what it has."""
+        """End it, and delete its files."""
         self._guard.remove()
 
 
@@ -105,7 +105,7 @@ def cluster_jars() -> Path:
 
 
 def s3a_jars() -> Path:
-    """Hadoop's file system for S3, in the version of PySpark's Hadoop, and of Amazon's SDK what that needs."""
+    """Hadoop's file system for S3, in the version of PySpark's Hadoop, and the part of Amazon's SDK that it needs."""
     sdk = [("software.amazon.awssdk", name, AWS_SDK, True) for name in ("s3", "s3-transfer-manager", "sts")]
     analytics = ("software.amazon.s3.analyticsaccelerator", "analyticsaccelerator-s3", ANALYTICS, False)
     hadoop = ("org.apache.hadoop", "hadoop-aws", hadoop_version(), False)

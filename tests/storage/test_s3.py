@@ -1,4 +1,4 @@
-"""What tasks do beside a checkpoint on S3: with a real server, and the settings that the driver has shipped."""
+"""The files of tasks beside a checkpoint on S3, with a real server and the settings that the driver has shipped."""
 
 from __future__ import annotations
 

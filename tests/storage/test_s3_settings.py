@@ -1,4 +1,4 @@
-"""What Spark is told of S3 by settings of s3a reaches tasks, which have no Hadoop: from the session to the wire."""
+"""The settings of s3a reach tasks, which have no Hadoop: from the session to the wire."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROVIDER = "org.apache.hadoop.fs.s3a."
 
 
 def settings_of(spark: SparkSession, told: dict[str, str]) -> dict[str, Any]:
-    """What tasks are given for the bucket ``orders``."""
+    """The settings that tasks get for the bucket ``orders``."""
     session = spark.newSession()
     for name, value in told.items():
         session.conf.set(f"fs.s3a.{name}", value)

@@ -1,4 +1,4 @@
-"""The fake worker answers as a worker does, and does what a test tells it to; connectors are those of the SDK."""
+"""The fake worker answers as a worker does and follows the test; connectors are those of the SDK."""
 
 from __future__ import annotations
 

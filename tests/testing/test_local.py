@@ -1,4 +1,4 @@
-"""A receiver for tests runs their query on what they send, through real connectors, workers and commits."""
+"""A receiver for tests runs the query of a test on its messages, with real connectors, workers and commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a test are what a receiver's stream would have: the same schema, types and values."""
+"""Rows of a test have the same schema, types and values as those of a receiver's stream."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from wallaroo_spark.transport import ByteStream, Listener, connect, serve
 
 
 class Accepting:
-    """A handler that hands each stream to the test, and holds it until the test lets go."""
+    """A handler that hands each stream to the test, and keeps it until the test releases it."""
 
     def __init__(self) -> None:
         self.streams: asyncio.Queue[ByteStream] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""What others are told of an address: names, ports, and both by slot."""
+"""Advertised addresses: names, ports, and both by slot."""
 
 from __future__ import annotations
 

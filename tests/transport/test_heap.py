@@ -1,4 +1,4 @@
-"""What is received leaves no holes in the C library's heap, which is why a worker's memory stays where it is."""
+"""Received bytes leave no holes in the C library's heap, so a worker's memory does not grow."""
 
 from __future__ import annotations
 

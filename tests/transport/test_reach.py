@@ -1,4 +1,4 @@
-"""What is found out about an address before, or by, connecting to it."""
+"""Checks of an address, with or without a connection to it."""
 
 from __future__ import annotations
 

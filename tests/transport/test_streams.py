@@ -1,4 +1,4 @@
-"""What every stream promises, in memory, over TCP and over TLS alike."""
+"""The promises of every stream, in memory, over TCP and over TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS contexts, and what is said about files that cannot be used."""
+"""TLS contexts, and the errors for files that cannot be used."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Browser:
         self._buffer = b""
         self._number = 0
         self.events: list[dict[str, Any]] = []
-        """What the browser has told since the last page was opened."""
+        """The messages of the browser since the last page was opened."""
 
     def close(self) -> None:
         """End the browser and wait for that."""

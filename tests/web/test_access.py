@@ -1,4 +1,4 @@
-"""Who may see the page: methods, hosts and tokens."""
+"""Access to the page: methods, hosts and tokens."""
 
 from __future__ import annotations
 

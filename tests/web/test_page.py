@@ -1,4 +1,4 @@
-"""The status page in a real browser: what a person sees, with hostile names, a lost driver, a phone, and no mouse."""
+"""The status page in a real browser: its content, hostile names, a lost driver, a phone, and use without a mouse."""
 
 from __future__ import annotations
 

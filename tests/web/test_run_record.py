@@ -1,4 +1,4 @@
-"""The record of a run: what it keeps, that it is bounded, and the JSON and the report that are made of it."""
+"""The record of a run: its content, its bounds, and the JSON and the report that are made of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames of all revisions as text and values; what is wrong is named at its byte, and decoding goes on."""
+"""Frames of all revisions as text and values; an error is named with its byte, and decoding continues."""
 
 from __future__ import annotations
 

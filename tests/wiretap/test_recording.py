@@ -1,4 +1,4 @@
-"""The file of a capture: what is written can be read, whole, cut short, rotated, and without cookies."""
+"""The file of a capture can be read: complete, cut short, rotated, and without cookies."""
 
 from __future__ import annotations
 

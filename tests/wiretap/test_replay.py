@@ -1,4 +1,4 @@
-"""What a capture has is sent again: each message once, as it was, and nothing that is committed."""
+"""The messages of a capture are sent again: each once and unchanged, and no committed one."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Bench:
         return connector
 
     def answered(self, connector: Connector, event: e.Event) -> list[Frame]:
-        """Do an event and hand back what one connector was sent meanwhile."""
+        """Pass an event to the state, and return the bytes that one connector was sent meanwhile."""
         before = len(connector.frames)
         self.do(event)
         return connector.frames[before:]
@@ -145,7 +145,7 @@ class Bench:
         return instructions
 
     def carry_out(self, instructions: Iterable[e.Instruction]) -> None:
-        """Do what the state asks; by then it agrees with itself."""
+        """Carry out the instructions of the state, then check its invariants."""
         self.state.validate()
         for instruction in instructions:
             self._carry_out(instruction)
@@ -177,7 +177,7 @@ class Bench:
                 self.woken += 1
 
     def answer(self, ask: e.Instruction) -> None:
-        """What the registry says to a question."""
+        """The registry's answer to a question."""
         if isinstance(ask, e.AskAssignment):
             slot, address = self.slot_of.get(ask.instance, (self.state.connections.slot, "here:1"))
             self.do(e.Assigned(ask.connection, ask.instance, slot, address))
@@ -197,7 +197,7 @@ class Bench:
         return {key: extent.end for key, extent in self.state.buffer.extents(self.offsets, rows, size).items()}
 
     def find(self, ends: Mapping[StreamKey, Reference]) -> dict[StreamKey, FoundRange | None]:
-        """What the worker has of a planned batch."""
+        """The rows of a planned batch that the worker has."""
         return {key: self.state.buffer.find(PlannedRange(key, self.offsets.get(key), end)) for key, end in ends.items()}
 
     def commit(self, ends: Mapping[StreamKey, Reference]) -> None:
@@ -232,7 +232,7 @@ def ids_of(found: FoundRange | None) -> list[int | None]:
 
 
 def names(frames: Iterable[Frame]) -> list[str]:
-    """What kinds of frames these are."""
+    """The kinds of these frames."""
     return [frame_name(type(frame)) for frame in frames]
 
 

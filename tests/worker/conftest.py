@@ -23,7 +23,7 @@ def make_bench() -> Iterator[Callable[..., Bench]]:
 
     yield make
     for bench in made:
-        # Shown where the test, or what follows, fails.
+        # Shown where the test, or its teardown, fails.
         print("the last events:", *bench.state.story.lines(), sep="\n")
         bench.state.validate()
 

@@ -54,7 +54,7 @@ def held(of: HeldStream) -> list[int]:
 
 
 def extent(of: HeldStream, start: Reference | None, rows: int | None = None, size: int | None = None) -> Extent | None:
-    """What a batch that starts there may take."""
+    """The extent of a batch that starts there."""
     return of.extent(start, rows, size)
 
 

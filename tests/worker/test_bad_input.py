@@ -33,7 +33,7 @@ from wallaroo_spark.protocol import (
 
 @pytest.fixture(scope="module")
 def shared(redis_server: object) -> Iterator[Running]:
-    """One worker for all of this file: what one peer did must not matter to the next."""
+    """One worker for the whole file: one peer's input must have no effect on the next peer."""
     fleet = Fleet(redis_server.url)  # type: ignore[attr-defined]  # an EmbeddedRedis
     yield fleet.start()
     fleet.close()
@@ -225,7 +225,7 @@ def test_a_message_without_credit(
 ) -> None:
     worker = make_fleet(memory_budget=1 << 20).start()
     good = Peer(worker, DRAFT_BE, "good").hello().open(1)
-    # What is held already fills no buffer when it comes again, and a read has far more of it than there are credits.
+    # Held rows take no memory when they come again, and a read contains far more of them than there are credits.
     first = Peer(worker, revision).hello().open(2).message(2, 2)
     eventually(lambda: worker.count("messages") == 1)
     first.socket.close()

@@ -341,7 +341,7 @@ class TestOneAddress:
 
     @staticmethod
     def says(worker: Running, revision: Revision, instance: bytes = b"shop-1") -> bytes:
-        """What answers HELLO: OK, or the reason of an ERROR."""
+        """The answer to HELLO: OK, or the reason of an ERROR."""
         with wire(worker, revision.byte_order) as w:
             w.hello(revision.by_frame[Hello].tag, instance)
             answer, body = w.frame()
@@ -383,7 +383,7 @@ class TestOneAddress:
 
 
 class TestHints:
-    """What an author who reads the drafts literally is told."""
+    """The errors for an author who reads the drafts literally."""
 
     def test_a_message_that_lacks_the_stream_id(self, worker: Running) -> None:
         with wire(worker, ">") as w:

@@ -1,4 +1,4 @@
-"""The inner port: waiting for what is asked, and saying how far it leads."""
+"""The inner port: waiting for requested ranges, and the references in the answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker tells of its sessions, instances and streams: bounded, and the worst first."""
+"""A worker's report on its sessions, instances and streams: bounded, and the worst first."""
 
 from __future__ import annotations
 

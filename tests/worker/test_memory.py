@@ -1,4 +1,4 @@
-"""A worker's process keeps what it has let go of; told of it in a process of its own."""
+"""A worker's process keeps freed memory. It is measured in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads that wait, and what the worker is told of them."""
+"""Reads that wait, and their effect on the worker's state."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ class TestLeases:
         leases = [fleet.start(slot, slot + 1).lease for slot in (0, 1)]
 
         assert [lease.connect for lease in leases] == ["worker-0.example.com:30443", "worker-1.example.com:31443"]
-        # What connectors go through is not in the way of those who read: they answer at the bound address.
+        # The connectors' proxy does not affect reading tasks: they are answered at the bound address.
         assert [lease.flight for lease in leases] == [f"127.0.0.1:{inner}", f"127.0.0.1:{inner + 1}"]
         for number, lease in enumerate(leases):
             assert WorkerClient(lease.flight, TOKEN).status()["connect"] == lease.connect
@@ -186,7 +186,7 @@ class TestLeases:
         fleet = make_fleet(inner_port=inner)
         with socket.create_server(("127.0.0.1", inner)) as predecessor:
             thread = fleet.thread()
-            # Whoever tries to listen fails at that, and knocks nowhere; the lease is taken before the ports are.
+            # A second listener fails, and no connection is attempted; the lease is acquired before the ports.
             eventually(lambda: fleet.registry.leases().get(0))
             assert fleet.registry.leases()[0].flight == ""
             predecessor.close()

@@ -22,7 +22,7 @@ class Guests:
 
 
 class Failing(Registry):
-    """A registry whose answers are lost: what is asked is done, and nobody hears of it."""
+    """A registry whose answers are lost: it carries out each call, and the caller gets an error."""
 
     lost = False
 

@@ -33,7 +33,7 @@ from wallaroo_spark.worker.machine.state import WorkerState
 
 @dataclass
 class Source:
-    """A stream as its connector has it: all of its messages, for ever."""
+    """A stream as its connector has it: all its messages, without an end."""
 
     stream_id: int
     ids: list[int]
@@ -54,7 +54,7 @@ class Source:
 
 
 class Sender:
-    """A connector instance: one connection at a time, and what it remembers from one to the next."""
+    """A connector instance: one connection at a time, and the state that it keeps between connections."""
 
     def __init__(self, world: World, instance: str, revision: Revision, sources: list[Source]) -> None:
         self.world = world
@@ -92,7 +92,7 @@ class Sender:
         return self.connector is not None and not self.over and bool(self.connector.said(Ok))
 
     def react(self) -> None:
-        """Take note of what the worker has said since."""
+        """Record the frames that the worker has sent since."""
         while self.connector is not None and self._seen < len(self.connector.frames):
             self._seen += 1
             self._take(self.connector.frames[self._seen - 1])
@@ -160,7 +160,7 @@ class Sender:
             most -= 1
 
     def deliver(self, count: int) -> None:
-        """Some of what was sent arrives in one read, unless the worker does not read."""
+        """Some of the sent bytes arrive in one read, unless the worker does not read."""
         if self.connector is None or self.connector.paused or not self.outbox:
             return
         data, self.outbox = self.outbox[:count], self.outbox[count:]
@@ -170,7 +170,7 @@ class Sender:
 
 @dataclass
 class Query:
-    """What Spark knows: committed batches, the one that is planned, and what was delivered."""
+    """Spark's state: committed batches, the planned batch, and the delivered rows."""
 
     offsets: list[dict[StreamKey, Reference]] = field(default_factory=lambda: [{}])
     delivered: list[dict[StreamKey, list[int]]] = field(default_factory=list)
@@ -231,7 +231,7 @@ class World:
             self.query.got = {}
 
     def read(self) -> bool:
-        """A task reads what is there of the planned batch, and waits for the rest; whether it has all."""
+        """A task reads the available rows of the planned batch, and waits for the rest. Returns whether it has all."""
         planned = self.query.planned
         if planned is None:
             return False
@@ -265,7 +265,7 @@ class World:
         query.planned, query.got = None, {}
 
     def tell(self) -> None:
-        """The driver tells the worker what was committed since it last did."""
+        """The driver tells the worker the commits since its last notice."""
         committed = self.query.committed
         changed = {key: ref for key, ref in committed.items() if self.told.get(key) != ref}
         self.told = dict(committed)
@@ -298,7 +298,7 @@ class World:
         self.restart_query()
 
     def check(self) -> None:
-        """What must hold after every step."""
+        """The invariants after every step."""
         state = self.bench.state
         for number, connection in state.connections.by_number.items():
             full = state.buffer.used >= state.buffer.budget and connection.phase is ConnectionPhase.STREAMING

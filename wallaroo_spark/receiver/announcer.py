@@ -65,7 +65,7 @@ class LastCommit:
             if endings is None or endings.leaving is None
             else (endings.leaving.token, endings.leaving_streams())
         )
-        # A worker cannot be told what was forgotten since a version that nobody remembers.
+        # The streams that were forgotten since an unknown version are not known, so the worker cannot be told of them.
         changes = None if known is None else all_changes(known.references, self.references)
         if known is None or changes is None:
             return Notice(REWIND, self.epoch, self.batch, plain(self.references), leaving)

@@ -1,4 +1,4 @@
-"""What a worker tells an operator of its sessions, instances and streams, as JSON-ready values.
+"""A worker's report to an operator on its sessions, instances and streams, as JSON-ready values.
 
 The answer is bounded: it has sums over everything, and the instances and streams that wait longest for an
 acknowledgement or have most held rows. It changes nothing. Ages are in seconds. Its reader is

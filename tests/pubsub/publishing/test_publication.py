@@ -1,4 +1,4 @@
-"""A publisher's state: snapshots, what follows them, and whom it does not serve."""
+"""A publisher's state: snapshots, the messages after them, and refused subscribers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic on a real Spark: what a query's batches publish, what is refused, and what a killed publisher leaves."""
+"""A topic on a real Spark: the published batches of a query, refusals, and a killed publisher."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Lines:
         self._files += 1
 
     def run(self, each: Callable[[DataFrame, int], None]) -> None:
-        """Run all that there is, and wait for it; raises what ends it."""
+        """Run the query over all available data, and wait for it. Raises the error that ends it."""
         rows = self._spark.readStream.option("maxFilesPerTrigger", 1).text(str(self._folder / "lines"))
         numbers = rows.selectExpr("CAST(value AS BIGINT) AS n")
         query = (

@@ -1,4 +1,4 @@
-"""What is staged beside a checkpoint: whole after it is sealed, replaced by a later try, split by time, and let go."""
+"""Staged rows beside a checkpoint: complete once sealed, replaced by a later try, split by time, and deleted."""
 
 from __future__ import annotations
 

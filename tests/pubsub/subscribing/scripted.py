@@ -27,7 +27,7 @@ def rows(*numbers: int) -> pa.RecordBatch:
 
 
 def numbers(batch: Any) -> list[int]:
-    """What :func:`rows` was given."""
+    """The argument of :func:`rows`."""
     found: list[int] = batch.column("n").to_pylist()
     return found
 
@@ -46,7 +46,7 @@ class Place:
 
 @dataclass
 class Catalog:
-    """What Redis would say; ``away`` makes it fail."""
+    """The catalog's answers; with ``away`` every call fails."""
 
     records: dict[str, Record] = field(default_factory=dict)
     places: dict[int, Place] = field(default_factory=dict)

@@ -55,7 +55,7 @@ def test_nothing_is_yielded_before_every_snapshot_is_there() -> None:
 
     assert fed(merger, (0, Snapshot((5,), (4,))), (0, data(5)), (0, update(5, 6)), (0, data(6, b"y"))) == []
     assert merger.frontier is None
-    # The other publisher has sent 5 already, so what came of it from the first one is only a part.
+    # The other publisher has sent 5 already, so the rows of 5 from the first one are only a part.
     assert fed(merger, (1, Snapshot((6,), (5,)))) == [FrontierMoved((6,), ((6, 1),))]
     assert fed(merger, (0, update(6, 7)), (1, update(6, 7))) == [Delivered(6, 0, b"y"), moved(6, 7)]
 

@@ -1,4 +1,4 @@
-"""A topic as a source: references that are the same each time, and going on behind what was acknowledged."""
+"""A topic as a source: its references are the same each time, and it continues after the last acknowledged one."""
 
 from __future__ import annotations
 

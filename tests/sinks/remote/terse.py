@@ -47,7 +47,7 @@ class Log:
         return max((end for kind, _, _, end in self.entries if kind == "commit"), default=0)
 
     def prepared(self) -> dict[str, tuple[int, int, bool]]:
-        """What waits for a decision, with the vote."""
+        """The transaction that waits for a decision, with its vote."""
         found = {}
         for kind, transaction, start, end in self.entries:
             if kind in ("yes", "no"):
@@ -98,7 +98,7 @@ class Session(socketserver.BaseRequestHandler):
         prepared = self.log.prepared()
         if len(prepared) > 1:
             self._break(f"{worker} has {len(prepared)} transactions")
-        # What is neither committed nor prepared is cut off.
+        # Rows that are not committed and not prepared are cut off.
         self.offset = max([self.log.committed(), *(end for _, end, yes in prepared.values() if yes)])
         self.output = self.server.folder / f"{worker}.rows"
         self.output.touch()
@@ -196,7 +196,7 @@ def deaths(to: Path) -> list[str]:
 
 
 def committed(to: Path, name: str) -> Iterator[str]:
-    """What a reader of the committed rows of ``<name>-<partition>`` sees."""
+    """The committed rows of ``<name>-<partition>``, as a reader sees them."""
     for path in sorted(to.glob(f"{name}-*.rows")):
         end = Log(path.with_suffix(".log")).committed()
         content = path.read_bytes()

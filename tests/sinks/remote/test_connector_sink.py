@@ -1,4 +1,4 @@
-"""Rows to a connector sink over real sockets: both sides, and what happens when one of them misbehaves."""
+"""Rows to a connector sink over real sockets: both sides, and failures of either side."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def driver(server: ServingSink, checkpoint: Path, keep: int = 100, **settings: A
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["all batches kept", "some forgotten"])
 def test_a_log_of_an_older_version_is_continued(server: ServingSink, tmp_path: Path, forgotten: bool) -> None:
-    """It has where its transactions end, and nothing of what it has forgotten: there the sink's word is taken."""
+    """It has the ends of its transactions; for outputs that it has forgotten, the sink's reference is used."""
     sink = sink_to(server.address)
     log = DecisionLog(str(tmp_path / "checkpoint"), "orders", keep=2)
     log.load()
@@ -318,7 +318,7 @@ def test_a_sink_that_stops_reading_is_given_up() -> None:
 
 
 def test_a_worker_that_reads_nothing_is_sent_away(tmp_path: Path) -> None:
-    """What it is told waits for it, but not for ever."""
+    """The decision waits for the sink, but not forever."""
     with ServingSink(tmp_path, write_timeout=0.2) as server, socket.create_connection(("127.0.0.1", server.port)) as s:
         s.settimeout(SECONDS)
         question = V3.encode(Message(0, 0, encode_control(ListUncommitted(1)), event_time=0, key=b""))
@@ -450,7 +450,7 @@ def test_over_tls_the_sink_is_verified(tmp_path: Path, pems: Pems) -> None:
 
 
 async def _exchange(address: str, data: bytes) -> list[Any]:
-    """What the server answers to bytes, up to its close."""
+    """The server's answer to these bytes, up to its close."""
     stream = await connect(*parse_address(address), timeout=SECONDS)
     stream.write(data)
     buffer = FrameBuffer(1 << 20)

@@ -37,7 +37,7 @@ def serve_until_killed(to: str, port: int) -> None:
 
 
 class Stage:
-    """A server, and whoever sends to it."""
+    """A server, and the processes that send to it."""
 
     def __init__(self, folder: Path, lives: Lives) -> None:
         self.lives = lives

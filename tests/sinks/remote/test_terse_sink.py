@@ -1,4 +1,4 @@
-"""Our writer and a sink of another making: the crash-point sweep, with the sink killed as well, and what it refuses."""
+"""Our writer and a sink of another making: the crash-point sweep, with kills of the sink too, and its refusals."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def serve(to: str, port: int, place: str) -> None:
 
 
 class Stage:
-    """The program, and whoever sends to it."""
+    """The program, and the processes that send to it."""
 
     def __init__(self, folder: Path, lives: Lives) -> None:
         self.lives = lives
@@ -131,7 +131,7 @@ def test_the_sink_dies_at_each_step_and_says_0_afterwards(
 
 @pytest.mark.parametrize(("step", "too"), FIRST)
 def test_everybody_dies_in_the_very_first_batch(stage: Stage, step: SinkStep, too: bool, tmp_path: Path) -> None:
-    """Nothing is committed yet: the sink's reference counts what a dead task has sent."""
+    """Nothing is committed yet: the sink's reference counts the rows of a dead task."""
     name = f"first-{step.name}-{int(too)}x"
     (tmp_path / "orders").mkdir()
     (tmp_path / "orders" / step.name).touch()
@@ -184,7 +184,8 @@ def test_a_partition_that_was_not_there_for_long_goes_on_where_it_was(stage: Sta
 
 
 def test_a_transaction_of_a_later_try_is_not_changed(stage: Stage, tmp_path: Path) -> None:
-    """A driver that was taken for dead goes on, and its tasks must not abort what its successor may have committed."""
+    """A driver that counted as dead continues, and its tasks must not abort transactions that its successor may have
+    committed."""
     old, new = sink_of("twice", stage.port), sink_of("twice", stage.port)
     old.begin(0, 0, alone=True)
     new.begin(0, 2, alone=True)
@@ -217,7 +218,7 @@ def test_another_programs_transaction_is_left_alone(stage: Stage) -> None:
 
 
 def test_a_greeting_that_ends_a_sink_is_explained(stage: Stage, tmp_path: Path) -> None:
-    """Such a sink ends without a word: the error says what was said to it."""
+    """Such a sink closes without an answer: the error names the content of HELLO."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         sink = ConnectorSink(

@@ -43,10 +43,10 @@ class ServingSink:
         self.store.transactions.validate()
 
     def shown(self) -> dict[str, bytes]:
-        """What readers see, by worker."""
+        """The rows that readers see, by worker."""
         return shown(self.to)
 
 
 def shown(to: Path) -> dict[str, bytes]:
-    """What readers of a sink's directory see, by worker."""
+    """The rows that readers of a sink's directory see, by worker."""
     return {path.stem: path.read_bytes() for path in sorted(to.glob("*.out"))}

@@ -44,7 +44,7 @@ class OtherWorker:
         self.connect()
 
     def connect(self) -> list[str]:
-        """Connect, and give what is prepared of it."""
+        """Connect, and return the prepared transactions of the worker."""
         self._socket = socket.create_connection(("127.0.0.1", self.port), SECONDS)
         self._buffer = FrameBuffer(1 << 20)
         hello = Hello(VERSION, COOKIE.encode(), "app", self.name)

@@ -1,4 +1,4 @@
-"""A sink server's disk: readers see what is committed, and nothing else."""
+"""A sink server's disk: readers see only committed rows."""
 
 from __future__ import annotations
 

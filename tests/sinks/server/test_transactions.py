@@ -1,4 +1,4 @@
-"""What a sink server knows: the fold of its log, whatever is asked of it."""
+"""A sink server's state is the fold of its log, after any requests."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_records_that_cannot_follow_one_another_are_refused(records: list[LogRec
 
 @pytest.mark.parametrize("other", ["w", "w-", "w-01", "w-00", "w-1", "w0", "v-0"])
 def test_a_prepared_transaction_is_listed_only_to_its_worker(other: str) -> None:
-    """Whoever is told of it decides it: Wallaroo's workers abort what is not their own."""
+    """A worker decides every transaction that is listed to it: Wallaroo's workers abort those of others."""
     transactions = folded([prepare_record(part(worker="w-0"))])
 
     assert transactions.uncommitted(other) == []

@@ -1,4 +1,5 @@
-"""What every transactional sink has to do, as checks that take a sink and a way to read what its readers see."""
+"""The requirements of every transactional sink, as checks that take a sink and a function that reads its visible
+rows."""
 
 from __future__ import annotations
 
@@ -141,7 +142,7 @@ def name_of(check: Callable[..., None]) -> str:
 
 
 def refuses(sink: Sink, columns: dict[str, Any], batch: int = 0) -> str:
-    """What a sink says when it votes to abort rows of these columns."""
+    """The reason of a sink's vote to abort rows with these columns."""
     with pytest.raises(SinkError) as refused:
         sink.prepare(Transaction.new(sink.name, batch, 0), iter([pa.record_batch(columns)]))
     return refused.value.message

@@ -1,4 +1,4 @@
-"""What a consumer that reads only what is committed finds in a topic."""
+"""The records of a topic for a consumer that reads only committed ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def records(bootstrap: str, topic: str, *, settled: bool = True) -> list[Message
 
 
 def _read(consumer: Consumer, place: TopicPartition, end: int) -> Iterator[Message]:
-    """Records up to the end of what is committed, which is to be at ``end`` or behind it."""
+    """The records up to the last stable offset, which must be ``end`` or greater."""
     consumer.assign([place])
     deadline = time.monotonic() + READ_SECONDS
     while time.monotonic() < deadline:

@@ -32,7 +32,7 @@ def make(tmp_path: Path, place: Path) -> Callable[..., FilesSink]:
 
 
 def values(place: Path, format: str) -> list[str]:
-    """What a reader that knows nothing of sinks finds there."""
+    """The rows that a reader without knowledge of sinks finds there."""
     if not place.exists():
         return []
     found = dataset.dataset(place, format=format, schema=pa.schema([("value", pa.string())]))

@@ -57,7 +57,7 @@ def table(postgres: PostgresServer) -> Iterator[Table]:
     made = Table(postgres.dsn)
     made.create("value text")
     yield made
-    # What a test that failed has left prepared would be waited for without end.
+    # A prepared transaction of a failed test would be waited for without end.
     for (gid,) in made.run("SELECT gid FROM pg_prepared_xacts"):
         made.run(f"ROLLBACK PREPARED '{gid}'")
     made.run(f'DROP SCHEMA "{made.schema}" CASCADE')

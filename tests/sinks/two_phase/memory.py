@@ -12,7 +12,7 @@ from wallaroo_spark.sinks.two_phase.vote import Vote, vote
 
 
 class MemorySink:
-    """Rows of column ``value``, by what became of them; ``shown`` is what a reader sees, in order of commits."""
+    """Rows of column ``value``, by their state; ``shown`` has the visible rows, in order of commits."""
 
     def __init__(self, name: str = "orders") -> None:
         self.name = name
@@ -76,5 +76,5 @@ def run_here(sink: MemorySink, partitions: int = 2, attempt: int = 0) -> Callabl
 
 
 def whole(batch: int, partitions: int = 2) -> list[bytes]:
-    """What a reader sees of a batch."""
+    """The visible rows of a batch."""
     return [row.encode() for one in range(partitions) for row in partition_rows(batch, one)]

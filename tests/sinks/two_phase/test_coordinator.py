@@ -1,4 +1,4 @@
-"""Two-phase commit in the driver: all of a batch or nothing of it, once, whoever fails where."""
+"""Two-phase commit in the driver: all rows of a batch or none, once, with a failure of any part at any step."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_driver_that_counted_as_dead_cannot_commit(sink: MemorySink, start: Ca
 def test_a_failing_driver_does_not_abort_what_another_has_decided(
     sink: MemorySink, start: Callable[..., Coordinator], tmp_path: Path
 ) -> None:
-    """It aborts what it has prepared, and leaves alone what the sink holds of the other."""
+    """It aborts its own transactions, and not those of the other driver."""
     old = start()
 
     def run(batch: int) -> list[Vote]:

@@ -1,4 +1,4 @@
-"""The log of decisions: each try is decided once, and what is old is forgotten."""
+"""The log of decisions: each try is decided once, and old batches are deleted."""
 
 from __future__ import annotations
 

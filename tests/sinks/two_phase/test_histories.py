@@ -41,7 +41,8 @@ class Died(BaseException):
 
 
 class Fickle(MemorySink):
-    """Does what it is asked, or not, or half of it, or all and nobody hears of it: call by call as ``fates`` says."""
+    """A sink in which each call succeeds, fails, succeeds by half, or succeeds with a lost answer, as ``fates``
+    decides."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +130,7 @@ class Drivers:
         self.check()
 
     def check(self) -> None:
-        """What holds at any moment."""
+        """The invariants."""
         shown = self.sink.shown
         assert len(shown) == len(set(shown)), "a row is there twice"
         done = [row for batch in range(self.next) for row in whole(batch)]

@@ -1,4 +1,4 @@
-"""All streams of a worker: memory, limits shared out, and what happens to streams of which nothing is held."""
+"""All streams of a worker: memory, shared limits, and streams without held rows."""
 
 from __future__ import annotations
 

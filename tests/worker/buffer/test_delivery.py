@@ -1,4 +1,4 @@
-"""Ranges become batches: what came in together goes out together, in order, with marks."""
+"""Ranges become batches: rows that arrived together are delivered together, in order, with marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One stream's rows: what a batch may take, what a planned range has, what a commit and a rewind do."""
+"""One stream's rows: the extent of a batch, the rows of a planned range, commits and rewinds."""
 
 from __future__ import annotations
 

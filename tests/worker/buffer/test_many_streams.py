@@ -1,4 +1,4 @@
-"""Many streams at once: what works on columns does what a simple model says, whatever came before."""
+"""Many streams at once: the code that works on columns agrees with a simple model, after any history."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ steps = st.lists(
 
 
 class Model:
-    """What was sent in each stream, as (id, whether a batch may end behind it), and how far it is delivered."""
+    """The sent messages of each stream, as (id, whether a batch may end behind it), and the delivered position."""
 
     def __init__(self) -> None:
         self.sent: dict[StreamKey, list[tuple[int, bool]]] = {}
@@ -117,7 +117,7 @@ def test_rows_of_many_streams_are_delivered_once_and_in_order(steps: list[tuple[
                 for key in model.sent:
                     assert model.delivered.get(key, []) == model.stable(key), key
         elif step == "again":
-            # A new session repeats all that it has sent; what was accepted before is recognised.
+            # A new session repeats all its messages; the messages that were accepted before are recognised.
             assert isinstance(value, str)
             connectors[value].leave()
             join(value)

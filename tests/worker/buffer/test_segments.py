@@ -1,4 +1,4 @@
-"""The memory of what came in together: counted whole, and given back when little of it is still held."""
+"""The memory of rows that arrived together: counted as a whole, and freed when little of it is still held."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wallaroo_spark.worker.buffer.segments import LARGEST_MERGED, LOT_OVERHEAD, 
 
 A, B, C = (StreamKey("shop-1", number) for number in (1, 2, 3))
 ROW = 74
-"""What a message of ten bytes costs."""
+"""The counted memory of a message of ten bytes."""
 
 
 @pytest.fixture

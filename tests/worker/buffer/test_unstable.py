@@ -1,4 +1,4 @@
-"""Unstable references: a batch ends at what can be resumed from, or at the stream's end."""
+"""Unstable references: a batch ends at a reference that the stream can resume from, or at the stream's end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several sessions send at about the same time: taken in together, and each of them served for itself."""
+"""Messages that several sessions send at about the same time: accepted together, and answered to each session."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_stream_may_end_and_begin_again_in_what_came_together(bench: Bench) ->
 
 @pytest.mark.parametrize("ids", ["increasing", "opaque"])
 def test_every_message_is_delivered_once_after_a_failure_of_any_call(ids: str) -> None:
-    """A call that fails costs sessions, which send again what is not committed, or the worker and all that it holds."""
+    """A failed call ends sessions, which resend their uncommitted messages, or ends the worker with all held rows."""
     ended = cut_off = 0
     for calls in range(1, 100_000):
         failing = Failing(calls)
@@ -153,7 +153,7 @@ def test_every_message_is_delivered_once_after_a_failure_of_any_call(ids: str) -
 
 
 def test_a_stream_that_is_taken_over_is_delivered_once_after_a_failure_of_any_call() -> None:
-    """What its last session has sent behind a stable reference is let go by a NOTIFY, when the stream is nobody's."""
+    """A NOTIFY drops the rows that the last session sent behind a stable reference, when no session has the stream."""
     ended = cut_off = 0
     for calls in range(1, 100_000):
         failing = Failing(calls)

@@ -34,7 +34,7 @@ def sources(draw: st.DrawFn, stream_id: int, opaque: bool, flags: bool) -> Sourc
 
 
 class Histories(RuleBasedStateMachine):
-    """Draws what happens next in a :class:`World`."""
+    """Draws the next step of a :class:`World`."""
 
     message_ids = "increasing"
 
@@ -95,7 +95,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(number=NUMBERS)
     def be_busy(self, number: int) -> None:
-        """What usually happens, in one step."""
+        """The usual steps, as one."""
         sender = self.sender(number)
         if sender.connector is None or sender.over:
             sender.disconnect()

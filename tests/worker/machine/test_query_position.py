@@ -1,4 +1,4 @@
-"""What the driver says of the query, and what connectors hear of it."""
+"""The driver's notices of the query, and their effect on connectors."""
 
 from __future__ import annotations
 

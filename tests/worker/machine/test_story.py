@@ -1,4 +1,4 @@
-"""A worker keeps its last events with what they caused: bounded, without messages, text only when it is asked for."""
+"""A worker keeps its last events with their instructions: bounded, without messages, formatted only on request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INSTRUCTIONS_OF_ALL_KINDS = [value for value in VALUES if isinstance(value, get_
 
 
 def inside(value: Any) -> list[Any]:
-    """All that a value holds, without what is in it by its type."""
+    """All objects that a value refers to, without those of its type."""
     if isinstance(value, Digest):
         return inside(value.values)
     if isinstance(value, tuple | list | frozenset | dict):
@@ -100,7 +100,7 @@ def test_an_error_that_ends_the_worker_is_in_its_story(bench: Bench, monkeypatch
 
 
 class Recorder:
-    """A world outside that notes what it is asked."""
+    """An environment that records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

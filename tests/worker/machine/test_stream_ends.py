@@ -1,4 +1,4 @@
-"""Ends of streams that a worker reports, and what connectors are told of streams that are forgotten."""
+"""Ends of streams that a worker reports, and the answers to connectors about forgotten streams."""
 
 from __future__ import annotations
 

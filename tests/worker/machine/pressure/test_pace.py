@@ -1,4 +1,4 @@
-"""Credits that follow what the query takes: single rules."""
+"""Credits that follow the rate of the query: single rules."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Driven:
         self.waiting = 0
 
     def fill(self, size: int | None = None) -> None:
-        """Let bytes in, as many as may be or so many; what is there stays where less may be than there is."""
+        """Accept ``size`` bytes, or as many as the limit allows; held bytes stay when the limit is below them."""
         free = max(0, self.pace.limit - self.taken - self.waiting)
         self.waiting += free if size is None else size
         self.pace.arrived(self.taken + self.waiting)
 
     def commit(self, seconds: float, batches: int = 1) -> None:
-        """The batch that runs ends, and takes what is there for the next."""
+        """The running batch ends, and the held bytes become the next one."""
         self.now += seconds
         self.number += batches
         freed, self.taken, self.waiting = self.taken, self.waiting, 0

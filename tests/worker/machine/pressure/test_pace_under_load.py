@@ -1,4 +1,4 @@
-"""Credits that follow what the query takes: whole loads in simulated time, beside a fixed window."""
+"""Credits that follow the rate of the query: whole loads in simulated time, beside a fixed window."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BY_NAME = {load.name: load for load in LOADS}
 
 @functools.cache
 def run(load: Load, credits: str = "adaptive") -> Outcome:
-    """What comes of a load; the same each time, so it is run once."""
+    """The result of a load. It is the same each time, so it is computed once."""
     return Simulation(load, credits).run()
 
 

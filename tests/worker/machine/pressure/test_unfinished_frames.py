@@ -13,7 +13,7 @@ from wallaroo_spark.worker.machine import events as e
 
 BUDGET = 1 << 20
 SECONDS = 10.0
-"""The handshake timeout, which is what a frame has when it has a turn."""
+"""The handshake timeout, which is also the time limit of a frame in its turn."""
 
 
 @pytest.fixture
