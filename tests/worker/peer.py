@@ -48,21 +48,27 @@ class Peer:
         return self
 
     def message(self, stream_id: int, number: int) -> Peer:
+        """Send a message, when the worker has granted a credit for it."""
+        while self.session.credits.available < 1 and not self.ended:
+            self._receive()
         self.send(self.session.message(Message(stream_id, number, b"x")))
         return self
 
     def next(self) -> Frame | None:
         """The worker's next frame, None once it has closed."""
         while not self.frames and not self.ended:
-            try:
-                data = self.socket.recv(65_536)
-            except ConnectionError:
-                data = b""
-            self.ended = not data
-            self.session.receive(data)
-            while (frame := self.session.next_event()) is not None:
-                self.frames.append(frame)
+            self._receive()
         return self.frames.pop(0) if self.frames else None
+
+    def _receive(self) -> None:
+        try:
+            data = self.socket.recv(65_536)
+        except ConnectionError:
+            data = b""
+        self.ended = not data
+        self.session.receive(data)
+        while (frame := self.session.next_event()) is not None:
+            self.frames.append(frame)
 
     def error(self) -> str | None:
         """The reason of the ERROR with which the worker ends the session; None when it closes without a word."""
