@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.yaml_reader import YamlValue, read_documents
 
 SAMPLE_HINT = "wallaroo-spark receive --sample prints a sample"
 
@@ -44,29 +44,20 @@ def read(path: str, overrides: Sequence[str] = ()) -> Document:
     Raises :class:`ConfigurationError` for a file that cannot be read, is not YAML, holds no names and values or gives
     a name twice, and for an override of another form.
     """
-    import yaml
-
-    try:
-        # The safe loader makes plain values only. The same loader class reads the nodes, which have the lines.
-        loader = yaml.SafeLoader(Path(path).read_text(encoding="utf-8"))
-        try:
-            root = loader.get_single_node()
-            values = loader.construct_document(root) if root is not None else None
-        finally:
-            loader.dispose()
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}; {SAMPLE_HINT}", path=path) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "it is not UTF-8 text"
+    documents = read_documents(path, SAMPLE_HINT)
+    if len(documents) > 1:
+        second = documents[1].place
         raise ConfigurationError(
-            f"{path} is not YAML{where}: {problem}; correct that line", path=path, line=mark.line + 1 if mark else None
-        ) from error
-    if not isinstance(values, dict):
+            f"{path}, line {second.line}: a second document begins; a receiver has one, so remove one of them",
+            path=path,
+            line=second.line,
+        )
+    if not documents or not isinstance(documents[0].value, dict):
         raise ConfigurationError(f"{path} holds no names and values; {SAMPLE_HINT}", path=path)
+    root = documents[0]
     lines: dict[str, int] = {}
     for found, line in _names(root, ""):
+        # A section and a name with a dot may be the same option.
         if found in lines:
             raise ConfigurationError(
                 f"{path}, line {line}: {found} is given twice, first in line {lines[found]}; remove one of them",
@@ -75,7 +66,7 @@ def read(path: str, overrides: Sequence[str] = ()) -> Document:
             )
         lines[found] = line
     places = {name: f"{path}, line {line}" for name, line in lines.items()}
-    document = {str(name): value for name, value in values.items()}
+    document = {str(name): value for name, value in root.value.items()}
     for override in overrides:
         for name in _override(document, override):
             places[name] = f"--set {override.partition('=')[0]}"
@@ -83,17 +74,14 @@ def read(path: str, overrides: Sequence[str] = ()) -> Document:
     return Document(path, document, places, lines)
 
 
-def _names(node: Any, above: str, around: tuple[Any, ...] = ()) -> Iterator[tuple[str, int]]:
-    """Each name of a YAML mapping and of the mappings in it, with its line. ``around`` are the mappings around it."""
-    import yaml
-
+def _names(node: YamlValue, above: str, around: tuple[YamlValue, ...] = ()) -> Iterator[tuple[str, int]]:
+    """Each name of a mapping and of the mappings in it, with its line. ``around`` are the mappings around it."""
     # An alias may refer to a mapping that contains the alias.
-    if not isinstance(node, yaml.MappingNode) or any(node is other for other in around):
+    if node.fields is None or node in around:
         return
-    for key, value in node.value:
-        name = f"{above}{key.value}"
-        yield name, key.start_mark.line + 1
-        yield from _names(value, f"{name}.", (*around, node))
+    for key, value in node.fields.items():
+        yield f"{above}{key}", node.names[key].line
+        yield from _names(value, f"{above}{key}.", (*around, node))
 
 
 def _override(document: dict[str, Any], override: str) -> list[str]:
