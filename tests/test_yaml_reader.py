@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from wallaroo_spark import yaml_reader
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.yaml_reader import Place, YamlValue, documents_of, read_documents
+from wallaroo_spark.yaml_reader import FilePosition, YamlValue, documents_of, read_documents
 
 TEXT = """\
 kind: Stream
@@ -36,19 +36,19 @@ def only(text: str) -> YamlValue:
 def test_every_value_of_several_documents_has_its_place() -> None:
     first, second = documents_of(TEXT, "f.yaml")
 
-    assert (first.value, first.place) == ({"kind": "Stream", "name": "orders"}, Place("f.yaml", 1, 1))
+    assert (first.value, first.place) == ({"kind": "Stream", "name": "orders"}, FilePosition("f.yaml", 1, 1))
     assert second.value == {"kind": "Pipeline", "stages": [{"name": "charge"}, {"name": "ship", "after": ["charge"]}]}
-    assert second.names == {"kind": Place("f.yaml", 5, 1), "stages": Place("f.yaml", 6, 1)}
-    assert second.at("kind") == Place("f.yaml", 5, 7)
-    assert second.at("stages", 1, "after", 0) == Place("f.yaml", 8, 26)
+    assert second.names == {"kind": FilePosition("f.yaml", 5, 1), "stages": FilePosition("f.yaml", 6, 1)}
+    assert second.at("kind") == FilePosition("f.yaml", 5, 7)
+    assert second.at("stages", 1, "after", 0) == FilePosition("f.yaml", 8, 26)
     assert str(second.at("stages", 0, "name")) == "f.yaml, line 7, column 11"
 
 
 def test_the_place_of_a_missing_value_is_that_of_the_value_around_it() -> None:
     document = documents_of(TEXT, "f.yaml")[1]
 
-    assert document.at("stages", 0, "after", 3) == document.at("stages", 0) == Place("f.yaml", 7, 5)
-    assert document.at("stages", 7) == document.at("stages") == Place("f.yaml", 7, 3)
+    assert document.at("stages", 0, "after", 3) == document.at("stages", 0) == FilePosition("f.yaml", 7, 5)
+    assert document.at("stages", 7) == document.at("stages") == FilePosition("f.yaml", 7, 3)
     assert document.at("nothing") == document.place
 
 
@@ -56,8 +56,8 @@ def test_an_alias_has_the_place_of_its_anchor_and_may_stand_in_itself() -> None:
     document = only("a: &a {b: 1}\nc: *a\n")
     circle = only("a: &a\n  b: *a\n")
 
-    assert document.at("c", "b") == Place("f.yaml", 1, 11)
-    assert circle.at("a", "b", "b", "b") == Place("f.yaml", 1, 4)
+    assert document.at("c", "b") == FilePosition("f.yaml", 1, 11)
+    assert circle.at("a", "b", "b", "b") == FilePosition("f.yaml", 1, 4)
 
 
 def test_names_of_a_merged_mapping_may_be_replaced() -> None:
@@ -67,7 +67,7 @@ def test_names_of_a_merged_mapping_may_be_replaced() -> None:
     assert document.fields is not None
     assert document.fields["more"].fields is not None
     assert document.fields["more"].fields["b"].value == 3
-    assert document.at("more", "b") == Place("f.yaml", 4, 6)
+    assert document.at("more", "b") == FilePosition("f.yaml", 4, 6)
 
 
 def test_many_aliases_of_aliases_take_little_memory() -> None:

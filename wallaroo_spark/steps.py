@@ -50,7 +50,14 @@ class SinkStep(Enum):
     SERVER_LOG_REWRITTEN = "the server has written a shorter log, which has not replaced the old log yet"
 
 
-AnyStep = Step | SinkStep
+class SchemaStep(Enum):
+    """A step of a change of an application's schema. The value says what the process has just done."""
+
+    CHECKED = "a new version of the schema is valid, and nothing of it is written"
+    WRITTEN = "a new version of the schema is written, and its author has not been told"
+
+
+AnyStep = Step | SinkStep | SchemaStep
 
 _watches: list[Callable[[AnyStep], None]] = []
 

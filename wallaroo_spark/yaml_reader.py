@@ -19,7 +19,7 @@ MOST_BYTES = 16 << 20
 """The largest file that is read. A choice: a file that people write is far below it."""
 
 
-class Place(NamedTuple):
+class FilePosition(NamedTuple):
     """The place of a value in a file."""
 
     file: str
@@ -39,16 +39,16 @@ class YamlValue:
 
     value: Any
     """The value as Python has it: a text, a number, a truth value, a date, None, a list or a dict."""
-    place: Place
+    place: FilePosition
     """Where the value begins."""
     fields: dict[str, YamlValue] | None = None
     """The values of a mapping by their names; None for other values."""
-    names: dict[str, Place] = field(default_factory=dict)
+    names: dict[str, FilePosition] = field(default_factory=dict)
     """Where each name of a mapping stands."""
     entries: list[YamlValue] | None = None
     """The values of a list; None for other values."""
 
-    def at(self, *path: str | int) -> Place:
+    def at(self, *path: str | int) -> FilePosition:
         """The place of the value that a path of names and numbers leads to, or of the last value on the way to it."""
         here = self
         for step in path:
@@ -83,15 +83,21 @@ def read_documents(path: str, hint: str) -> list[YamlValue]:
             with Path(path).open("rb") as file:
                 content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise ConfigurationError(f"{shown} cannot be read: {error.strerror}; {hint}", path=path) from error
+        raise ConfigurationError(
+            f"{shown} cannot be read: {error.strerror}; {hint}", code="file-unreadable", path=path
+        ) from error
     if len(content) > MOST_BYTES:
         raise ConfigurationError(
-            f"{shown} has more than {MOST_BYTES >> 20} MiB, and no more are read; divide it", path=path
+            f"{shown} has more than {MOST_BYTES >> 20} MiB, and no more are read; divide it",
+            code="config-invalid",
+            path=path,
         )
     try:
         return documents_of(content.decode("utf-8"), shown)
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{shown} is not YAML: it is not UTF-8 text; save it as UTF-8", path=path) from error
+        raise ConfigurationError(
+            f"{shown} is not YAML: it is not UTF-8 text; save it as UTF-8", code="config-invalid", path=path
+        ) from error
 
 
 def documents_of(text: str, file: str) -> list[YamlValue]:
@@ -111,6 +117,7 @@ def documents_of(text: str, file: str) -> list[YamlValue]:
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
         raise ConfigurationError(
             f"{file} is not YAML{where}: {problem}; correct that line",
+            code="config-invalid",
             path=file,
             line=mark.line + 1 if mark else None,
             column=mark.column + 1 if mark else None,
@@ -118,7 +125,9 @@ def documents_of(text: str, file: str) -> list[YamlValue]:
     except (RecursionError, ValueError) as error:
         # A date such as 2026-02-31 has the form of a date, and is none.
         problem = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise ConfigurationError(f"{file} is not YAML: {problem}; correct that value", path=file) from error
+        raise ConfigurationError(
+            f"{file} is not YAML: {problem}; correct that value", code="config-invalid", path=file
+        ) from error
 
 
 def _documents(loader: Any, file: str) -> Iterator[YamlValue]:
@@ -169,7 +178,9 @@ def _refuse_twice(node: Any, above: str, file: str, seen: set[int]) -> None:
             if (key.tag, key.value) in lines:
                 mark, first = key.start_mark, lines[key.tag, key.value]
                 raise ConfigurationError(
-                    f"{file}, line {mark.line + 1}: {name} is given twice, first in line {first.line + 1}; remove one of them",
+                    f"{file}, line {mark.line + 1}: {name} is given twice, first in line {first.line + 1}; "
+                    "remove one of them",
+                    code="config-invalid",
                     option=name,
                     line=mark.line + 1,
                     column=mark.column + 1,
@@ -178,5 +189,5 @@ def _refuse_twice(node: Any, above: str, file: str, seen: set[int]) -> None:
         _refuse_twice(value, f"{name}.", file, seen)
 
 
-def _place(file: str, node: Any) -> Place:
-    return Place(file, node.start_mark.line + 1, node.start_mark.column + 1)
+def _place(file: str, node: Any) -> FilePosition:
+    return FilePosition(file, node.start_mark.line + 1, node.start_mark.column + 1)

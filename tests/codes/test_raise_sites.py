@@ -20,7 +20,7 @@ WITHOUT = {
 """Files whose calls are no places of an error of their own."""
 TO_DO = {
     "checkpoint", "cli", "connector", "protocol", "pubsub", "receiver", "sidecar", "sinks", "slots", "source", "status",
-    "storage", "telemetry", "testing", "web", "wiretap", "worker",
+    "pipelines", "storage", "telemetry", "testing", "web", "wiretap", "worker",
 }  # fmt: skip
 """Rooms whose errors have no codes yet."""
 

@@ -39,7 +39,7 @@ def test_names_of_all_forms_are_permitted(text: str) -> None:
         ("x" * 101, "has 101 characters, and 100 are permitted; shorten it"),
         ("a b", "the name 'a b' has ' '; use letters (A to Z), digits, '-', '_' and '.'"),
         ("größe", "the name 'größe' has 'ö'; use letters"),
-        ("a..b", "the name 'a..b' has two dots in a row; leave one"),
+        ("a..b", "the name 'a..b' has two dots in a row; remove one of them"),
         (".a", "the name '.a' begins or ends with a dot; remove it"),
         ("a.", "the name 'a.' begins or ends with a dot; remove it"),
         ("a\n", "has '\\n'"),

@@ -8,6 +8,7 @@ from wallaroo_spark.codes.entry import CodeEntry, CodeGroup
 from wallaroo_spark.codes.groups.checkpoints import CHECKPOINTS
 from wallaroo_spark.codes.groups.network import NETWORK
 from wallaroo_spark.codes.groups.options import OPTIONS
+from wallaroo_spark.codes.groups.pipelines import PIPELINES
 from wallaroo_spark.codes.groups.protocol import PROTOCOL
 from wallaroo_spark.codes.groups.receiver import RECEIVER
 from wallaroo_spark.codes.groups.sending import SENDING
@@ -26,6 +27,7 @@ GROUPS: tuple[CodeGroup, ...] = (
     PROTOCOL,
     SINKS,
     TOPICS,
+    PIPELINES,
     TOOLS,
 )
 """All groups, in the order of the page."""

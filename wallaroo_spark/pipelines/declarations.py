@@ -97,7 +97,7 @@ class StartPoint(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if problem := self.problem():
-            raise ConfigurationError(problem, field="offset")
+            raise ConfigurationError(problem, code="schema-invalid", field="offset")
 
     def problem(self) -> str:
         """Why the two fields do not go together; empty when they do."""
@@ -138,7 +138,7 @@ class RetryPolicy(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if problem := self.problem():
-            raise ConfigurationError(problem, field="deadLetterStream")
+            raise ConfigurationError(problem, code="schema-invalid", field="deadLetterStream")
 
     def problem(self) -> str:
         """Why the fields do not go together; empty when they do."""
@@ -291,7 +291,7 @@ class Permission(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if problem := self.problem():
-            raise ConfigurationError(problem, field="namespace")
+            raise ConfigurationError(problem, code="schema-invalid", field="namespace")
 
     def problem(self) -> str:
         """Why the fields do not go together; empty when they do."""

@@ -21,7 +21,7 @@ class Checked:
     def __post_init__(self) -> None:
         for one in declared_rows(type(self)):
             if problem := value_problem(one, getattr(self, one.attribute)):
-                raise ConfigurationError(f"{one.name}: {problem}", field=one.name)
+                raise ConfigurationError(f"{one.name}: {problem}", code="schema-invalid", field=one.name)
 
 
 def declared_rows(table: type) -> Iterator[Row]:
@@ -38,7 +38,7 @@ def value_problem(row: Row, value: Any) -> str:
     if value is None and row.optional:
         return ""
     if row.kind in _TEXT_PROBLEMS and isinstance(value, str):
-        return _TEXT_PROBLEMS[row.kind](value) if value or row.required else ""
+        return text_problem(row.kind, value) if value or row.required else ""
     if row.kind in _LISTS:
         return _list_problem(row, value)
     if row.choices and isinstance(value, str) and value not in row.choices:
@@ -52,6 +52,12 @@ def value_problem(row: Row, value: Any) -> str:
     except ConfigurationError as error:
         return error.message.removeprefix(f"{row.name}: ")
     return ""
+
+
+def text_problem(kind: Kind, text: str) -> str:
+    """Return why a text is not one of a kind of texts, with the way out; empty for a text that is."""
+    check = _TEXT_PROBLEMS.get(kind)
+    return check(text) if check is not None else ""
 
 
 def function_problem(text: str) -> str:
@@ -84,7 +90,7 @@ def _list_problem(row: Row, value: Any) -> str:
         return f"there is none; give {settings.plain(row.minimum)} or more"
     if row.maximum is not None and len(value) > row.maximum:
         return f"there are {len(value)}, and {settings.plain(row.maximum)} are permitted; leave some out"
-    check = _TEXT_PROBLEMS.get(_LISTS[row.kind])
-    if check is None:
+    inner = _LISTS[row.kind]
+    if inner is Kind.SECTION:
         return ""
-    return next((problem for text in value if (problem := check(text))), "")
+    return next((problem for text in value if (problem := text_problem(inner, text))), "")

@@ -50,7 +50,7 @@ def name_problem(text: str) -> str:
     if strange := _STRANGE.search(text):
         return f"the name {shown} has {strange[0]!r}; use letters (A to Z), digits, '-', '_' and '.'"
     if ".." in text:
-        return f"the name {shown} has two dots in a row; leave one"
+        return f"the name {shown} has two dots in a row; remove one of them"
     return f"the name {shown} begins or ends with a dot; remove it"
 
 

@@ -42,6 +42,11 @@ class SidecarFolder:
     def __repr__(self) -> str:
         return f"SidecarFolder({self.identity!r})"
 
+    @property
+    def exclusive(self) -> bool:
+        """Whether exactly one of several concurrent calls of :meth:`create` succeeds; not so on object stores."""
+        return not self._objects
+
     def write(self, name: str, data: bytes) -> None:
         """Write a file, replacing the file of that name if there is one."""
         with self._explained("written", name):

@@ -1,0 +1,188 @@
+"""Applies documents to the schema of an application: all of them or none.
+
+Source: ``docs/pipelines/schema.md#apply``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wallaroo_spark.errors import ConfigurationError, PipelineError
+from wallaroo_spark.pipelines.declarations import KINDS, Declaration
+from wallaroo_spark.pipelines.names import ObjectKey, name_problem
+from wallaroo_spark.pipelines.schema.changes import (
+    UNCHANGED,
+    MayRemove,
+    ObjectChange,
+    compare,
+    nothing_runs,
+    refusals,
+)
+from wallaroo_spark.pipelines.schema.documents import PlacedDeclaration, read_files
+from wallaroo_spark.pipelines.schema.problems import Problems
+from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
+from wallaroo_spark.pipelines.schema.validation import distinct, validate
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The name and the time of a set of documents, by which an older set is not applied over a newer one."""
+
+    name: str
+    """The branch, such as ``main``."""
+    timestamp: float
+    """The time of the documents, in seconds since 1970 UTC, such as that of their commit."""
+
+    def __post_init__(self) -> None:
+        if problem := name_problem(self.name):
+            raise ConfigurationError(f"branch: {problem}", code="schema-invalid", field="branch")
+
+
+@dataclass(frozen=True)
+class ApplyResult:
+    """The outcome of an application of documents."""
+
+    version: int
+    """The version of the schema afterwards; with a dry run, the version that would have been written."""
+    written: bool
+    """Whether a new version was written."""
+    changes: tuple[ObjectChange, ...]
+    """The given objects, with the fields that differ."""
+    note: str
+    """A sentence on the outcome."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as plain values."""
+        changes = [change.to_json() for change in self.changes]
+        return {"version": self.version, "written": self.written, "changes": changes, "note": self.note}
+
+
+def apply_files(
+    store: SchemaStore,
+    paths: Sequence[str],
+    now: float,
+    *,
+    branch: Branch | None = None,
+    dry_run: bool = False,
+    may_remove: MayRemove = nothing_runs,
+) -> ApplyResult:
+    """Apply the documents of YAML files. ``now`` is the time in seconds since 1970 UTC.
+
+    With a ``branch`` whose timestamp is not newer than its last, nothing is changed. Raises
+    :class:`ConfigurationError` with all problems of the documents, and :class:`PipelineError` when another process has
+    changed the schema meanwhile.
+    """
+    problems = Problems()
+    documents = distinct(read_files(paths, problems), problems)
+    stored = store.newest()
+    if (note := _old(stored, branch)) and not problems.found:
+        return ApplyResult(stored.version, False, (), note)
+    objects = {**stored.objects, **{key: placed.declaration for key, placed in documents.items()}}
+    # A document that could not be read would be a missing object to the others.
+    if not problems.found:
+        _check(stored, objects, documents, may_remove, problems)
+    problems.refuse()
+    changes = compare(stored.objects, objects, iter(documents))
+    if branch is None and all(change.action == UNCHANGED for change in changes):
+        note = f"nothing to change; the schema stays at version {stored.version}"
+        return ApplyResult(stored.version, False, tuple(changes), note)
+    return _write(store, stored, objects, changes, now, branch, dry_run)
+
+
+def delete_objects(
+    store: SchemaStore,
+    keys: Sequence[ObjectKey],
+    now: float,
+    *,
+    dry_run: bool = False,
+    may_remove: MayRemove = nothing_runs,
+) -> ApplyResult:
+    """Delete objects, all of them or none. Raises as :func:`apply_files`.
+
+    An object that another one needs is not deleted.
+    """
+    stored = store.newest()
+    problems = Problems()
+    for key in keys:
+        if key not in stored.objects:
+            problems.add(str(key), "it is not declared, so it cannot be deleted; get lists the objects")
+    problems.refuse()
+    objects = {key: one for key, one in stored.objects.items() if key not in keys}
+    _check(stored, objects, {}, may_remove, problems)
+    problems.refuse()
+    changes = compare(stored.objects, objects, iter(keys))
+    return _write(store, stored, objects, changes, now, None, dry_run)
+
+
+def find(stored: StoredSchema, kind: str, name: str = "") -> list[Declaration]:
+    """Return the objects of a kind, sorted by key; ``name`` (``orders`` or ``shop/orders``) chooses among them."""
+    namespace, slash, last = name.rpartition("/")
+    return [
+        one
+        for key, one in sorted(stored.objects.items())
+        if key.kind == kind and (not name or (key.name == last and (not slash or key.namespace == namespace)))
+    ]
+
+
+def kind_of(text: str) -> str:
+    """Return the kind that a person names: ``stream``, ``Streams``. Raises :class:`ConfigurationError`."""
+    lower = text.lower()
+    for kind in KINDS:
+        if lower in (kind.lower(), f"{kind.lower()}s"):
+            return kind
+    raise ConfigurationError(
+        f"kind {text!r} is not known; there are {', '.join(KINDS).lower()}", code="schema-invalid", kind=text
+    )
+
+
+def _old(stored: StoredSchema, branch: Branch | None) -> str:
+    """Why a branch is not newer than what was applied; empty when it is, and without a branch."""
+    last = None if branch is None else stored.branches.get(branch.name)
+    if branch is None or last is None or branch.timestamp > last:
+        return ""
+    return (
+        f"branch {branch.name!r} was applied with timestamp {last:.15g}, and {branch.timestamp:.15g} is not newer; "
+        f"nothing was changed, and the schema stays at version {stored.version}"
+    )
+
+
+def _check(
+    stored: StoredSchema,
+    objects: dict[ObjectKey, Declaration],
+    documents: dict[ObjectKey, PlacedDeclaration],
+    may_remove: MayRemove,
+    problems: Problems,
+) -> None:
+    validate(objects, documents, problems)
+    for key, field, reason in refusals(stored.objects, objects, may_remove):
+        placed = documents.get(key)
+        problems.add(str(key) if placed is None else placed.source.at(field), reason)
+
+
+def _write(
+    store: SchemaStore,
+    stored: StoredSchema,
+    objects: dict[ObjectKey, Declaration],
+    changes: Iterable[ObjectChange],
+    now: float,
+    branch: Branch | None,
+    dry_run: bool,
+) -> ApplyResult:
+    version = stored.version + 1
+    branches = {**stored.branches, **({} if branch is None else {branch.name: branch.timestamp})}
+    if dry_run:
+        note = f"a dry run: version {version} would be written, and nothing was changed"
+        return ApplyResult(version, False, tuple(changes), note)
+    if not store.write(StoredSchema(version, objects, branches, now)):
+        raise PipelineError(
+            f"the schema in {store.identity} was changed by another process while this one checked its documents: "
+            f"version {version} is there; nothing of these documents was applied, so run it again",
+            code="schema-changed-meanwhile",
+            version=version,
+        )
+    note = f"version {version} is written"
+    if not store.exclusive:
+        note += "; this file system cannot tell whether another process wrote it at the same time, so look with get"
+    return ApplyResult(version, True, tuple(changes), note)
