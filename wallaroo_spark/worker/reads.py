@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from wallaroo_spark.errors import TransportError
@@ -47,6 +47,30 @@ class ReadRequest:
     """Whether nobody waits for its ranges any more."""
 
 
+class WaitedRanges:
+    """The ranges that reads wait for. ``changed`` is called with all of them, each time that they change. Pure."""
+
+    def __init__(self, changed: Callable[[tuple[PlannedRange, ...]], None]) -> None:
+        self._reads: Counter[PlannedRange] = Counter()
+        self._changed = changed
+
+    def add(self, ranges: Iterable[PlannedRange]) -> None:
+        """One more read waits for each of these ranges."""
+        self._count(ranges, +1)
+
+    def remove(self, ranges: Iterable[PlannedRange]) -> None:
+        """One read less waits for each of these ranges."""
+        self._count(ranges, -1)
+
+    def _count(self, ranges: Iterable[PlannedRange], change: int) -> None:
+        before = set(self._reads)
+        for planned in ranges:
+            self._reads[planned] += change
+        self._reads = +self._reads
+        if self._reads.keys() != before:
+            self._changed(tuple(self._reads))
+
+
 class Reads:
     """The reads and plans that wait for the buffer.
 
@@ -58,10 +82,9 @@ class Reads:
         self, buffer: Buffer, want: Callable[[tuple[PlannedRange, ...]], None], later: Callable[..., object]
     ) -> None:
         self._buffer = buffer
-        self._tell = want
         self._later = later
         self._changed = asyncio.Event()
-        self._waited: Counter[PlannedRange] = Counter()
+        self._waited = WaitedRanges(want)
         self._closed = False
         self._told_at = 0.0
         self.requests: deque[ReadRequest] = deque(maxlen=REQUESTS)
@@ -113,8 +136,7 @@ class Reads:
         found = self._buffer.find_all(ranges)
         if found:
             return found
-        waited = list(ranges.values())
-        self._wait_for(waited, +1)
+        self._waited.add(ranges.values())
         try:
             while not found and not self._closed and (left := until - time.monotonic()) > 0:
                 with contextlib.suppress(TimeoutError):
@@ -122,15 +144,6 @@ class Reads:
                 found = self._buffer.find_all(ranges)
             return found
         finally:
-            here = [ranges[index] for index in found]
-            self._wait_for(here, -1)
+            self._waited.remove(ranges[index] for index in found)
             missing = [ranges[index] for index in ranges.keys() - found.streams.keys()]
-            self._later(LINGER_SECONDS, self._wait_for, missing, -1)
-
-    def _wait_for(self, ranges: list[PlannedRange], change: int) -> None:
-        before = set(self._waited)
-        for planned in ranges:
-            self._waited[planned] += change
-        self._waited = +self._waited
-        if self._waited.keys() != before:
-            self._tell(tuple(self._waited))
+            self._later(LINGER_SECONDS, self._waited.remove, missing)

@@ -6,7 +6,7 @@ It follows ``wallaroo_spark/worker/service.py``, ``slot_tenancy.py`` and ``reads
 from __future__ import annotations
 
 import contextlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,12 +31,11 @@ from wallaroo_spark.worker.buffer.segments import LOT_OVERHEAD, SEGMENT_OVERHEAD
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.outside import carry_out
 from wallaroo_spark.worker.machine.state import WorkerState
+from wallaroo_spark.worker.reads import LINGER_SECONDS, NEWS_SECONDS, WaitedRanges
 
 TICK_SECONDS = 1.0
 STOP_SECONDS = 3.0
 LOT_SECONDS = 0.02
-LINGER_SECONDS = 2.0
-NEWS_SECONDS = 0.02
 
 
 @dataclass
@@ -87,7 +86,7 @@ class Worker(InnerPort):
         self._doubtful: set[int] = set()
         self._releasing: Promise | None = None
         self._claiming: deque[tuple[Callable[[], Steps], Promise]] = deque()
-        self._waited: Counter[PlannedRange] = Counter()
+        self._waited = WaitedRanges(lambda ranges: self.handle(e.Wanted(ranges)))
         self._reads: list[Waiting] = []
         self._asking: list[tuple[int, Promise]] = []
         self._woken = False
@@ -558,7 +557,7 @@ class Worker(InnerPort):
             return answer
         waiting = Waiting(ranges, answer)
         self._reads.append(waiting)
-        self._wait_for(ranges.values(), +1)
+        self._waited.add(ranges.values())
         self.sim.after(max(0.0, seconds), self, lambda: self._settle(waiting))
         return answer
 
@@ -578,16 +577,7 @@ class Worker(InnerPort):
             return
         self._reads.remove(waiting)
         found = self._look(waiting.ranges)
-        here = [waiting.ranges[index] for index in found]
         missing = [planned for index, planned in waiting.ranges.items() if index not in found]
-        self._wait_for(here, -1)
-        self.sim.after(LINGER_SECONDS, self, lambda: self._wait_for(missing, -1))
+        self._waited.remove(waiting.ranges[index] for index in found)
+        self.sim.after(LINGER_SECONDS, self, lambda: self._waited.remove(missing))
         waiting.answer.resolve(found)
-
-    def _wait_for(self, ranges: Iterable[PlannedRange], change: int) -> None:
-        before = set(self._waited)
-        for planned in ranges:
-            self._waited[planned] += change
-        self._waited = +self._waited
-        if self._waited.keys() != before:
-            self.handle(e.Wanted(tuple(self._waited)))
