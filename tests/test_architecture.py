@@ -70,7 +70,7 @@ def test_the_table_of_rooms_is_the_one_that_imports_are_held_to() -> None:
     assert {room: row[-1] for room, row in rows().items()} == may_import(), "run: python -m tests.test_architecture"
 
 
-def test_the_page_names_what_everybody_may_import() -> None:
+def test_the_page_names_the_modules_that_every_room_may_import() -> None:
     assert set(re.findall(r"`(\w+)`", section(ROOMS).split("may also")[1].split(".")[0])) == set(EVERYBODY)
 
 

@@ -13,7 +13,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = DOCS / "states.md"
 
 
-def test_the_page_is_what_the_tables_say() -> None:
+def test_the_page_agrees_with_the_tables() -> None:
     written = PAGE.read_text(encoding="utf-8")
     assert written == states_page(), "run: python -m wallaroo_spark.cli.pages.states > docs/states.md"
 

@@ -103,7 +103,7 @@ def test_every_error_says_what_it_means() -> None:
     assert [kind for kind in classes() if kind.__doc__ in (None, "", kind.__mro__[1].__doc__)] == []
 
 
-def test_only_what_may_heal_by_itself_is_retryable() -> None:
+def test_only_passing_errors_are_retryable() -> None:
     assert {kind.__name__ for kind in classes() if kind.retryable} == {"TransportError", "RegistryError"}
 
 

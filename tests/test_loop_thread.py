@@ -20,7 +20,7 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
-def test_a_call_returns_what_the_coroutine_does() -> None:
+def test_a_call_returns_the_result_of_the_coroutine() -> None:
     thread = LoopThread("loop")
 
     assert (thread.call(answer), thread.read(lambda: thread.inside), thread.inside) == (42, True, False)

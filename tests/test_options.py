@@ -156,7 +156,7 @@ def test_starting_offsets_are_json_or_yaml(given_: Any) -> None:
         ("startingOffsets", '{"a": {"x": 1}}'),
     ],
 )
-def test_a_text_that_cannot_be_read_is_named_with_what_was_expected(name: str, text: str) -> None:
+def test_a_text_that_cannot_be_parsed_is_named_with_the_expected_form(name: str, text: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Options.parse({name: text})
 

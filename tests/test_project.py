@@ -70,7 +70,7 @@ def test_every_module_that_the_guide_has_run_is_there() -> None:
     assert sorted(name for name in modules if not (ROOT / f"{name.replace('.', '/')}.py").exists()) == []
 
 
-def test_hooks_run_what_is_installed_here_and_nothing_from_elsewhere() -> None:
+def test_hooks_run_only_the_installed_programs() -> None:
     assert {hook["id"] for hook in hooks()} == {"ruff-format", "ruff-check", "mypy"}
     for hook in hooks():
         program, *_ = shlex.split(hook["entry"])

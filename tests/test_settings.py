@@ -90,7 +90,7 @@ def test_an_unknown_argument_is_refused_with_the_nearest_name(called: Any) -> No
         ({"password": 7}, "setting password: a value of type int is not a str"),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused_with_what_was_expected(given: dict[str, Any], complaint: str) -> None:
+def test_a_value_that_does_not_fit_is_refused_with_the_expected_form(given: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"^{complaint} \[(option-out-of-range|argument-type)\]$") as caught:
         Pump("a", **given)
     assert caught.value.fields == {"option": next(iter(given))}

@@ -239,13 +239,13 @@ def test_a_purge_that_was_cut_short_leaves_no_holes(logs: tuple[set[int], set[in
     assert holes(*logs) == ()
 
 
-def test_holes_show_behind_what_a_purge_has_left() -> None:
+def test_holes_are_found_behind_the_rest_of_a_purge() -> None:
     assert holes({0, 3, 5, 6, 7, 8}, {0, 1, 2, 3, 4, 5, 6, 7}) == ()
     assert holes({5, 6, 7, 8}, {1, 3, 5, 6, 7}) == ()
     assert holes({6, 11, 12}, {0, 6, 11}) == (7, 8, 9, 10)
 
 
-def test_only_what_differs_is_changed() -> None:
+def test_only_differences_are_changed() -> None:
     before: References = {"a": {"1": 10, "2": 20}, "b": {"1": 5}}
     after: References = {"a": {"1": 10, "2": 25, "3": 1}, "b": {"1": 5}, "c": {"9": "e:1:2"}}
     assert changed(before, after) == {"a": {"2": 25, "3": 1}, "c": {"9": "e:1:2"}}

@@ -280,7 +280,7 @@ def test_a_watcher_may_be_stopped_from_its_own_report(checkpoint: Checkpoint, fi
     assert watcher.last
 
 
-def test_stopping_what_never_started_is_harmless(files: Files, heard: Heard) -> None:
+def test_stopping_before_a_start_does_nothing(files: Files, heard: Heard) -> None:
     watcher = CheckpointWatcher(files, "orders", heard)
     watcher.stop()
     assert watcher.last is None

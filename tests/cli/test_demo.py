@@ -109,7 +109,7 @@ GOOD = [(0, 2, b"a"), (0, 5, b"bb"), (1, 9, b"ccc")]
         ([], 9, Reconciliation(3, 0, 3, 3, 0)),
     ],
 )
-def test_reconciliation_notices_what_is_wrong(
+def test_reconciliation_finds_wrong_rows(
     tmp_path: Path, written: list[tuple[int, int, bytes]], reference: int, expected: Reconciliation
 ) -> None:
     file = tmp_path / "file"

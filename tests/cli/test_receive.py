@@ -64,7 +64,7 @@ def receiving_process(directory: Path) -> Iterator[tuple[subprocess.Popen[str], 
 
 
 @pytest.mark.spark
-def test_the_parquet_files_hold_what_was_sent(run: Run, tmp_path: Path) -> None:
+def test_the_parquet_files_have_the_sent_lines(run: Run, tmp_path: Path) -> None:
     contents = {"one": [b"%d,\xff\r" % number for number in range(3000)], "two": [b"", b"last, without newline"]}
     for name, lines in contents.items():
         (tmp_path / name).write_bytes(b"\n".join(lines))
@@ -224,7 +224,7 @@ def test_a_line_that_says_nothing_new_comes_more_seldom() -> None:
     ]
 
 
-def test_standard_error_of_what_starts_inside_goes_to_the_file(tmp_path: Path) -> None:
+def test_standard_error_of_processes_started_inside_goes_to_the_file(tmp_path: Path) -> None:
     file = tmp_path / "spark.log"
 
     with running._standard_error_to(str(file)):

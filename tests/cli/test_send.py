@@ -101,7 +101,7 @@ def test_one_bad_file_leaves_the_others_to_their_end(desk: Desk, run: Run, tmp_p
     assert [file["acknowledged"] for file in last_line(ended.stdout)["files"]] == [5, None]
 
 
-def test_a_wrong_cookie_is_refused_with_what_to_check(desk: Desk, run: Run, orders: Path) -> None:
+def test_a_wrong_cookie_is_refused_with_the_way_out(desk: Desk, run: Run, orders: Path) -> None:
     ended = run("send", str(orders), "--workers", desk.address, "--cookie", "not-the-cookie")
 
     assert ended.returncode == 1

@@ -29,7 +29,7 @@ def acknowledged(desk: Desk) -> set[int]:
     return {reference for streams in desk.references.values() for reference in streams.values()}
 
 
-def test_a_topic_goes_on_behind_what_was_acknowledged(desk: Desk, stage: Stage) -> None:
+def test_a_topic_continues_behind_the_acknowledged_message(desk: Desk, stage: Stage) -> None:
     command = [
         *PROGRAM, "send", f"topic:{TOPIC}", "--registry", desk.url, "--receiver", desk.receiver, "--cookie", COOKIE,
         "--topic-cookie", TOPIC_COOKIE, "--instance", "between", "--json",
@@ -66,7 +66,7 @@ def test_a_topic_needs_a_registry(run: Run) -> None:
     assert "give --topic-registry URL" in ended.stderr
 
 
-def test_a_summary_says_what_came_of_a_topic() -> None:
+def test_a_summary_has_the_totals_of_a_topic() -> None:
     going, done = (
         InputProgress("topic:t", None, True, messages=3, bytes=30, outcome=outcome) for outcome in ("", "done")
     )

@@ -65,7 +65,7 @@ def test_only_faults_count_as_faults() -> None:
     assert faults(WORKER) == 3
 
 
-def test_the_live_table_shows_slots_rate_and_what_went_wrong(console: Console) -> None:
+def test_the_live_table_shows_slots_rate_and_errors(console: Console) -> None:
     with LiveView(console, "/tmp/spark.log") as view:
         view.starting(CONFIG)
         view.listening(CONFIG, ["a:1", "b:2"], "redis://shown", "http://127.0.0.1:4140/")
@@ -87,7 +87,7 @@ def test_the_live_table_shows_slots_rate_and_what_went_wrong(console: Console) -
     )
 
 
-def test_bars_show_what_is_acknowledged_and_what_is_waited_for(console: Console) -> None:
+def test_bars_show_acknowledged_bytes_and_the_reason_of_a_wait(console: Console) -> None:
     source = Stdin(name="a-name-that-is-much-too-long-for-a-bar-on-a-terminal")
     with BarView([SendInput(source, 4096)], 1.0, False, console) as view:
         view.progressed(FeedProgress(source.name, 10, 2000, 2048, 1024))

@@ -217,7 +217,7 @@ def test_a_message_of_four_mebibytes_decodes_whole(revision: Revision) -> None:
 
 @revisions
 @pytest.mark.parametrize("streams", [1, 3])
-def test_nothing_of_what_is_kept_holds_a_runs_buffer(revision: Revision, streams: int) -> None:
+def test_kept_columns_do_not_hold_the_buffer_of_a_run(revision: Revision, streams: int) -> None:
     key = None if revision is DRAFT_LE else b"key"
     given = (Message(number % streams, number, b"payload", key=key, event_time=5) for number in range(1, 9))
     run = encoded(revision, *given)

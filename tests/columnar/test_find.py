@@ -60,7 +60,7 @@ def test_frames_of_any_size_are_found(revision: Revision, data: st.DataObject) -
 
 
 @revisions
-def test_a_length_beyond_the_limit_ends_what_is_found(revision: Revision) -> None:
+def test_a_length_beyond_the_limit_ends_the_search(revision: Revision) -> None:
     tag = message_tag(revision)
     small = [frame(revision, tag, bytes(5 + number % 7)) for number in range(30)]
     data = b"".join([*small, frame(revision, tag, bytes(LONGEST)), *small])
@@ -86,7 +86,7 @@ def test_long_frames_are_found_step_by_step(revision: Revision) -> None:
     assert (starts.tolist(), end) == walk(data, 0, given_rules)
 
 
-def test_a_session_takes_what_it_is_given_to_find_frames() -> None:
+def test_a_session_uses_the_given_frame_finder() -> None:
     revision = REVISIONS["draft-le"]
     asked = []
 

@@ -31,7 +31,7 @@ def rows(given: list[Message], *, include_boundaries: bool, stream_id: int = 1) 
 
 
 @pytest.mark.spark
-def test_the_arrow_schema_is_what_spark_makes_of_the_ddl(spark: SparkSession) -> None:
+def test_the_arrow_schema_is_the_one_that_spark_derives_from_the_ddl(spark: SparkSession) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
@@ -44,7 +44,7 @@ def test_the_stored_columns_are_columns_of_the_row_table() -> None:
     assert all(ROW_SCHEMA.field(field.name).equals(field) for field in STORED_SCHEMA)
 
 
-def test_rows_carry_what_the_message_and_its_stream_say() -> None:
+def test_rows_have_the_fields_of_message_and_stream() -> None:
     batch = rows(GIVEN, include_boundaries=True)
     batch.validate(full=True)
     assert batch.schema == ROW_SCHEMA

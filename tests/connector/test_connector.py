@@ -14,7 +14,7 @@ from wallaroo_spark.errors import LocalProtocolError, RemoteProtocolError, Trans
 
 
 class TestDrainingAndClosing:
-    async def test_a_drain_that_takes_too_long_says_what_is_waiting_where(self) -> None:
+    async def test_a_drain_that_takes_too_long_names_streams_and_reasons(self) -> None:
         async with ScriptedWorker(auto_commit=False) as worker, connector(worker) as sender:
             stream = await sender.open("a")
             await stream.send(b"x", id=17)
@@ -66,7 +66,7 @@ class TestDrainingAndClosing:
                 await use()
             await worker.until(lambda: worker.session.ended_in_order)
 
-    async def test_a_block_left_after_what_ended_the_connector_raises_that(self) -> None:
+    async def test_the_end_of_a_block_raises_the_error_that_ended_the_connector(self) -> None:
         async with ScriptedWorker(auto_commit=False) as worker:
 
             async def use() -> None:
@@ -85,7 +85,7 @@ class TestDrainingAndClosing:
             await sender.close()
         assert "'shop-1' closes with 3 messages unacknowledged: 'a' (3 messages" in caplog.text
 
-    async def test_closing_sends_what_was_written_and_ends_the_connection_in_order(self, revision: str) -> None:
+    async def test_closing_sends_the_written_bytes_and_ends_the_connection_in_order(self, revision: str) -> None:
         async with (
             ScriptedWorker(credits=5000, auto_commit=False) as worker,
             connector(worker, revision=revision) as sender,

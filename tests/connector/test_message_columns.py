@@ -89,7 +89,7 @@ def test_columns_with_nothing_in_them_are_left_out() -> None:
     assert batch == MessageColumns([b"a", b"b"], None, None, [None, b"k"])
 
 
-def test_an_iterator_of_batches_is_one_of_records_and_gives_back_what_it_holds() -> None:
+def test_an_iterator_of_batches_is_one_of_records_and_closes_its_files() -> None:
     ended: list[bool] = []
 
     def reading() -> Iterator[MessageColumns]:

@@ -280,13 +280,13 @@ class TestInnerPortOverTls:
                 worker.client.status()
         assert caught.value.fields["reason"] == "tls"
 
-    def test_a_plain_worker_gets_no_token_of_who_expects_tls(self, plain: Running, pems: Pems) -> None:
+    def test_a_caller_that_expects_tls_sends_no_token_to_a_plain_worker(self, plain: Running, pems: Pems) -> None:
         client = WorkerClient(plain.lease.flight, TOKEN, SECONDS, Trust.of(sealing(pems)))
         with pytest.raises(TransportError, match="that both sides use TLS") as caught:
             client.status()
         assert caught.value.fields["reason"] == "tls"
 
-    def test_the_source_reads_nothing_from_who_is_not_verified(
+    def test_the_source_reads_nothing_from_an_unverified_worker(
         self, sealed: Running, sealed_fleet: Fleet, pems: Pems, ear: Ear
     ) -> None:
         Peer(sealed, DRAFT_BE, "shop-9", trusting(pems.ca)).hello().open(1).message(1, 1)
@@ -306,7 +306,7 @@ class TestInnerPortOverTls:
             with pytest.raises(ReplayError):
                 read(wrong)
 
-    def test_the_driver_takes_up_with_nobody_who_is_not_verified(
+    def test_the_driver_does_not_use_a_worker_that_is_not_verified(
         self, sealed: Running, sealed_fleet: Fleet, pems: Pems, ear: Ear
     ) -> None:
         right, wrong = Trust.of(sealing(pems)), Trust.of(Options(tls_ca=pems.other_ca))

@@ -78,7 +78,7 @@ def test_a_stream_that_is_joined_with_itself_is_acknowledged_through_a_restart(
     assert all(len(plan) == 2 and plan[0] == plan[1] for plan in plans)
 
 
-def test_a_stream_that_is_joined_with_itself_comes_to_the_end_of_what_is_there(
+def test_a_stream_that_is_joined_with_itself_reads_all_available_messages(
     spark: SparkSession, receiver: Receiver, feeders: Feeders, tmp_path: Path
 ) -> None:
     rows = rows_of(spark, receiver, maxOffsetsPerTrigger=20, quietSeconds="2s").where("instance = 'to-the-end'")

@@ -162,7 +162,7 @@ def leave_a_batch_planned(spark: SparkSession, feeders: Feeders, checkpoint: str
         connector.close()
 
 
-def test_a_planned_batch_whose_connector_stays_away_fails_the_query_and_says_who_is_missing(
+def test_a_planned_batch_whose_connector_stays_away_fails_the_query_and_names_the_connector(
     spark: SparkSession, feeders: Feeders, tmp_path: Path
 ) -> None:
     checkpoint = str(tmp_path / "checkpoint")

@@ -88,7 +88,7 @@ class Client:
         self.socket.close()
 
 
-def test_clients_of_a_bridge_are_told_what_spark_has_committed(worker: FakeWorker) -> None:
+def test_clients_of_a_bridge_are_told_the_committed_lines(worker: FakeWorker) -> None:
     arguments = ("--listen", "127.0.0.1:0", "--workers", worker.address, "--instance", "bridge-1")
     with program("lines_over_tcp.py", *arguments, ends_by=signal.SIGKILL) as output:
         found = re.match(r"listening on (\S+)", output.readline())

@@ -20,7 +20,7 @@ def test_everything_comes_in_order() -> None:
     assert list(ReadAhead(iter(()), never, SECONDS)) == []
 
 
-def test_an_error_comes_behind_what_came_before_it() -> None:
+def test_an_error_comes_after_the_items_before_it() -> None:
     def items() -> Iterator[int]:
         yield 1
         yield 2

@@ -13,7 +13,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_a_notebook_prints_and_draws_what_it_shows(path: Path) -> None:
+def test_the_outputs_of_a_notebook_are_those_in_the_file(path: Path) -> None:
     shown = read(path)
     again = copy.deepcopy(shown)
 

@@ -23,7 +23,7 @@ def permitted(text: str) -> bool:
 
 
 @given(st.text(ALPHABET, max_size=8) | st.text(max_size=8) | st.text("a.", min_size=98, max_size=102))
-def test_a_name_is_what_the_rule_permits(text: str) -> None:
+def test_a_name_follows_the_rule(text: str) -> None:
     assert (name_problem(text) == "") == permitted(text)
 
 

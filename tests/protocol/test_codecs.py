@@ -144,7 +144,7 @@ def test_a_reason_that_is_not_utf_8_is_shown_all_the_same() -> None:
     assert DRAFT_BE.decode(ord("E"), b"\x00\x02a\xff") == Error("a\N{REPLACEMENT CHARACTER}")
 
 
-def test_a_reason_is_cut_between_characters_to_what_fits() -> None:
+def test_a_reason_is_cut_between_characters() -> None:
     wire = DRAFT_BE.encode(Error("é" * 40_000))
     assert DRAFT_BE.decode(wire[4], wire[5:]) == Error("é" * 32_767)
 

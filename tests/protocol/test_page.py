@@ -54,7 +54,7 @@ def rows(heading: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("block", "shown"), FRAMES)
-def test_a_worked_frame_is_what_the_codecs_write_and_read(block: Worked, shown: Shown) -> None:
+def test_a_worked_frame_agrees_with_the_codecs(block: Worked, shown: Shown) -> None:
     frame = frame_of(shown.name, shown.fields)
 
     assert block.revision.encode(frame) == shown.wire

@@ -42,7 +42,7 @@ def test_every_integer_has_its_byte_order_and_width(order: str) -> None:
     assert body == wanted
 
 
-def test_a_field_that_is_cut_off_is_named_with_what_is_there() -> None:
+def test_a_field_that_is_cut_off_is_named_with_its_arrived_bytes() -> None:
     with pytest.raises(
         RemoteProtocolError, match="ACK frame ends within the credits: 3 of 4 bytes are there"
     ) as caught:

@@ -49,7 +49,7 @@ def test_a_spread_says_its_median_and_every_repetition() -> None:
         (True, math.nan, "not measured"),
     ],
 )
-def test_a_goal_says_what_a_value_means(more: bool, value: float | None, said: str) -> None:
+def test_a_goal_judges_a_value(more: bool, value: float | None, said: str) -> None:
     limit, aim = (3, 6) if more else (6, 3)
 
     assert Goal("key", "what", "x", limit, aim, more).says(value) == said

@@ -28,7 +28,7 @@ def maximal_of(times: set[Time]) -> set[Time]:
 
 
 @given(steps)
-def test_a_lower_frontier_is_the_minimum_of_what_is_held(steps: list[Step]) -> None:
+def test_a_lower_frontier_is_the_minimum_of_the_held_times(steps: list[Step]) -> None:
     frontier, model, shown = MinimalAntichain(), Counter[Time](), Counter[Time]()
 
     for changes in steps:
@@ -55,7 +55,7 @@ def test_a_lower_frontier_is_the_minimum_of_what_is_held(steps: list[Step]) -> N
 
 
 @given(lists_of_times())
-def test_an_upper_frontier_is_the_maximum_of_what_was_inserted(times: list[Time]) -> None:
+def test_an_upper_frontier_is_the_maximum_of_the_inserted_times(times: list[Time]) -> None:
     frontier = MaximalAntichain()
 
     for place, time in enumerate(times):
@@ -66,7 +66,7 @@ def test_an_upper_frontier_is_the_maximum_of_what_was_inserted(times: list[Time]
 
 
 @given(st.sampled_from(SHAPES).flatmap(lambda t: st.tuples(st.lists(t), st.lists(t, max_size=3), st.lists(t))))
-def test_dropping_what_is_passed_changes_nothing_for_what_may_come(
+def test_dropping_passed_elements_changes_nothing_for_later_times(
     given: tuple[list[Time], list[Time], list[Time]],
 ) -> None:
     inserted, lower, arriving = given

@@ -85,7 +85,7 @@ def test_messages_come_out_as_they_went_in_however_they_are_cut(found: list[Mess
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_do_more_than_raise_what_a_peer_did_wrong(body: bytes) -> None:
+def test_any_bytes_raise_at_most_a_violation_of_the_protocol(body: bytes) -> None:
     for head in (b"", b"\x92\x00\x90", b"\x92\x01\x90", b"\x92\x02\x90", b"\x92\x03\x90", b"\x92\x04\x90"):
         decoder = Decoder()
         decoder.feed(frame(head + body))
@@ -209,7 +209,7 @@ def test_values_that_no_message_can_carry_are_not_encoded(message: Message) -> N
         encode(message)
 
 
-def test_a_long_reason_is_cut_to_what_fits() -> None:
+def test_a_long_reason_is_cut_to_the_limit() -> None:
     decoder = Decoder()
     decoder.feed(encode(Closed(Why.LATER, "é" * 5000)))
 

@@ -35,7 +35,7 @@ def test_it_is_a_partial_order(times: list[Time]) -> None:
 
 
 @given(lists_of_times())
-def test_sorting_puts_nothing_before_what_precedes_it(times: list[Time]) -> None:
+def test_sorting_keeps_the_partial_order(times: list[Time]) -> None:
     ordered = sorted(times, key=key)
 
     for place, time in enumerate(ordered):

@@ -223,7 +223,7 @@ def test_known_workers_are_told_while_redis_is_away(make_announcer: Callable[...
         redis.start()
 
 
-def test_rounds_go_on_when_the_driver_cannot_renew_what_it_holds(
+def test_rounds_continue_when_the_driver_cannot_renew_its_locks(
     fleet: LiveFleet, make_announcer: Callable[..., Announcer]
 ) -> None:
     def fail() -> None:

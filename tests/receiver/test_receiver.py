@@ -34,7 +34,7 @@ def test_options_may_be_written_either_way() -> None:
     assert one.owner != other.owner
 
 
-def test_an_option_that_is_not_known_is_refused_with_what_may_be_meant() -> None:
+def test_an_unknown_option_is_refused_with_the_likely_name() -> None:
     with pytest.raises(ConfigurationError, match="option max_ofsets_per_trigger is not known; did you mean"):
         Receiver(None, "orders", max_ofsets_per_trigger=5)
 

@@ -63,7 +63,7 @@ def test_an_instance_whose_workers_buffer_is_gone_is_assigned_to_the_slot_it_con
     assert registry.assign("shop-2", knocked=0, workers=2).slot == 0, "the worker has given its slot back"
 
 
-def test_a_worker_that_may_merely_stand_still_keeps_what_it_has(registry: Registry, acquire_expired: Acquire) -> None:
+def test_a_worker_that_may_only_be_stopped_keeps_its_assignments(registry: Registry, acquire_expired: Acquire) -> None:
     acquire_expired(slot=1)
     registry.assign("shop-1", knocked=1, workers=2)
     assert registry.assign("shop-1", knocked=0, workers=2) == Assignment(1, None)

@@ -138,7 +138,7 @@ def test_a_java_from_17_on_is_taken(machine: Machine, version: str) -> None:
     assert machine.setup().returncode == 0
 
 
-def test_java_home_is_what_counts_when_it_is_set(machine: Machine) -> None:
+def test_java_home_counts_when_it_is_set(machine: Machine) -> None:
     machine.java("17.0.15")
 
     refused = machine.setup(JAVA_HOME="/nowhere")

@@ -30,9 +30,7 @@ def texts(first: int, last: int) -> list[str]:
     return [payload("a", number).decode() for number in range(first, last + 1)]
 
 
-def test_a_query_its_sinks_and_its_topic_go_on_from_what_was_written_before(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_query_its_sinks_and_its_topic_continue_from_older_files(spark: SparkSession, tmp_path: Path) -> None:
     shutil.copytree(WRITTEN, tmp_path, dirs_exist_ok=True)
     checkpoint, out = str(tmp_path / "checkpoint"), tmp_path / "out"
     with EmbeddedRedis() as redis, ServingSink(tmp_path / "served") as server, Feeders() as feeders:
@@ -72,7 +70,7 @@ def test_a_query_its_sinks_and_its_topic_go_on_from_what_was_written_before(
     assert sorted(seen) == sorted(texts(1, 40))
 
 
-def test_a_log_of_decisions_of_before_says_what_is_to_be_told(tmp_path: Path) -> None:
+def test_a_decision_log_of_an_older_version_is_recovered(tmp_path: Path) -> None:
     shutil.copytree(WRITTEN / "checkpoint", tmp_path, dirs_exist_ok=True)
     log = DecisionLog(str(tmp_path), "lines")
     log.load()

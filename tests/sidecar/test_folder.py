@@ -44,7 +44,7 @@ def test_a_created_file_is_never_replaced(folder: SidecarFolder) -> None:
     assert not [name for name in folder.filesystem.get_file_info(fs.FileSelector(folder.path)) if ".tmp" in name.path]
 
 
-def test_deleting_what_is_not_there_is_nothing(folder: SidecarFolder) -> None:
+def test_deleting_a_missing_file_does_nothing(folder: SidecarFolder) -> None:
     folder.write("a", b"")
     for _ in range(2):
         folder.delete("a")

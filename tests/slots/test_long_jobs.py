@@ -190,7 +190,7 @@ def test_a_start_that_is_stopped_waits_no_longer() -> None:
         patience.hold(lambda: False, 10.0, lambda: ConfigurationError("in use"))
 
 
-def test_a_lock_is_waited_for_as_long_as_one_who_was_killed_may_hold_it() -> None:
+def test_a_lock_is_waited_for_until_that_of_a_killed_owner_expires() -> None:
     tries: list[bool] = [False, True]
     patience = Patience("topic 'a'")
     patience.hold(lambda: tries.pop(0), 10.0, lambda: ConfigurationError("in use"))

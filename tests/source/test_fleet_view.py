@@ -71,7 +71,7 @@ def test_a_view_that_starts_twice_looks_once(fleet: LiveFleet, view_of: Callable
     assert view.slots()[0] is first
 
 
-def test_connectors_are_known_with_what_they_have_open_and_since_when_they_are_quiet(
+def test_connectors_are_known_with_open_streams_and_quiet_time(
     fleet: LiveFleet, view_of: Callable[[LiveFleet], FleetView]
 ) -> None:
     fleet.start(0)

@@ -27,7 +27,7 @@ def test_without_limits_everything_is_taken() -> None:
     assert shares({}, Limits(10, 100)) == {}
 
 
-def test_slots_share_a_limit_in_proportion_to_what_they_have() -> None:
+def test_slots_share_a_limit_in_proportion_to_their_rows() -> None:
     offered = {0: (30, 300), 1: (10, 500), 2: (0, 0)}
 
     assert shares(offered, Limits(max_rows=20)) == {0: (15, None), 1: (5, None)}
@@ -59,7 +59,7 @@ def test_no_answer_is_an_empty_plan() -> None:
     assert combine({0: {}}).empty
 
 
-def test_ranges_lie_between_offsets_and_leave_out_what_stands_still() -> None:
+def test_ranges_are_between_offsets_without_unchanged_streams() -> None:
     start = {"shop": {"1": 5, "2": 7}}
     end = {"shop": {"1": 9, "2": 7, "3": 1}, "": {"4": 2}}
 

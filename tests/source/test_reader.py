@@ -98,9 +98,7 @@ def test_spark_is_told_of_one_limit(make_reader: MakeReader, options: dict[str, 
     assert make_reader(**options).getDefaultReadLimit() == limit
 
 
-def test_an_offset_takes_in_what_all_workers_have_and_then_stands_still(
-    fleet: LiveFleet, make_reader: MakeReader
-) -> None:
+def test_an_offset_covers_the_rows_of_all_workers_and_then_stays(fleet: LiveFleet, make_reader: MakeReader) -> None:
     for slot in (0, 1):
         fleet.start(slot)
     fleet.begin()
@@ -157,9 +155,7 @@ def test_a_worker_that_does_not_answer_is_no_error(fleet: LiveFleet, make_reader
     assert reader.reportLatestOffset() in (None, {**end, "lag": {"rows": 0, "bytes": 0}})
 
 
-def test_a_run_does_not_end_before_what_it_has_committed_is_acknowledged(
-    fleet: LiveFleet, make_reader: MakeReader
-) -> None:
+def test_a_run_does_not_end_before_its_commits_are_acknowledged(fleet: LiveFleet, make_reader: MakeReader) -> None:
     fleet.start(0)
     fleet.begin()
     stream = send(fleet, "a", 1, 2)

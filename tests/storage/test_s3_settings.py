@@ -176,7 +176,7 @@ def test_a_task_shows_temporary_credentials_to_the_server_that_spark_was_told_of
     assert (credential[0], credential[2:4]) == ("sesame", ["north", "s3"])
 
 
-def test_a_bucket_whose_region_nobody_has_set_is_asked_for_it(
+def test_the_region_of_a_bucket_is_looked_up_when_it_is_not_set(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []

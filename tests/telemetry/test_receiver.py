@@ -86,7 +86,7 @@ def served(
         yield found
 
 
-def test_the_metrics_tell_what_was_sent_and_committed(served: Served) -> None:
+def test_the_metrics_count_sent_and_committed_messages(served: Served) -> None:
     values = served.values()
 
     assert values["wallaroo_messages_total"] == values["wallaroo_committed_messages_total"] == 2 * MESSAGES

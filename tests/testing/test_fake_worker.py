@@ -73,7 +73,7 @@ def test_credits_run_out_until_the_test_commits() -> None:
         assert worker.committed["message_id"].to_pylist() == list(range(1, 4001))
 
 
-def test_a_worker_that_dies_has_what_was_not_committed_sent_again(worker: FakeWorker) -> None:
+def test_the_uncommitted_messages_of_a_dead_worker_are_sent_again(worker: FakeWorker) -> None:
     with connect(worker) as connector:
         stream = connector.open("orders")
         stream.send_many([b"a", b"b"], ids=[1, 2])

@@ -28,7 +28,7 @@ def test_the_schema_is_that_of_the_source(spark: SparkSession) -> None:
     assert rows(spark, [b"a"]).schema == rows_schema()
 
 
-def test_rows_have_what_a_producer_sends(spark: SparkSession) -> None:
+def test_rows_have_the_fields_that_a_producer_sends(spark: SparkSession) -> None:
     made = rows(
         spark,
         [b"a", "b"],

@@ -327,7 +327,7 @@ async def test_a_peer_that_never_reads_does_not_hold_up_the_close(monkeypatch: p
             await read_all(theirs)
 
 
-async def test_a_reader_that_pauses_bounds_what_is_held() -> None:
+async def test_a_reader_that_pauses_bounds_the_held_bytes() -> None:
     async with connected() as (ours, theirs):
         for _ in range(64):
             ours.write(b"p" * (1 << 20))

@@ -35,7 +35,7 @@ class TestInnerPort:
         with pytest.raises(Exception, match="is not served without a token"):
             list(frames)
 
-    def test_the_token_does_not_show_in_what_a_failure_says(self, worker: Running) -> None:
+    def test_the_token_is_not_in_the_text_of_a_failure(self, worker: Running) -> None:
         with pytest.raises(TransportError) as caught:
             worker.client._act("mischief", {})
 
@@ -173,7 +173,7 @@ class TestInnerPort:
         assert [row["message_id"] for row in worker.rows("good", 1, None, 7)] == [9, 2, 7]
         assert [row["message_id"] for row in worker.rows("good", 1, 9, 7)] == [2, 7]
 
-    def test_status_says_what_the_shell_knows_too(self, worker: Running) -> None:
+    def test_status_has_the_facts_of_the_shell_too(self, worker: Running) -> None:
         status = worker.client.status()
 
         assert status["pid"] == os.getpid()
@@ -182,7 +182,7 @@ class TestInnerPort:
         assert (status["registry_away"], status["stopping"]) == (False, "")
 
 
-def test_a_read_that_waits_opens_the_gate_for_what_it_needs(make_fleet: Callable[..., Fleet]) -> None:
+def test_a_read_that_waits_opens_the_gate_for_its_rows(make_fleet: Callable[..., Fleet]) -> None:
     worker = make_fleet(memory_budget=1 << 20).start()
     full, needed = good(worker, "full"), good(worker, "needed")
     for number in range(1, 10):

@@ -28,7 +28,7 @@ def test_files_are_reserved_for_everything_else() -> None:
     assert OpenFiles(10).sessions == 1
 
 
-def test_an_operator_is_told_what_to_raise() -> None:
+def test_an_operator_is_told_the_limit_to_raise() -> None:
     assert OpenFiles(LIMIT).warning(SESSIONS) is None
     assert OpenFiles(None).warning(10**6) is None
     warning = OpenFiles(LIMIT).warning(1000)

@@ -59,7 +59,7 @@ def test_messages_of_a_restarted_program_are_new_while_earlier_ones_are_uncommit
         worker.commit({scope(revision): {str(STREAM): last}})
 
 
-def test_a_restarted_program_goes_on_behind_what_is_committed(worker: Running, revision: str) -> None:
+def test_a_restarted_program_continues_behind_the_committed_reference(worker: Running, revision: str) -> None:
     worker.rewind({scope(revision): {str(STREAM): 5_000_000_000_000_000_000}})
     with program(worker, revision) as sender:
         stream = sender.open("a", id=STREAM)

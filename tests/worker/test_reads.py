@@ -10,7 +10,7 @@ from wallaroo_spark.worker.reads import Reads, WaitedRanges
 PLANNED = PlannedRange(StreamKey("shop-1", 7), None, 5)
 
 
-async def test_a_look_that_does_not_wait_tells_what_is_looked_for() -> None:
+async def test_a_look_that_does_not_wait_returns_the_searched_streams() -> None:
     told: list[tuple[PlannedRange, ...]] = []
     reads = Reads(Buffer(1 << 20, Origin(0, 1), "increasing"), told.append, lambda *later: None)
 

@@ -366,7 +366,7 @@ def test_a_paused_peer_that_has_gone_is_noticed_once_there_is_room(make_fleet: C
 
 
 class TestReachableHost:
-    def test_a_bound_address_is_what_others_are_told(self) -> None:
+    def test_a_bound_address_is_the_advertised_one(self) -> None:
         assert reachable_host("10.1.2.3", "redis://elsewhere:6379/0") == "10.1.2.3"
 
     @pytest.mark.parametrize("bound", ["", "0.0.0.0", "::"])
@@ -435,7 +435,7 @@ class TestErrorsOfThisProgram:
                 worker.thread.alive(SECONDS)
         assert worker.registry.leases() == {}
 
-    def test_an_error_in_what_the_driver_says_is_raised_to_it_and_ends_the_worker(
+    def test_an_error_in_a_call_of_the_driver_is_raised_to_it_and_ends_the_worker(
         self, worker: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         peer = good(worker)

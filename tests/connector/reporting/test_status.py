@@ -77,7 +77,7 @@ FACTS: list[tuple[dict[str, Any], str, str, bool]] = [
 
 
 @pytest.mark.parametrize(("given", "code", "sentence", "healthy"), FACTS)
-def test_one_sentence_and_one_code_say_what_it_waits_for(
+def test_the_reason_of_a_wait_is_one_sentence_and_one_code(
     given: dict[str, Any], code: str, sentence: str, healthy: bool
 ) -> None:
     cause = snapshot(**given).cause

@@ -43,7 +43,7 @@ class TestFairQueue:
         assert all(task.done() for task in tasks)
         assert not gate.queue.contended
 
-    async def test_one_whose_own_condition_does_not_hold_is_passed_over_and_keeps_its_place(self) -> None:
+    async def test_a_waiter_whose_condition_does_not_hold_is_skipped_and_keeps_its_place(self) -> None:
         gate = Gate()
         stuck = gate.enter("stuck", also=False)
         passing = gate.enter("passing")
@@ -55,7 +55,7 @@ class TestFairQueue:
         await asyncio.wait([stuck])
         assert not gate.queue.contended
 
-    async def test_one_who_can_pass_at_once_is_not_kept_by_those_who_cannot(self) -> None:
+    async def test_a_waiter_that_may_pass_is_not_delayed_by_those_that_may_not(self) -> None:
         gate = Gate()
         gate.tickets = 1
         stuck = gate.enter("stuck", also=False)
@@ -64,7 +64,7 @@ class TestFairQueue:
         assert gate.passed == ["passing"]
         stuck.cancel()
 
-    async def test_one_who_is_cancelled_after_being_woken_leaves_its_turn_to_the_next(self) -> None:
+    async def test_a_waiter_cancelled_after_waking_passes_its_turn_on(self) -> None:
         gate = Gate()
         first, second = gate.enter("first"), gate.enter("second")
         await asyncio.sleep(0)
@@ -75,7 +75,7 @@ class TestFairQueue:
         assert gate.passed == ["second"]
         assert first.cancelled()
 
-    async def test_one_whose_ticket_is_gone_when_it_wakes_waits_on_at_the_front(self) -> None:
+    async def test_a_woken_waiter_whose_condition_no_longer_holds_waits_at_the_front(self) -> None:
         gate = Gate()
         first, second = gate.enter("first"), gate.enter("second")
         await asyncio.sleep(0)
@@ -88,7 +88,7 @@ class TestFairQueue:
         assert first.done()
         assert second.done()
 
-    async def test_one_whose_turn_is_not_over_goes_before_all_who_came_after_it_however_long_it_was_away(self) -> None:
+    async def test_a_waiter_with_an_unfinished_turn_goes_before_all_later_ones(self) -> None:
         gate = Gate()
         first, second, _third = (gate.enter(name) for name in ("first", "second", "third"))
         await gate.hand_out(2)
@@ -102,7 +102,7 @@ class TestFairQueue:
 
 
 class TestBroadcast:
-    async def test_everybody_who_waits_is_woken_each_time(self) -> None:
+    async def test_all_waiters_are_woken_each_time(self) -> None:
         signal = Broadcast()
         for _ in range(2):
             waiting = [asyncio.create_task(signal.wait()) for _ in range(3)]
@@ -111,7 +111,7 @@ class TestBroadcast:
             await asyncio.gather(*waiting)
             assert all(task.done() for task in waiting)
 
-    async def test_one_who_gave_up_does_not_keep_the_others(self) -> None:
+    async def test_a_waiter_that_gave_up_does_not_delay_the_others(self) -> None:
         signal = Broadcast()
         gone, staying = asyncio.create_task(signal.wait()), asyncio.create_task(signal.wait())
         await asyncio.sleep(0)

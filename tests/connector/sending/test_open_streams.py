@@ -90,7 +90,7 @@ class TestCuts:
             await sender.open("b")
             assert len(worker.named("a").notified) == before, "a stream that is over was announced again"
 
-    async def test_ephemeral_streams_go_on_with_what_is_new(self) -> None:
+    async def test_ephemeral_streams_continue_with_new_messages(self) -> None:
         worker = ScriptedWorker(keeps_buffer=True)
         async with worker, connector(worker) as sender:
             stream = await sender.open("ticks", ephemeral=True)
@@ -145,7 +145,9 @@ class TestReplayErrors:
             await sender.drain()
             assert (stream.reference, stream.acknowledged) == (None, 6)
 
-    async def test_a_worker_that_wants_what_was_acknowledged_is_told_and_so_is_the_caller(self, revision: str) -> None:
+    async def test_a_worker_that_requests_acknowledged_messages_and_the_caller_get_an_error(
+        self, revision: str
+    ) -> None:
         worker = ScriptedWorker()
         async with worker, connector(worker, revision=revision, retry=BRIEF) as sender:
             stream = await sender.open("a")
@@ -248,7 +250,7 @@ class TestNacks:
             assert len(worker.only.notified) == 3
             worker.commit()
 
-    async def test_a_nack_before_what_is_kept_ends_the_session_with_a_reason(self) -> None:
+    async def test_a_nack_before_the_kept_messages_ends_the_session_with_a_reason(self) -> None:
         async with ScriptedWorker() as worker, connector(worker, revision="draft-le", retry=BRIEF) as sender:
             stream = await sender.open("a")
             await send_all(stream, 5)

@@ -181,7 +181,7 @@ class TestAcknowledging:
         box.acknowledge(1)
         assert (box.kept, box.reference, box.done) == (0, 9, True)
 
-    def test_an_opaque_acknowledgement_covers_what_was_sent_before_its_message(self) -> None:
+    def test_an_opaque_acknowledgement_covers_the_messages_sent_before(self) -> None:
         box = resend_buffer(30, 10, 20, increasing=False)
         box.acknowledge(10)
         assert (box.kept, box.reference) == (1, 10)
@@ -230,7 +230,7 @@ class TestResuming:
         box.resume(1)
         assert again(box) == [2, 3, 4]
 
-    def test_an_acknowledgement_may_overtake_what_is_sent_again(self) -> None:
+    def test_an_acknowledgement_may_overtake_a_resend(self) -> None:
         box = resend_buffer(1, 2, 3, 4)
         box.resume(None)
         assert box.next_resend(1) is not None
@@ -238,7 +238,7 @@ class TestResuming:
         box.acknowledge(3)
         assert again(box) == [4]
 
-    def test_a_reference_before_what_is_kept_cannot_be_served(self) -> None:
+    def test_a_reference_before_the_kept_messages_cannot_be_served(self) -> None:
         box = resend_buffer(1, 2, 3)
         box.acknowledge(2)
         with pytest.raises(ReplayError, match=r"behind reference 1,.*up to 2.*first kept message is 3") as caught:
@@ -251,7 +251,7 @@ class TestResuming:
         with pytest.raises(ReplayError, match=r"from the beginning.*no message is kept"):
             box.resume(None)
 
-    def test_a_reference_beyond_what_was_sent_is_taken_over(self) -> None:
+    def test_a_reference_beyond_the_sent_messages_is_adopted(self) -> None:
         box = resend_buffer(1, 2)
         box.resume(10)
         assert (box.kept, box.next_id(None)) == (0, 11)
@@ -419,7 +419,7 @@ class TestForgottenStreams:
         assert messages.next_id(None) >= 10
         messages.validate()
 
-    def test_an_ended_stream_sends_what_was_not_acknowledged_again(self) -> None:
+    def test_an_ended_stream_resends_its_unacknowledged_messages(self) -> None:
         messages = ResendBuffer("a", MemoryBudget(1 << 20))
         messages.resume(None)
         messages.append(run_of(1, 2, 3))

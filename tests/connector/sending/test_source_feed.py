@@ -94,7 +94,7 @@ class TestFeeding:
             worker.commit()
             assert (await feeding).messages == 500
 
-    async def test_a_nack_makes_the_source_be_read_again_even_from_before_what_was_acknowledged(self) -> None:
+    async def test_after_a_nack_the_source_is_read_again_even_from_before_the_acknowledged_reference(self) -> None:
         worker = ScriptedWorker(auto_commit=False)
         async with worker, connector(worker, revision="draft-le") as sender:
             feeding = asyncio.create_task(sender.feed(numbers(20)))
@@ -230,7 +230,7 @@ class TestErrors:
                 await sender.feed(Records("a", broken))
             assert (await sender.feed(numbers(3, "b"))).messages == 3
 
-    async def test_a_source_that_no_longer_has_what_is_wanted_raises(self, tmp_path: Path) -> None:
+    async def test_a_source_without_the_requested_records_raises(self, tmp_path: Path) -> None:
         path = tmp_path / "orders.txt"
         path.write_bytes(b"one\ntwo\n")
         async with ScriptedWorker() as worker, connector(worker) as sender:

@@ -49,7 +49,7 @@ class TestSending:
             await sender.drain()
         assert worker.only.ids == [20]
 
-    async def test_a_worker_sees_what_single_sends_would_have_said(self, revision: str) -> None:
+    async def test_a_worker_gets_the_same_frames_as_from_single_sends(self, revision: str) -> None:
         moment = datetime(2026, 1, 2, tzinfo=UTC)
         times = [None, 17, moment, None] * 5
         keys = [b"k", None, b"", b"key"] * 5 if revision != "draft-le" else [None] * 20
@@ -293,7 +293,7 @@ class TestWaiting:
             await sender.drain()
         assert 900 < max(pending) < 1000 + 150
 
-    async def test_a_cancelled_call_leaves_what_it_has_sent(self) -> None:
+    async def test_a_cancelled_call_keeps_its_sent_messages(self) -> None:
         async with ScriptedWorker(credits=6, regrant=False) as worker, connector(worker) as sender:
             stream = await sender.open("a")
             sending = asyncio.create_task(stream.send_many(numbered(10)))
@@ -398,7 +398,7 @@ class TestCuts:
             await sender.drain()
             assert worker.only.payloads == numbered(20)
 
-    async def test_a_worker_that_wants_what_was_acknowledged_is_told(self) -> None:
+    async def test_a_worker_that_requests_acknowledged_messages_gets_an_error(self) -> None:
         async with ScriptedWorker() as worker, connector(worker, retry=BRIEF) as sender:
             stream = await sender.open("a")
             await stream.send_many(numbered(5))

@@ -25,7 +25,7 @@ class TestSourcePosition:
         assert not position.resend_pending
         assert position.done
 
-    def test_it_goes_back_behind_what_was_acknowledged_before(self) -> None:
+    def test_it_goes_back_behind_the_acknowledged_reference(self) -> None:
         position = SourcePosition("orders")
         position.resume(None)
         position.take_rewind()
@@ -78,7 +78,7 @@ class TestEphemeralMessages:
         stream.append(run_of(stream.next_id(None)))
         assert (stream.kept, stream.done, stream.last) == (0, True, 1)
 
-    def test_a_resume_goes_on_with_what_is_new(self) -> None:
+    def test_after_a_resume_only_new_messages_are_sent(self) -> None:
         stream = EphemeralMessages("ticks", increasing=False)
         put(stream, 5)
         stream.ended = stream.end_written = True

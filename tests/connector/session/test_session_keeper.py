@@ -122,7 +122,7 @@ class TestComingBack:
                 await sender.open("a")
             assert len(worker.hellos) == 1
 
-    async def test_giving_up_names_what_was_tried_how_often_and_why(self, unused_port: int) -> None:
+    async def test_giving_up_names_the_attempts_and_their_reasons(self, unused_port: int) -> None:
         address = f"127.0.0.1:{unused_port}"
         retry = Backoff(initial=0.001, attempts=3)
         async with Connector("orders", instance="shop-1", workers=address, retry=retry) as sender:
@@ -204,7 +204,7 @@ class TestRefusals:
             ({"version": "9"}, r"refused: version '9' is not .*same protocol version"),
         ],
     )
-    async def test_a_refusal_that_no_new_session_can_mend_is_raised_with_what_to_check(
+    async def test_a_lasting_refusal_is_raised_with_the_way_out(
         self, settings: dict[str, Any], complaint: str, revision: str
     ) -> None:
         async with ScriptedWorker() as worker, connector(worker, revision=revision, **settings) as sender:

@@ -33,7 +33,7 @@ class TestStdin:
             assert file.tell() <= 2 * (taken + 3 + 1)
         assert len([record async for record in records]) == 501
 
-    async def test_one_who_stops_reading_does_not_wait_for_the_next_line(self) -> None:
+    async def test_a_reader_that_stops_does_not_wait_for_the_next_line(self) -> None:
         receiving, sending = os.pipe()
         with os.fdopen(receiving, "rb") as file, os.fdopen(sending, "wb", buffering=0) as pipe:
             pipe.write(b"one\n")

@@ -48,7 +48,7 @@ def run_event(pair: Pair, *messages: Message) -> MessagesReceived:
 
 
 @revisions
-def test_a_hello_says_who_asks_and_in_which_revision(revision: Revision) -> None:
+def test_a_hello_has_the_connectors_names_and_revision(revision: Revision) -> None:
     pair = Pair(revision)
     (event,) = pair.to_worker(
         pair.connector.hello(version="0.0.1", cookie=b"cookie", program="shop", instance="shop-1")
@@ -65,7 +65,7 @@ def test_there_are_no_streams_before_the_revision_is_known() -> None:
 
 
 @revisions
-def test_the_ok_carries_credits_and_what_references_the_revision_has_room_for(revision: Revision) -> None:
+def test_ok_has_credits_and_the_references_that_the_revision_sends(revision: Revision) -> None:
     pair = Pair(revision).handshake()
     known = StreamReference(STREAM, 12, "orders" if revision is DRAFT_BE else "")
     (ok,) = pair.to_connector(pair.worker.ok(5, [known]))
@@ -163,7 +163,7 @@ def test_a_message_without_any_credit_ends_the_session_at_once(revision: Revisio
 
 
 @revisions
-def test_an_error_found_in_decoding_ends_the_session_behind_what_was_sound(revision: Revision) -> None:
+def test_a_decoding_error_ends_the_session_behind_the_valid_messages(revision: Revision) -> None:
     pair = Pair(revision).start().open()
     event = run_event(pair, *(Message(STREAM, number, b"x") for number in range(3)))
     error = broken(Fault.RESERVED_FLAG, "why")

@@ -189,7 +189,7 @@ def test_an_id_behind_the_row_is_told_from_other_gaps() -> None:
     assert "its id is the offset behind the row, and must be the offset in front of it" in pair.sink.gap()
 
 
-def test_rows_follow_what_is_decided_of_another_session() -> None:
+def test_rows_follow_a_decision_on_another_session() -> None:
     """A transaction that a lost connection has prepared is listed and decided; the next rows follow it."""
     pair = Linked(100).open()
     pair.to_sink(encoded(control(Phase2("left", True))))

@@ -49,7 +49,7 @@ def test_a_subscriber_is_sent_a_snapshot_and_then_whole_batches() -> None:
     assert taken(machine, "a") == [moved(1, 2)]
 
 
-def test_a_late_subscriber_is_told_what_was_sent_and_not_sent_it() -> None:
+def test_a_late_subscriber_gets_the_upper_frontier_and_no_old_rows() -> None:
     machine = publication()
     machine.committed(0, [part(0)])
     machine.committed(1)

@@ -191,7 +191,7 @@ def test_a_subscriber_that_sends_bytes_behind_its_hello_is_closed(stage: Stage) 
         assert client.take() is None
 
 
-def test_redis_knows_how_far_it_is_and_who_listens(stage: Stage) -> None:
+def test_redis_has_its_progress_and_the_number_of_subscribers(stage: Stage) -> None:
     with stage.publisher(lease_seconds=20) as address, Client(address) as client:
         eventually(lambda: stage.topics.served(TOPIC)[0].progress == PublisherProgress(None, 0))
         client.hello()

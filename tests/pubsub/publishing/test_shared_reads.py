@@ -37,7 +37,7 @@ async def follow(readings: Readings, key: str, file: File) -> list[object]:
     return found
 
 
-async def test_all_who_are_woken_together_share_one_reading() -> None:
+async def test_subscribers_that_are_woken_together_share_one_reading() -> None:
     readings, file = Readings(), File(5)
     found = await asyncio.gather(*(follow(readings, "a", file) for _ in range(200)))
 
@@ -71,7 +71,7 @@ async def test_a_subscriber_that_leaves_takes_nothing_from_the_others() -> None:
         await both[0]
 
 
-async def test_a_reading_that_fails_fails_for_all_who_are_in_it_and_for_nobody_later() -> None:
+async def test_a_failed_reading_fails_for_its_users_and_for_no_later_one() -> None:
     readings, broken, mended = Readings(), File(3, broken=1), File(3)
     ends = await asyncio.gather(*(follow(readings, "a", broken) for _ in range(5)), return_exceptions=True)
 

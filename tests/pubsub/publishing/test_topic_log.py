@@ -109,7 +109,7 @@ def test_a_column_that_is_no_part_of_a_time_is_refused(topic_log: TopicLog, valu
         topic_log.stage(1, 0, 0, [pa.record_batch({"t": values})], "t")
 
 
-def test_a_batch_that_is_run_again_replaces_what_nobody_has_seen(topic_log: TopicLog) -> None:
+def test_a_batch_that_is_run_again_replaces_its_unseen_rows(topic_log: TopicLog) -> None:
     staged = [topic_log.stage(4, 0, 0, [rows(a=[number])], None) for number in (1, 2)]
     tries = [file for file in staged if file is not None]
     assert len(tries) == 2

@@ -189,7 +189,7 @@ async def test_a_partition_that_nobody_ever_served_is_said_to_be_lost(catalog: C
         await anext(following(catalog, lost_after=0.1))
 
 
-async def test_a_registry_that_goes_away_harms_nobody_who_is_connected(catalog: Catalog) -> None:
+async def test_a_lost_registry_does_not_affect_connected_sessions(catalog: Catalog) -> None:
     publisher = await Publisher(catalog).start()
     async with following(catalog) as topic:
         await anext(topic)
@@ -403,7 +403,7 @@ async def test_a_registry_that_is_away_at_first_is_said_to_be(catalog: Catalog) 
         await anext(following(catalog))
 
 
-async def test_over_tls_the_publisher_must_be_who_it_says(catalog: Catalog, pems: Pems) -> None:
+async def test_over_tls_the_publisher_must_have_the_right_certificate(catalog: Catalog, pems: Pems) -> None:
     publisher = await Publisher(catalog, tls=server_context(pems.server, pems.server_key, pems.ca)).start()
     mine = {"tls_ca": pems.ca, "tls_certificate": pems.client, "tls_key": pems.client_key}
     async with following(catalog, **mine) as topic:
@@ -481,7 +481,7 @@ def test_a_subscription_may_be_closed_at_any_moment(stage_loop: asyncio.Abstract
     asyncio.run_coroutine_threadsafe(publisher.stop(), stage_loop).result(SECONDS)
 
 
-def test_a_subscription_may_be_closed_by_what_it_calls() -> None:
+def test_a_subscription_may_be_closed_by_its_own_callback() -> None:
     catalog, found = Catalog({"totals": Record(1)}), []
 
     def give_up(lost: Lost) -> None:

@@ -250,7 +250,7 @@ def test_a_sink_that_moved_is_told_where_its_output_ends(server: ServingSink, tm
     assert server.shown() == {"orders-0": lines(*(row for batch in range(3) for row in partition_rows(batch, 0)))}
 
 
-def test_a_copy_of_a_task_does_not_abort_what_the_other_has_prepared(server: ServingSink) -> None:
+def test_a_copy_of_a_task_does_not_abort_the_transaction_of_the_other(server: ServingSink) -> None:
     """With speculation either may be the one that counts."""
     sink = sink_to(server.address)
     sink.begin(0, 1, alone=False)
@@ -342,7 +342,7 @@ def test_a_sink_that_is_away_is_waited_for_and_then_named(tmp_path: Path) -> Non
             act()
 
 
-def test_a_sink_that_comes_back_finds_what_it_was_told_before(tmp_path: Path) -> None:
+def test_a_sink_that_returns_is_told_the_earlier_decision(tmp_path: Path) -> None:
     with ServingSink(tmp_path) as server:
         sink = sink_to(server.address, give_up_after=SECONDS)
         one = prepared(sink)
@@ -375,7 +375,7 @@ def test_a_new_session_of_a_worker_ends_the_old_one_and_its_rows(server: Serving
     [(), ((1, 0, 4),), ((1, 1, 5),), ((2, 0, 5),), ((1, 0, 5), (1, 0, 5))],
     ids=lambda ranges: str(list(ranges)),
 )
-def test_a_vote_on_anything_but_what_came_is_a_no(
+def test_a_vote_on_other_rows_than_the_arrived_ones_is_a_no(
     server: ServingSink, ranges: tuple[tuple[int, int, int], ...]
 ) -> None:
     async def run() -> None:

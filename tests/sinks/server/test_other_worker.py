@@ -146,7 +146,7 @@ def test_checkpoints_follow_one_another_also_without_rows(server: ServingSink) -
 @pytest.mark.parametrize("restarted", [False, True], ids=["", "and the sink is started again"])
 @pytest.mark.parametrize("commit", [False, True])
 @pytest.mark.parametrize("answered", [False, True])
-def test_a_worker_that_is_cut_decides_what_is_listed_and_its_rows_follow(
+def test_a_reconnected_worker_decides_the_listed_transactions_and_its_rows_follow(
     tmp_path: Path, restarted: bool, commit: bool, answered: bool
 ) -> None:
     with ServingSink(tmp_path, version=VERSION, cookie=COOKIE) as server:
@@ -199,7 +199,7 @@ def test_a_gap_is_a_no_and_the_worker_rolls_back(server: ServingSink) -> None:
     assert server.shown() == {"w": b"first again"}
 
 
-def test_a_worker_that_lost_what_it_sent_and_sends_no_more_is_told_no(server: ServingSink) -> None:
+def test_a_worker_whose_rows_were_lost_gets_a_vote_to_abort(server: ServingSink) -> None:
     with OtherWorker("w", server.port) as worker:
         worker.rows(b"lost")
         worker.cut()
@@ -224,7 +224,7 @@ def test_workers_whose_names_are_alike_do_not_decide_for_one_another(server: Ser
     assert server.shown() == {"w-1": b"x"}
 
 
-def test_a_worker_that_begins_again_is_told_what_is_there(server: ServingSink) -> None:
+def test_a_worker_that_begins_again_is_told_the_length_of_the_output(server: ServingSink) -> None:
     with OtherWorker("w", server.port) as worker:
         worker.rows(b"seven b")
         worker.decide(worker.vote()[0], True)

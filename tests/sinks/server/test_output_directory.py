@@ -150,7 +150,9 @@ def test_a_log_that_grows_is_written_again_and_says_the_same(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("start", "extra", "reason"), [(1, b"", "ends at 0"), (0, b"x", "6 bytes came")])
-def test_ranges_that_are_not_what_came_are_voted_down(tmp_path: Path, start: int, extra: bytes, reason: str) -> None:
+def test_ranges_that_differ_from_the_arrived_rows_get_a_vote_to_abort(
+    tmp_path: Path, start: int, extra: bytes, reason: str
+) -> None:
     with opened(tmp_path) as store:
         part = store.begin("w-0")
         part.write([b"hello" + extra])

@@ -144,7 +144,7 @@ def test_a_driver_that_counted_as_dead_cannot_commit(sink: MemorySink, start: Ca
     assert sink.shown == whole(4)
 
 
-def test_a_failing_driver_does_not_abort_what_another_has_decided(
+def test_a_failing_driver_does_not_abort_the_decision_of_another(
     sink: MemorySink, start: Callable[..., Coordinator], tmp_path: Path
 ) -> None:
     """It aborts its own transactions, and not those of the other driver."""
@@ -176,7 +176,7 @@ def test_late_transactions_of_a_finished_batch_are_aborted(sink: MemorySink, sta
     assert sink.shown == [*whole(0), *whole(1)]
 
 
-def test_a_sink_that_has_forgotten_what_it_was_told_is_told_again(
+def test_a_sink_that_has_forgotten_a_decision_is_told_again(
     sink: MemorySink, start: Callable[..., Coordinator]
 ) -> None:
     """As one that was restored from a copy, made between the two phases."""

@@ -48,7 +48,7 @@ def test_a_decision_to_commit_is_there_for_the_next_process(tmp_path: Path) -> N
     assert opened(tmp_path).committed(7) == tuple(ours)
 
 
-def test_a_try_is_decided_once_by_who_comes_first(tmp_path: Path) -> None:
+def test_the_first_decision_of_a_try_counts(tmp_path: Path) -> None:
     old, new = opened(tmp_path), opened(tmp_path)
 
     assert new.abort(3, 0)

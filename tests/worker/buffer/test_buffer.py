@@ -129,7 +129,7 @@ def test_a_commit_waits_for_its_acknowledgement_until_the_buffer_is_told(buffer:
     assert buffer.owes({A: 3})
 
 
-def test_limits_are_shared_out_by_what_each_stream_has(buffer: Buffer) -> None:
+def test_limits_are_shared_by_the_rows_of_each_stream(buffer: Buffer) -> None:
     fill(buffer, A, *range(1, 31))
     fill(buffer, B, *range(1, 11))
 
@@ -151,7 +151,7 @@ def test_every_stream_may_take_one_message(buffer: Buffer) -> None:
     assert (limited[A].rows, limited[B].rows) == (1, 1)
 
 
-def test_a_planned_range_comes_in_pieces_with_what_each_leads_up_to(buffer: Buffer) -> None:
+def test_a_planned_range_comes_in_pieces_with_the_end_of_each(buffer: Buffer) -> None:
     fill(buffer, A, 1, 2)
     fill(buffer, A, 3, 4)
     found = buffer.find(PlannedRange(A, 1, 3))
@@ -194,7 +194,7 @@ def test_a_commit_says_which_streams_moved(buffer: Buffer) -> None:
     assert buffer.reference(A) == 2
 
 
-def test_an_instance_is_told_what_is_committed_of_its_streams(buffer: Buffer) -> None:
+def test_an_instance_is_told_the_committed_references_of_its_streams(buffer: Buffer) -> None:
     buffer.rewind({A: 5, B: "e:0:1:2", C: 7})
     buffer.commit({A: 6})
 
@@ -206,7 +206,7 @@ def test_an_instance_is_told_what_is_committed_of_its_streams(buffer: Buffer) ->
     buffer.validate()
 
 
-def test_a_rewind_says_what_must_be_sent_again(buffer: Buffer) -> None:
+def test_a_rewind_names_the_messages_to_send_again(buffer: Buffer) -> None:
     buffer.rewind({A: 5, B: 5, C: 5})
     fill(buffer, A, 6, 7)
 

@@ -33,7 +33,7 @@ def delivered(ranges: dict[int, FoundRange]) -> list[tuple[list[tuple[str, int]]
     return batches
 
 
-def test_one_batch_holds_what_came_of_several_streams(buffer: Buffer) -> None:
+def test_one_batch_has_rows_of_several_streams(buffer: Buffer) -> None:
     take_in(buffer, (1, 1), (2, 1), (1, 2), (3, 1))
     ((rows, marks),) = delivered(found(buffer, (A, 2), (B, 1), (C, 1)))
     assert rows == [("stream 1", 1), ("stream 1", 2), ("stream 2", 1), ("stream 3", 1)]

@@ -117,7 +117,7 @@ class TestAppend:
         assert put(stream, [4, 5, 6, 7]) == 2
         assert held(stream) == [1, 2, 3, 4, 5, 6, 7]
 
-    def test_an_id_that_goes_down_in_a_session_is_an_error_and_what_comes_before_it_counts(self) -> None:
+    def test_a_decreasing_id_is_an_error_and_the_messages_before_it_count(self) -> None:
         stream = ledger()
 
         with pytest.raises(RemoteProtocolError, match="stream 1: message 10 was sent behind message 30") as caught:
@@ -233,7 +233,7 @@ class TestRange:
         stream.close()
         assert ids_of(stream, 9, 5) == [2, 7]
 
-    def test_an_ephemeral_range_is_what_is_left_of_it(self) -> None:
+    def test_an_ephemeral_range_has_the_rows_that_remain(self) -> None:
         stream = ledger()
         put(stream, [1, 2, 3], ephemeral=True)
 
@@ -273,7 +273,7 @@ class TestCommit:
         assert not stream.commit(1)
         assert held(stream) == [3]
 
-    def test_a_commit_beyond_what_is_held_makes_the_rest_replays(self) -> None:
+    def test_a_commit_beyond_the_held_messages_makes_the_rest_replays(self) -> None:
         stream = ledger()
         put(stream, [1, 2])
         stream.commit(5)
@@ -281,7 +281,7 @@ class TestCommit:
         assert stream.empty
         assert put(stream, [3, 4, 5, 6]) == 1
 
-    def test_an_opaque_commit_of_what_is_not_held_makes_all_up_to_it_replays(self) -> None:
+    def test_an_opaque_commit_beyond_the_held_messages_makes_all_up_to_it_replays(self) -> None:
         stream = ledger("opaque", committed=1)
         put(stream, [9, 2])
 
@@ -307,7 +307,7 @@ class TestRewind:
         assert not stream.rewind(4)
         assert held(stream) == [5, 6]
 
-    def test_forward_within_what_is_held_the_head_goes(self) -> None:
+    def test_forward_within_the_held_rows_the_head_is_dropped(self) -> None:
         stream = ledger(committed=4)
         put(stream, [5])
         put(stream, [6, 7])
@@ -315,7 +315,7 @@ class TestRewind:
         assert not stream.rewind(6)
         assert held(stream) == [7]
 
-    def test_forward_beyond_what_is_held_the_sender_just_goes_on(self) -> None:
+    def test_forward_beyond_the_held_rows_the_sender_continues(self) -> None:
         stream = ledger(committed=4)
         put(stream, [5, 6])
 
@@ -332,7 +332,7 @@ class TestRewind:
         assert ids_of(stream, 9, 12) == []
 
     @pytest.mark.parametrize("back", [2, None, "e:3:6:1"])
-    def test_back_beyond_what_is_held_the_sender_must_go_back_too(self, back: Reference | None) -> None:
+    def test_a_rewind_beyond_the_held_rows_rewinds_the_sender_too(self, back: Reference | None) -> None:
         stream = ledger(committed=4)
         put(stream, [5, 6])
 

@@ -92,7 +92,7 @@ class TestIncreasingIds:
 
         assert new(rule, 5, 6) == [6]
 
-    def test_a_commit_beyond_what_was_accepted_counts_as_accepted(self) -> None:
+    def test_a_commit_beyond_the_accepted_messages_counts_as_accepted(self) -> None:
         rule = IncreasingIds(last=5)
         rule.commit(8)
         rule.commit(3)
@@ -119,7 +119,7 @@ class TestIncreasingIds:
         st.none() | st.integers(0, 12),
         st.data(),
     )
-    def test_runs_say_what_messages_one_by_one_say(
+    def test_runs_equal_messages_one_by_one(
         self, steps: list[tuple[int, int]], last: int | None, data: st.DataObject
     ) -> None:
         messages, at = [], data.draw(st.integers(0, 12))
@@ -162,7 +162,7 @@ class TestOpaqueIds:
         assert new(rule) == []
         assert new(rule, 4, 5) == [5]
 
-    def test_after_a_resume_at_the_reference_what_follows_is_new(self) -> None:
+    def test_messages_after_the_resumed_reference_are_new(self) -> None:
         rule = OpaqueIds(last=4)
         rule.resume(4, 4)
 
@@ -243,7 +243,7 @@ class TestOpaqueIds:
 
         assert new(rule, 2, 6, 5) == [5]
 
-    def test_a_commit_of_what_is_not_held_is_skipped_up_to(self) -> None:
+    def test_a_commit_of_messages_that_are_not_held_skips_up_to_it(self) -> None:
         rule = OpaqueIds(last=4)
         new(rule, 8)
         rule.commit(6)
@@ -251,7 +251,7 @@ class TestOpaqueIds:
         assert new(rule, 2, 6) == []
         assert new(rule, 5) == [5]
 
-    def test_a_rewind_to_something_held_forgets_what_is_behind(self) -> None:
+    def test_a_rewind_to_a_held_reference_drops_the_rows_behind_it(self) -> None:
         rule = OpaqueIds(last=4)
         new(rule, 8, 2, 6)
         rule.rewind(8)

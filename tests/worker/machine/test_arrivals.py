@@ -71,7 +71,7 @@ def test_bad_input_of_one_session_ends_that_one_alone(bench: Bench) -> None:
     assert bench.run_batch() == {A: [1], B: [1], C: [1]}
 
 
-def test_a_rule_broken_half_way_keeps_what_came_before_it(bench: Bench) -> None:
+def test_rows_before_a_violation_are_kept(bench: Bench) -> None:
     a, b = joined(bench, "a", "b")
     other = DRAFT_BE.encode(Message(2, 1, b"x"))
     together(bench, (a, [*sent(a, 1, 2), other, *sent(a, 3)]), (b, sent(b, 1)))
@@ -107,7 +107,7 @@ def test_bytes_of_a_session_that_has_ended_are_passed_over(bench: Bench) -> None
     assert bench.run_batch() == {B: [1]}
 
 
-def test_a_stream_may_end_and_begin_again_in_what_came_together(bench: Bench) -> None:
+def test_a_stream_may_end_and_begin_again_in_one_lot(bench: Bench) -> None:
     a, b = joined(bench, "a", "b")
     ending = sent(a, 1) + sent(a, 2, flags=Flags.EOS)
     again = [a.session.notify(1, "again", 0), *sent(a, 3)]

@@ -33,7 +33,7 @@ def test_a_hello_may_come_in_pieces(bench: Bench, revision: Revision) -> None:
 
 
 @drafts
-def test_ok_says_what_is_committed_of_the_instance_s_streams(bench: Bench, revision: Revision) -> None:
+def test_ok_has_the_committed_references_of_the_instances_streams(bench: Bench, revision: Revision) -> None:
     bench.rewind({StreamKey("shop-1", 7): 40, StreamKey("shop-2", 7): 50, StreamKey("shop-1", 8): "e:0:1:2"})
     connector = bench.join(revision)
 
@@ -62,7 +62,7 @@ def test_ok_names_the_streams_of_which_nothing_is_held_any_more(bench: Bench) ->
     assert [(stream.stream_id, stream.name, stream.ref) for stream in ok.streams] == [(7, "orders", 2)]
 
 
-def test_ok_says_what_is_committed_and_nothing_that_is_merely_held(bench: Bench) -> None:
+def test_ok_has_committed_references_and_no_held_ones(bench: Bench) -> None:
     first = bench.join(DRAFT_BE)
     first.open(7)
     first.messages(7, [1, 2])

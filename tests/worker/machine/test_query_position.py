@@ -97,7 +97,7 @@ class TestCommits:
         assert bench.run_batch() == {key(revision): [3]}
         assert references(connector.said(Ack)) == [(7, 2), (7, 3)]
 
-    def test_only_those_are_told_who_send_the_stream(self, bench: Bench, revision: Revision) -> None:
+    def test_only_the_sessions_that_send_the_stream_are_told(self, bench: Bench, revision: Revision) -> None:
         sender, other = bench.join(revision), bench.join(revision, "shop-2")
         sender.open(7)
         sender.messages(7, [1])
@@ -184,7 +184,7 @@ class TestRewinds:
         assert bench.run_batch() == {DRAFT_KEY: [2, 3]}
 
     @revisions
-    def test_a_query_that_is_ahead_acknowledges_what_it_has(self, bench: Bench, revision: Revision) -> None:
+    def test_a_query_that_is_ahead_acknowledges_its_committed_messages(self, bench: Bench, revision: Revision) -> None:
         connector = bench.join(revision)
         connector.open(7)
         connector.messages(7, [1, 2, 3])

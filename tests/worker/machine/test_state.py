@@ -377,7 +377,7 @@ class TestComingAndGoing:
 
 
 class TestStatus:
-    def test_activity_tells_who_is_busy(self, bench: Bench) -> None:
+    def test_activity_shows_the_busy_workers(self, bench: Bench) -> None:
         connector = bench.join(DRAFT_BE)
         connector.open(7)
         connector.open(8)
@@ -396,7 +396,7 @@ class TestStatus:
 
         assert bench.state.instances() == ["gone", "here"]
 
-    def test_status_is_what_an_operator_wants_to_know(self, bench: Bench) -> None:
+    def test_status_has_the_facts_for_an_operator(self, bench: Bench) -> None:
         connector = bench.join(DRAFT_BE)
         connector.open(7)
         connector.messages(7, [1])

@@ -60,7 +60,7 @@ def test_only_a_digest_is_kept_of_whatever_comes(value: Any) -> None:
     assert type(value).__name__ in story.lines()[0]
 
 
-def test_the_log_is_bounded_and_what_is_rare_stays() -> None:
+def test_the_log_is_bounded_and_rare_events_stay() -> None:
     story = Story()
     story.add(0.0, e.Rewound(1, 0, {}), [])
     for number in range(1000):

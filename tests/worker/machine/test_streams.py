@@ -36,9 +36,7 @@ def test_in_the_drafts_a_notify_is_not_answered(bench: Bench, revision: Revision
 
 
 @drafts
-def test_in_the_drafts_what_was_committed_between_ok_and_notify_is_acknowledged(
-    bench: Bench, revision: Revision
-) -> None:
+def test_in_the_drafts_a_commit_between_ok_and_notify_is_acknowledged(bench: Bench, revision: Revision) -> None:
     first = bench.join(revision)
     first.open(7)
     first.messages(7, range(1, 6))

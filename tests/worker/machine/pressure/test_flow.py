@@ -28,11 +28,11 @@ def flow() -> FlowControl:
         (9_000_000, Pressure.HARD),
     ],
 )
-def test_pressure_grows_with_what_is_in_use(flow: FlowControl, used: int, pressure: Pressure) -> None:
+def test_pressure_grows_with_the_used_bytes(flow: FlowControl, used: int, pressure: Pressure) -> None:
     assert flow.pressure(used) is pressure
 
 
-def test_a_window_is_a_session_s_share_of_what_is_free(flow: FlowControl) -> None:
+def test_a_window_is_a_sessions_share_of_the_free_bytes(flow: FlowControl) -> None:
     assert flow.window(0, 1) == 750_000 // 256
     assert flow.window(0, 10) == 75_000 // 256
     assert flow.window(500_000, 10) == 25_000 // 256
@@ -104,7 +104,7 @@ def test_under_pressure_only_what_is_needed_is_read(
 
 @steady
 @given(st.integers(0, 2 * BUDGET), st.integers(1, 5000), st.integers(65, 100_000))
-def test_all_windows_together_exceed_what_is_free_by_a_message_each_at_most(
+def test_all_windows_together_exceed_the_free_bytes_by_at_most_a_message_each(
     used: int, sessions: int, size: int
 ) -> None:
     flow = FlowControl(BUDGET)

@@ -136,7 +136,7 @@ def wanted(*instances: str, end: int = 100) -> e.Wanted:
     return e.Wanted(tuple(PlannedRange(StreamKey(instance, 1), None, end) for instance in instances))
 
 
-def test_past_the_soft_limit_what_a_read_waits_for_is_read(small: Bench) -> None:
+def test_past_the_soft_limit_awaited_rows_are_read(small: Bench) -> None:
     one, two = sender(small, "one"), sender(small, "two")
     fill(one, 1, BUDGET * 3 // 4)
     small.do(wanted("two"))
@@ -149,7 +149,7 @@ def test_past_the_soft_limit_what_a_read_waits_for_is_read(small: Bench) -> None
     assert two.paused
 
 
-def test_a_session_that_has_opened_nothing_yet_may_be_what_a_read_waits_for(small: Bench) -> None:
+def test_a_session_without_streams_may_have_the_rows_that_a_read_waits_for(small: Bench) -> None:
     fill(sender(small, "one"), 1, BUDGET * 3 // 4)
     late = small.join(DRAFT_BE, "two")
     assert not late.paused
@@ -161,7 +161,7 @@ def test_a_session_that_has_opened_nothing_yet_may_be_what_a_read_waits_for(smal
 
 
 @pytest.mark.parametrize("revision", REVISIONS.values(), ids=str)
-def test_a_session_whose_next_notify_may_be_what_a_read_waits_for_is_read(small: Bench, revision: Revision) -> None:
+def test_a_session_whose_next_notify_may_bring_awaited_rows_is_read(small: Bench, revision: Revision) -> None:
     fill(sender(small, "one"), 1, BUDGET * 3 // 4)
     two = small.join(revision, "two")
     two.open(1)
@@ -225,7 +225,7 @@ def spend(connector: Connector, first: int, stable: bool = True) -> int:
     return first
 
 
-def test_credits_end_with_what_the_next_batch_needs(paced: Bench) -> None:
+def test_credits_end_with_the_need_of_the_next_batch(paced: Bench) -> None:
     connector = sender(paced, "one")
     spend(connector, 1)
 
@@ -246,7 +246,7 @@ def test_a_session_that_waits_for_credits_gets_them_when_another_s_rows_are_comm
     assert two.session.credits.available > 0
 
 
-def test_a_message_larger_than_what_a_batch_needs_may_come(paced: Bench) -> None:
+def test_a_message_larger_than_the_need_of_a_batch_may_come(paced: Bench) -> None:
     connector = sender(paced, "one")
     connector.messages(1, [1], size=400_000)
 

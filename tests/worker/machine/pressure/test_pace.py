@@ -94,7 +94,7 @@ class TestRules:
 
         assert known.pace.batch >= before
 
-    def test_one_long_batch_halves_what_the_next_may_have_at_most(self, known: Driven) -> None:
+    def test_one_long_batch_at_most_halves_the_limit_of_the_next(self, known: Driven) -> None:
         before = known.pace.batch
         known.fill()
         known.commit(300)
@@ -196,9 +196,7 @@ class TestRules:
     st.integers(1, 1 << 40),
     st.lists(st.tuples(st.sampled_from("fcth"), st.floats(0, 1000), st.booleans()), max_size=60),
 )
-def test_the_limit_never_exceeds_what_the_budget_allows_nor_falls_to_nothing(
-    most: int, moves: list[tuple[str, float, bool]]
-) -> None:
+def test_the_limit_stays_within_the_budget_and_above_zero(most: int, moves: list[tuple[str, float, bool]]) -> None:
     driven = Driven(most)
     for move, seconds, flag in moves:
         match move:

@@ -62,7 +62,7 @@ def test_with_a_slow_sink_an_eighth_is_held_and_waits_an_eighth() -> None:
     assert adaptive.rate() > 0.97 * fixed.rate()
 
 
-def test_batches_of_a_slow_sink_last_what_their_fixed_price_is_worth() -> None:
+def test_batches_of_a_slow_sink_last_twenty_times_their_fixed_cost() -> None:
     load = BY_NAME["at full speed, slow sink"]
     lengths = sorted(length for time, _, length in run(load).commits if time > 60)
 
