@@ -368,7 +368,7 @@ def test_the_same_declaration_in_a_new_version_and_an_older_version_change_nothi
     key.do(e.PartitionDeclared(1, None))
 
     assert [*key.head.pipelines[NAME].plans] == [1]
-    assert key.head.plan is not None
+    assert key.head.declared
 
 
 def test_a_pipeline_that_is_deleted_ends_with_its_instances_and_members() -> None:
@@ -406,3 +406,25 @@ def test_subscriptions_that_cannot_work_are_refused() -> None:
     assert "ask for 1 or more" in key.one(i.RefuseRequest).reason
     key.ack("anna", StageDelivery(NAME, 1, "ship", 1))
     assert key.one(i.WarnClient)
+
+
+def test_members_may_join_a_stage_that_only_instances_of_an_older_plan_have() -> None:
+    key = Key(fulfil())
+    key.publish(record(1))
+    key.declare(single())
+    key.serve("anna", "charge")
+
+    assert inputs(key)["charge"].delivery.instance == 1
+    key.do(e.InstanceCancelled(REPLY, NAME, 1))
+    assert key.one(i.EndSubscription).member == "anna"
+    key.serve("berta", "charge")
+    assert "has no stage charge" in key.one(i.RefuseRequest).reason
+
+
+def test_the_waiting_places_of_an_instance_end_with_it() -> None:
+    key = Key(fulfil())
+    key.publish(record(1), record(2))
+    key.do(e.InstanceCancelled(REPLY, NAME, 1))
+    assert len([name for name in key.stored if name[:1] == b"w"]) == 2
+    key.serve("anna", "charge")
+    assert inputs(key)["charge"].delivery.instance == 2

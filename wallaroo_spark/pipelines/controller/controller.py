@@ -134,7 +134,9 @@ class _KeyCall:
         head = self._head
         if event.version <= head.version:
             return
-        head.version, head.plan = event.version, event.plan
+        head.version, head.declared = event.version, event.plan is not None
+        if event.plan is not None:
+            head.window_millis, head.window_records = event.plan.window_millis, event.plan.window_records
         self._pipelines.declared(event.version, event.plan.pipelines if event.plan is not None else ())
         if event.plan is None:
             for name in [*head.members]:
@@ -303,7 +305,7 @@ class _KeyCall:
                 self._transactions.appended(message)
 
     def _append_output(self, source: PartitionKey, message: c.AppendOutput) -> None:
-        if self._head.plan is None:
+        if not self._head.declared:
             reason = f"there is no stream {self.context.key.stream} with a partition {self.context.key.partition}"
             self.context.carry(source, c.OutputRefused(message.output, reason))
             return

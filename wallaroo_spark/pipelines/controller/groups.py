@@ -22,7 +22,7 @@ class SubscriberGroups:
 
     def problem(self, event: GroupJoined) -> str:
         """Why a member cannot join, with the way out; empty when it can."""
-        if self._context.head.plan is None:
+        if not self._context.head.declared:
             return f"there is no stream {self._context.key.stream} with a partition {self._context.key.partition}"
         if event.max_records < 1:
             return f"a delivery of at most {event.max_records} records is asked for; ask for 1 or more"

@@ -161,6 +161,8 @@ class ActiveInstances:
                 self._give_back(found)
                 if found.member != IN_SPARK:
                     self._context.say(WithdrawDelivery(found.member, delivery, reason))
+            elif found.state is DeliveryState.WAITING:
+                self._entries.waiting.remove((name, stage, found.place))
         self._entries.instances.remove((name, number))
         users = self._pipelines[name].users
         users[instance.version] -= 1
@@ -173,9 +175,6 @@ class ActiveInstances:
         for pipeline, number in list(self._entries.instances.all_keys()):
             if pipeline == name:
                 self.end(name, number, Outcome.CANCELLED, reason)
-        for place in list(self._entries.waiting.all_keys()):
-            if place[0] == name:
-                self._entries.waiting.remove(place)
 
     def deliver(self) -> None:
         """Deliver waiting stages to random members that have room."""
@@ -190,13 +189,14 @@ class ActiveInstances:
         while free and queue.head < queue.tail:
             place = (name, stage, queue.head)
             number = waiting.get(place)
-            waiting.remove(place)
             queue.head += 1
-            instance = self._entries.instances.edit((name, number)) if number is not None else None
-            progress = instance.stages.get(stage) if instance is not None else None
-            if number is None or instance is None or progress is None:
+            if number is None:
+                # The instance of this place has ended.
                 continue
-            found = progress.open
+            waiting.remove(place)
+            instance = self._entries.instances.edit((name, number))
+            assert instance is not None, place
+            found = instance.stages[stage].open
             serial = self._context.number_delivery()
             member = self._context.draw(free, serial)
             self._hand_over(found, serial, member)
@@ -227,6 +227,7 @@ class ActiveInstances:
             self._context.say(RunFunction(delivery, stage.function, *inputs(stage, instance)))
             return
         queue = pipeline.queues.setdefault(stage.name, Queue())
+        instance.stages[stage.name].open.place = queue.tail
         self._entries.waiting.put((name, stage.name, queue.tail), number)
         queue.tail += 1
 

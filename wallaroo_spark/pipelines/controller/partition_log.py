@@ -24,7 +24,7 @@ class PartitionLog:
 
     def problem(self, records: Sequence[CloudEvent]) -> str:
         """Why records cannot be appended to this partition, with the way out; empty when they can."""
-        if self._context.head.plan is None:
+        if not self._context.head.declared:
             return f"there is no stream {self._context.key.stream} with a partition {self._context.key.partition}"
         return records_problem(records)
 
@@ -64,15 +64,12 @@ class PartitionLog:
     def _forget(self) -> None:
         """Forget the ids of records that have left the window."""
         context, head, entries = self._context, self._context.head, self._context.entries
-        plan = head.plan
-        if plan is None:
-            return
         while head.seen_from <= head.last:
             remembered = entries.seen_at.get(head.seen_from)
             if remembered is not None:
                 written_at, digest = remembered
                 count = head.last - head.seen_from + 1
-                if context.now - written_at <= plan.window_millis and count <= plan.window_records:
+                if context.now - written_at <= head.window_millis and count <= head.window_records:
                     return
                 entries.seen.remove(digest)
                 entries.seen_at.remove(head.seen_from)

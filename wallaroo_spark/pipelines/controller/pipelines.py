@@ -43,20 +43,22 @@ class PipelineRuns:
                 self._end_members(name, [*self._pipelines[name].queues], "the pipeline is deleted")
                 del self._pipelines[name]
         for plan in plans:
-            progress = self._pipelines.get(plan.name)
+            progress, begun = self._pipelines.get(plan.name), plan._replace(start=None)
             if progress is None:
                 head = self._context.head
-                cursor = max(plan.start.cursor(head.last), head.first - 1)
-                self._pipelines[plan.name] = PipelineProgress(version, cursor, {version: plan})
-            elif progress.plan != plan:
-                progress.plans[version], progress.version = plan, version
+                cursor = max(plan.start.cursor(head.last) if plan.start is not None else 0, head.first - 1)
+                self._pipelines[plan.name] = PipelineProgress(version, cursor, {version: begun})
+            elif progress.plan != begun:
+                progress.plans[version], progress.version = begun, version
 
     def problem(self, event: StageJoined) -> str:
         """Why a member cannot join, with the way out; empty when it can."""
         progress = self._pipelines.get(event.pipeline)
         if progress is None:
             return f"there is no pipeline {event.pipeline} on {self._context.key}"
-        stage = progress.plan.stage(event.stage)
+        # An instance of an older plan may still need a stage that the newest plan does not have.
+        found = (plan.stage(event.stage) for _, plan in sorted(progress.plans.items(), reverse=True))
+        stage = next((stage for stage in found if stage is not None), None)
         if stage is None:
             names = ", ".join(one.name for one in progress.plan.stages)
             return f"pipeline {event.pipeline} has no stage {event.stage}; it has {names}"

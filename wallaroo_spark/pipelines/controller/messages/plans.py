@@ -66,8 +66,8 @@ class PipelinePlan(NamedTuple):
     """Patterns over the type of records; none matches everything."""
     max_parallel: int = 50
     """The most active instances of this partition."""
-    start: StartPoint = StartPoint()
-    """Where it begins when it is declared first."""
+    start: StartPoint | None = StartPoint()
+    """Where it begins when it is declared first; None once it has begun."""
 
     def stage(self, name: str) -> StagePlan | None:
         """The stage of a name, None without one."""

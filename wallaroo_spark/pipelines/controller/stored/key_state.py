@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, PipelinePlan
+from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan
 from wallaroo_spark.pipelines.controller.messages.values import (
     CloudEvent,
     Delivery,
@@ -36,6 +36,8 @@ class OpenDelivery:
     """The member that has it, while it is delivered or committing."""
     due: int = 0
     """When it is delivered again, while it is delayed."""
+    place: int = 0
+    """Its place in the queue of its stage, while it waits there."""
 
 
 @dataclass(slots=True)
@@ -133,8 +135,12 @@ class Head:
     """The first offset that retention has left."""
     version: int = -1
     """Version of the declaration; -1 before the first."""
-    plan: PartitionPlan | None = None
-    """The declaration; None when the stream is not declared."""
+    declared: bool = False
+    """Whether the stream is declared."""
+    window_millis: int = 0
+    """How long the source and id of a record are remembered."""
+    window_records: int = 0
+    """How many are remembered at most."""
     groups: dict[str, Group] = field(default_factory=dict)
     """The groups, by name."""
     members: dict[str, Member] = field(default_factory=dict)

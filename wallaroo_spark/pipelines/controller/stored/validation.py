@@ -60,6 +60,7 @@ def _check_instances(head: Head, entries: KeyEntries) -> Counter[object]:
             if progress.open.state is DeliveryState.DELIVERED and progress.open.member != IN_SPARK:
                 assert progress.open.member in head.members, progress
             if progress.open.state is DeliveryState.WAITING:
+                assert entries.waiting.get((name, stage, progress.open.place)) == number, progress
                 waiting[name, stage, number] += 1
     for name, pipeline in head.pipelines.items():
         assert {**pipeline.users} == {version: count for (of, version), count in users.items() if of == name}, name
@@ -68,18 +69,12 @@ def _check_instances(head: Head, entries: KeyEntries) -> Counter[object]:
     for member, one in head.members.items():
         assert not one.stage or one.open == held[member], one
         assert one.open <= one.limit, one
-    places = Counter(
-        (name, stage, entries.waiting.get((name, stage, place))) for name, stage, place in _places(entries)
-    )
-    assert all(places[place] == 1 for place in waiting), (waiting, places)
-    for name, stage, place in _places(entries):
+    places = [*entries.waiting.all_keys()]
+    assert len(places) == waiting.total(), (waiting, places)
+    for name, stage, place in places:
         queue = head.pipelines[name].queues[stage]
         assert queue.head <= place < queue.tail, (name, stage, place)
     return found
-
-
-def _places(entries: KeyEntries) -> list[tuple[str, str, int]]:
-    return [*entries.waiting.all_keys()]
 
 
 def _check_transactions(entries: KeyEntries, open_deliveries: Counter[object]) -> None:

@@ -1,0 +1,246 @@
+"""The promises of durable streams and pipelines, checked against the committed instructions of a history."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from proving.pipelines.shop import FULFIL, GHOST, KEYS, ORDERS, SHIPMENTS, TRIGGER
+from proving.simulator.engine.core import Violation
+from wallaroo_spark.pipelines.controller.messages import instructions as i
+from wallaroo_spark.pipelines.controller.messages.values import (
+    CloudEvent,
+    Delivery,
+    GroupDelivery,
+    PartitionKey,
+    Payload,
+)
+from wallaroo_spark.pipelines.controller.stored.key_state import PipelineProgress
+
+Place = tuple[PartitionKey, Delivery]
+
+
+@dataclass
+class Attempt:
+    """The work of a member on one delivery."""
+
+    outputs: list[Payload | None] = field(default_factory=list)
+    """The outputs that its acks had."""
+    records: dict[str, PartitionKey] = field(default_factory=dict)
+    """Id of a record of its last ack's stream outputs and of its statements → target."""
+    statements: list[tuple[PartitionKey, tuple[str, ...]]] = field(default_factory=list)
+    """Its statements: target and ids."""
+    accepted: bool = False
+    """Whether the ack counted."""
+
+
+class Judge:
+    """Follows a history."""
+
+    def __init__(self) -> None:
+        self.attempts: dict[Place, Attempt] = defaultdict(Attempt)
+        self.acks: dict[int, Place] = {}
+        """Request of an ack → its delivery."""
+        self.published: dict[int, tuple[PartitionKey, tuple[CloudEvent, ...]]] = {}
+        """Request of a publish → its records."""
+        self.may_exist: dict[PartitionKey, set[str]] = defaultdict(set)
+        self.must_exist: dict[PartitionKey, dict[str, int]] = defaultdict(dict)
+        self.counts: Counter[str] = Counter()
+        self._tables: dict[PartitionKey, list[str]] = defaultdict(list)
+        self._began: dict[tuple[PartitionKey, str], dict[int, int]] = defaultdict(dict)
+        self._ended: dict[tuple[PartitionKey, str], dict[int, i.Outcome]] = defaultdict(dict)
+        self._stored: dict[tuple[PartitionKey, str, int], dict[str, Payload | None]] = defaultdict(dict)
+        self._cursors: dict[tuple[PartitionKey, str], int] = defaultdict(int)
+        self._ranges: dict[Place, tuple[int, int]] = {}
+        self._pointers: Counter[tuple[PartitionKey, object]] = Counter()
+        self._pointed: Counter[Place] = Counter()
+
+    def see(self, key: PartitionKey, said: Sequence[i.Instruction], pipelines: Mapping[str, PipelineProgress]) -> None:
+        """Follow the instructions of one key in one committed batch."""
+        # The answer to an ack may stand before the row of its output; both are in one batch.
+        for one in sorted(said, key=lambda one: isinstance(one, i.AnswerRequest)):
+            self.counts[type(one).__name__] += 1
+            match one:
+                case i.AppendRecords():
+                    self._appended(key, one)
+                case i.InstanceBegan():
+                    self._instance_began(key, one)
+                case i.InstanceEnded():
+                    self._instance_ended(key, one)
+                case i.StoreOutput():
+                    self._output_stored(key, one)
+                case i.StorePointer():
+                    self._pointer_stored(key, one)
+                case i.DeliverInputs() | i.RunFunction():
+                    self._inputs_given(key, one)
+                case i.DeliverRecords():
+                    self._records_given(key, one)
+                case i.AnswerRequest():
+                    self._answered(key, one)
+        for name, progress in pipelines.items():
+            active, limit = len(self._began[key, name]) - len(self._ended[key, name]), progress.plan.max_parallel
+            if active > self._most_parallel(key, name, limit, said):
+                raise Violation(f"{key}: {active} instances of {name}, and maxParallel is {limit}")
+
+    def _most_parallel(self, key: PartitionKey, name: str, limit: int, said: Sequence[i.Instruction]) -> int:
+        """After the limit was lowered, no instance begins until there is room."""
+        began = any(isinstance(one, i.InstanceBegan) and one.pipeline == name for one in said)
+        return limit if began else max(limit, len(self._began[key, name]))
+
+    def _appended(self, key: PartitionKey, one: i.AppendRecords) -> None:
+        table = self._tables[key]
+        if one.first != len(table) + 1:
+            raise Violation(f"{key}: a hole or a repeated offset: {one.first} after {len(table)}")
+        for record in one.records:
+            if record.id in table:
+                raise Violation(f"{key}: the event {record.id} is there twice")
+            table.append(record.id)
+
+    def _instance_began(self, key: PartitionKey, one: i.InstanceBegan) -> None:
+        began = self._began[key, one.pipeline]
+        if one.instance in began:
+            raise Violation(f"{key}: instance {one.instance} of {one.pipeline} began twice")
+        if began and one.instance < max(began):
+            raise Violation(f"{key}: instance {one.instance} of {one.pipeline} began after a later one")
+        began[one.instance] = one.at
+
+    def _instance_ended(self, key: PartitionKey, one: i.InstanceEnded) -> None:
+        ended = self._ended[key, one.pipeline]
+        if one.instance in ended or one.instance not in self._began[key, one.pipeline]:
+            raise Violation(f"{key}: instance {one.instance} of {one.pipeline} ended twice, or never began")
+        ended[one.instance] = one.outcome
+        self.counts[f"instances {one.outcome}"] += 1
+        stages = self._stored[key, one.pipeline, one.instance]
+        if one.outcome is i.Outcome.DONE:
+            wanted = {"charge", "reserve", "ship", "tidy"} if one.pipeline == FULFIL else {"mail"}
+            if not wanted <= stages.keys():
+                raise Violation(f"{key}: instance {one.instance} is done without {wanted - stages.keys()}")
+            for (of, delivery), attempt in self.attempts.items():
+                mine = (of, delivery[:2]) == (key, (one.pipeline, one.instance)) and attempt.accepted
+                if mine and attempt.records and not self._pointed[key, delivery]:
+                    raise Violation(f"{key}: {delivery} has records, and its instance ended without their offsets")
+
+    def _output_stored(self, key: PartitionKey, one: i.StoreOutput) -> None:
+        delivery = one.delivery
+        stages = self._stored[key, delivery.pipeline, delivery.instance]
+        attempt = self.attempts[key, delivery]
+        if delivery.stage in stages:
+            raise Violation(f"{key}: {delivery} has a second output")
+        if delivery.instance in self._ended[key, delivery.pipeline]:
+            raise Violation(f"{key}: {delivery} has an output after its instance ended")
+        if one.output not in attempt.outputs:
+            raise Violation(f"{key}: {delivery} has an output that nobody gave")
+        if delivery.stage in ("charge", "reserve") and one.output is None:
+            raise Violation(f"{key}: {delivery} has no output, though one is required")
+        stages[delivery.stage] = one.output
+        attempt.accepted = True
+
+    def _pointer_stored(self, key: PartitionKey, one: i.StorePointer) -> None:
+        self._pointers[key, one.output] += 1
+        self._pointed[key, one.output.delivery] += 1
+        if self._pointers[key, one.output] > 1:
+            raise Violation(f"{key}: the pointer of {one.output} is there twice")
+        table = self._tables[one.target]
+        records = self.attempts[key, one.output.delivery].records
+        for offset in one.offsets if one.output.place >= 0 else ():
+            if not 1 <= offset <= len(table) or records.get(table[offset - 1]) != one.target:
+                raise Violation(f"{key}: the pointer of {one.output} leads to another record")
+
+    def _inputs_given(self, key: PartitionKey, one: i.DeliverInputs | i.RunFunction) -> None:
+        delivery = one.delivery
+        stored = self._stored[key, delivery.pipeline, delivery.instance]
+        if delivery.instance in self._ended[key, delivery.pipeline] or delivery.stage in stored:
+            raise Violation(f"{key}: {delivery} is delivered after it was done")
+        if delivery.stage in ("charge", "reserve", "mail") and one.root is None:
+            raise Violation(f"{key}: {delivery} is not given the root event")
+        if one.root is not None and one.root.id != self._tables[key][delivery.instance - 1]:
+            raise Violation(f"{key}: {delivery} is given another root event")
+        wanted = ("charge", "reserve") if delivery.stage == "ship" else ()
+        needed = {"ship": {"charge", "reserve"}, "tidy": {"ship"}, "extra": {"charge"}}.get(delivery.stage, set())
+        if dict(one.outputs) != {name: stored.get(name) for name in wanted} or not needed <= stored.keys():
+            raise Violation(f"{key}: {delivery} is given {one.outputs}, and stored are {stored}")
+
+    def _records_given(self, key: PartitionKey, one: i.DeliverRecords) -> None:
+        cursor = self._cursors[key, one.delivery.group]
+        if one.first != cursor + 1 or not one.first <= one.last <= len(self._tables[key]):
+            raise Violation(f"{key}: {one} is delivered, and the group has acked up to {cursor}")
+        self._ranges[key, one.delivery] = (one.first, one.last)
+
+    def _answered(self, key: PartitionKey, one: i.AnswerRequest) -> None:
+        request = one.reply_to.request
+        if request in self.published:
+            _, records = self.published[request]
+            (written,) = one.written
+            found = [self._tables[key][offset - 1] for offset in written.offsets]
+            if found != [record.id for record in records]:
+                raise Violation(f"{key}: a publisher is told the offsets of other records")
+            self.must_exist[key].update({record.id: 1 for record in records})
+        if request in self.acks:
+            self._ack_answered(*self.acks[request], one)
+
+    def _ack_answered(self, key: PartitionKey, delivery: Delivery, one: i.AnswerRequest) -> None:
+        attempt = self.attempts[key, delivery]
+        for written, (target, ids) in zip(one.written, attempt.statements, strict=True) if one.written else ():
+            found = tuple(self._tables[target][offset - 1] for offset in written.offsets)
+            if written.target != target or found != ids:
+                raise Violation(f"{key}: an ack is told the offsets of other records than those of its statements")
+        if isinstance(delivery, GroupDelivery):
+            self.group_accepted(key, delivery)
+        elif not attempt.accepted:
+            raise Violation(f"{key}: the ack of {delivery} is answered, and no output is stored")
+
+    def group_accepted(self, key: PartitionKey, delivery: GroupDelivery) -> None:
+        """A group's ack counts."""
+        attempt = self.attempts[key, delivery]
+        if not attempt.accepted:
+            attempt.accepted = True
+            self.counts["group batches"] += 1
+
+    def cursor_moved(self, key: PartitionKey, group: str, cursor: int, delivery: GroupDelivery | None) -> None:
+        """The state of a group has another cursor after a batch."""
+        before = self._cursors[key, group]
+        if cursor == before:
+            return
+        acked = delivery is not None and (key, delivery) in self.acks.values()
+        if delivery is None or not acked or self._ranges.get((key, delivery)) != (before + 1, cursor):
+            raise Violation(f"{key}: the cursor of {group} went from {before} to {cursor} without an ack of that range")
+        self._cursors[key, group] = cursor
+        self.group_accepted(key, delivery)
+
+    def finish(self, tables: Mapping[PartitionKey, Sequence[CloudEvent]], leftovers: Sequence[str]) -> None:
+        """Check the whole, when all is calm and done."""
+        if leftovers:
+            raise Violation(f"not done: {leftovers[:5]}")
+        wanted: dict[PartitionKey, Counter[str]] = defaultdict(Counter)
+        for (key, delivery), attempt in self.attempts.items():
+            records = [*attempt.records.items(), *((name, to) for to, names in attempt.statements for name in names)]
+            for name, target in records if attempt.accepted else ():
+                if target == GHOST:
+                    raise Violation(f"{key}: {delivery} is done though a statement was refused")
+                wanted[target][name] += 1
+        for key in KEYS:
+            found = Counter(record.id for record in tables.get(key, ()))
+            found -= Counter(name for name in found.elements() if name.startswith("failed"))
+            missing = wanted[key] + Counter(self.must_exist[key]) - found
+            surplus = found - wanted[key] - Counter(self.may_exist[key])
+            if missing or (surplus and key not in self._letter_keys()):
+                raise Violation(f"{key}: missing {[*missing][:5]}, surplus {[*surplus][:5]}")
+            self._check_instances(key, tables.get(key, ()))
+
+    def _letter_keys(self) -> list[PartitionKey]:
+        return [key for key in KEYS if key.stream == "shop/dead"]
+
+    def _check_instances(self, key: PartitionKey, table: Sequence[CloudEvent]) -> None:
+        name = FULFIL if key in ORDERS else "shop/notify" if key in SHIPMENTS else ""
+        if name:
+            matching = [
+                offset for offset, record in enumerate(table, start=1) if key in SHIPMENTS or record.type == TRIGGER
+            ]
+            if [*self._began[key, name]] != matching:
+                raise Violation(f"{key}: instances {[*self._began[key, name]]}, and matching records {matching}")
+            if self._ended[key, name].keys() != self._began[key, name].keys():
+                raise Violation(f"{key}: instances of {name} that never ended")
+        for (of, group), cursor in self._cursors.items():
+            if of == key and cursor != len(table):
+                raise Violation(f"{key}: group {group} has acked up to {cursor} of {len(table)}")

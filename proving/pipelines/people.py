@@ -1,0 +1,133 @@
+"""The clients of a simulated history: members that ack, nack, forget an output, or use a transaction."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from proving.pipelines.judge import Judge
+from proving.pipelines.shop import DEAD, GHOST, ORDERS, SHIPMENTS, TRIGGER
+from wallaroo_spark.pipelines.controller.messages import events as e
+from wallaroo_spark.pipelines.controller.messages.instructions import RunFunction
+from wallaroo_spark.pipelines.controller.messages.values import (
+    IN_SPARK,
+    CloudEvent,
+    Delivery,
+    GroupDelivery,
+    PartitionKey,
+    Payload,
+    ReplyTo,
+    StageDelivery,
+    StreamOutput,
+)
+
+Message = tuple[PartitionKey, e.Event]
+
+
+@dataclass
+class Gateway:
+    """A gateway; ``queue`` has the messages that no batch has yet, which die with it."""
+
+    name: str
+    """Its name."""
+    generation: int = 0
+    """Number of its start."""
+    alive: bool = False
+    """Whether it runs."""
+    queue: list[Message] = field(default_factory=list)
+    """Messages of clients, in their order."""
+
+
+@dataclass
+class Client:
+    """A member's process: the deliveries that it works on, each as the messages that are left to send."""
+
+    name: str
+    """Name of the member."""
+    key: PartitionKey
+    """The key that it has joined."""
+    gateway: Gateway
+    """Its gateway."""
+    generation: int
+    """The generation of its gateway."""
+    work: list[Iterator[e.Event]] = field(default_factory=list)
+    """Its open deliveries."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its gateway still runs."""
+        return self.gateway.alive and self.gateway.generation == self.generation
+
+
+class Work:
+    """Makes records, and the messages with which a member works on a delivery."""
+
+    def __init__(self, dice: random.Random, judge: Judge) -> None:
+        self._dice = dice
+        self._judge = judge
+        self._requests = 0
+        self._records = 0
+        self.calm = False
+
+    def reply(self, gateway: Gateway) -> ReplyTo:
+        """A new request at a gateway."""
+        self._requests += 1
+        return ReplyTo(gateway.name, gateway.generation, self._requests)
+
+    def record(self, key: PartitionKey, kind: str) -> CloudEvent:
+        """A new record for a key."""
+        self._records += 1
+        name = f"{kind}-{self._records}"
+        return CloudEvent(name, "people", TRIGGER if self._dice.random() < 0.8 else "order.seen", b"data")
+
+    def on(self, client: Client, delivery: Delivery) -> Iterator[e.Event]:
+        """The messages of a member on one delivery, each made when it is sent."""
+        dice, judge, key = self._dice, self._judge, client.key
+        attempt = judge.attempts[key, delivery]
+        if key in ORDERS and dice.random() < 0.3:
+            yield e.TransactionBegun(self.reply(client.gateway), client.name, delivery)
+            for _ in range(dice.randint(0, 2)):
+                target = dice.choice([*SHIPMENTS, *DEAD, *([] if self.calm else [GHOST])])
+                records = tuple(self.record(target, "statement") for _ in range(dice.randint(1, 2)))
+                attempt.statements.append((target, tuple(record.id for record in records)))
+                reply = self.reply(client.gateway)
+                yield e.StatementAdded(reply, client.name, delivery, target, records)
+        if not self.calm and dice.random() < 0.3:
+            delay = dice.choice((0, 0, 300))
+            yield e.DeliveryNacked(self.reply(client.gateway), client.name, delivery, delay)
+            return
+        ack = self._ack(client, delivery)
+        yield ack
+        if not self.calm and dice.random() < 0.1:
+            yield ack
+            late = (self.record(DEAD[0], "late"),)
+            yield e.StatementAdded(self.reply(client.gateway), client.name, delivery, DEAD[0], late)
+
+    def _ack(self, client: Client, delivery: Delivery) -> e.DeliveryAcked:
+        dice, attempt = self._dice, self._judge.attempts[client.key, delivery]
+        reply = self.reply(client.gateway)
+        self._judge.acks[reply.request] = (client.key, delivery)
+        if isinstance(delivery, GroupDelivery):
+            return e.DeliveryAcked(reply, client.name, delivery)
+        forgetful = not self.calm and dice.random() < 0.1
+        output = Payload(f"output of {delivery}".encode())
+        given = None if (delivery.stage != "charge" and dice.random() < 0.5) or forgetful else output
+        attempt.outputs.append(given)
+        streams: tuple[StreamOutput, ...] = ()
+        if delivery.stage == "ship" and not forgetful:
+            target = dice.choice(SHIPMENTS)
+            records = tuple(self.record(target, "shipment") for _ in range(dice.randint(0, 2)))
+            attempt.records.update({record.id: target for record in records})
+            streams = (StreamOutput(target, records),)
+        return e.DeliveryAcked(reply, client.name, delivery, given, streams)
+
+    def function(self, key: PartitionKey, run: RunFunction) -> e.Event:
+        """The result of a function in Spark; each run of it has another one."""
+        delivery: StageDelivery = run.delivery
+        if not self.calm and self._dice.random() < 0.2:
+            return e.DeliveryNacked(None, IN_SPARK, delivery)
+        self._records += 1
+        output = Payload(f"{self._records}".encode())
+        self._judge.attempts[key, delivery].outputs.append(output)
+        return e.DeliveryAcked(None, IN_SPARK, delivery, output)
