@@ -238,7 +238,7 @@ class Options:
     trace_sample: int = setting(
         0,
         Kind.COUNT,
-        "One of so many messages of each worker is traced from its arrival to its acknowledgement. The driver makes "
+        "Each worker traces one of this number of messages, from its arrival to its acknowledgement. The driver makes "
         "the spans with OpenTelemetry, and needs the extra otel. 0: none.",
         minimum=0,
     )

@@ -65,7 +65,7 @@ class VersionedReferences(Mapping[str, Mapping[str, Reference]]):
             return VersionedReferences(line, line.newest, self.count + more, self.endings)
 
     def longer_than(self, json_bytes: int) -> bool:
-        """Return whether the references have more than so many bytes as JSON text."""
+        """Return whether the references have more than ``json_bytes`` bytes as JSON text."""
         return self.count * _LEAST_BYTES > json_bytes or len(json.dumps(self.plain())) > json_bytes
 
     def changes_since(self, other: References | None) -> Changes | None:

@@ -24,7 +24,7 @@ WIDE = 200
 @click.option("--registry", required=True, metavar="URL", help="The topic's Redis; also env:NAME or file:PATH.")
 @click.option("--cookie", default="", metavar="COOKIE", help="The topic's cookie; env:NAME or file:PATH hide it.")
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each row.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="ROWS", help="End after so many rows.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="ROWS", help="End after this number of rows.")
 @click.option(
     "--wait",
     default=0.0,

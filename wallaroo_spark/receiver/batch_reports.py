@@ -13,7 +13,7 @@ from wallaroo_spark.telemetry import BatchReport, BatchTimes
 
 
 def read_batches(query: Any, times: BatchTimes) -> None:
-    """Take in the batches that ``times`` has not counted yet, as far as Spark still keeps their reports."""
+    """Add the batches that ``times`` has not counted yet, if Spark still has their reports."""
     found = []
     for text in _newest_first(query):
         report = _report(json.loads(text))

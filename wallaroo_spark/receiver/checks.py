@@ -198,7 +198,7 @@ def same_receivers(checkpoint: str, recorded: Collection[str], read: Collection[
     if others:
         raise CheckpointError(
             f"checkpoint {checkpoint} is of receiver {_names(others)}, but this query reads {_names(sorted(read))}: "
-            "the query would wait for ever, because the references in the checkpoint are of other streams; give the "
+            "the query would wait forever, because the references in the checkpoint are of other streams; give the "
             "receiver its former name, or use another checkpoint",
             checkpoint=checkpoint,
             found=sorted(recorded),

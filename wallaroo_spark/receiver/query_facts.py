@@ -93,7 +93,7 @@ class QueryFacts:
             self.lag = max(lag["rows"] for lag in lags), max(lag["bytes"] for lag in lags)
 
     def _follow(self, last_commit: LastCommit | None, watcher: CheckpointWatcher | None) -> None:
-        """Take in the newest commit, and the batch under way by Spark's own text."""
+        """Record the newest commit, and the running batch according to Spark's own text."""
         status, now = self._status, time.time()
         committed = last_commit.batch if last_commit is not None and last_commit.batch >= 0 else None
         if committed != status.committed_batch:

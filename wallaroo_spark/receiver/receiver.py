@@ -472,7 +472,7 @@ class Receiver:
     def _verify_workers(self, announcer: Announcer) -> None:
         """Raise :class:`ConfigurationError` if a worker's certificate cannot be verified.
 
-        A query would wait for that worker for ever.
+        A query would wait for that worker forever.
         """
         for slot, (_, client) in announcer.workers().items():
             try:

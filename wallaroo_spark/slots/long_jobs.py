@@ -31,7 +31,7 @@ LONGEST_PAUSE = 10.0
 ASK_SECONDS = 1.0
 """Pause between two requests to tasks to end. A choice: it bounds how late a task that has just started is asked."""
 STEADY_SECONDS = 30.0
-"""After a job has run for so many seconds, the next pause is the first one again. A choice: three longest pauses."""
+"""Seconds that a job must run before the next pause is the first one again. A choice: three longest pauses."""
 MISSED_LEASES = 2.0
 """A job whose task held a lease and then holds none for this many lease times is cancelled and submitted again.
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 WORKERS = 2
 STALLED_SECONDS = 180.0
-"""The demo fails after so many seconds without progress. A choice: much longer than Spark takes to restart a worker."""
+"""Seconds without progress after which the demo fails. A choice: much longer than Spark takes to restart a worker."""
 KILL_BATCHES = 8
 """The least number of batches when a worker is to be killed. A choice: enough for a moment between two commits."""
 _LOOK_SECONDS = 0.2

@@ -183,7 +183,7 @@ class Lines(_FileSource):
 
 
 class Framed(_FileSource):
-    """Records that are each a big-endian u32 length and so many bytes; a reference is the offset of a record's end.
+    """Records that are each a big-endian u32 length and that many bytes; a reference is the offset of a record's end.
 
     An incomplete record at the end of the file is an error, unless the file is followed: then the source waits for the
     rest.

@@ -74,7 +74,7 @@ class EndedStreams:
 
         So it forgets none of them, and a later plan cannot before this worker has answered it. Until then a connector
         may have such a stream with its reference, and the answer says that the stream is wanted. Else a batch that
-        waits for messages of a connector, and the connector that waits for the next plan, would wait for ever.
+        waits for messages of a connector, and the connector that waits for the next plan, would wait forever.
         """
         self._read_with = token
 

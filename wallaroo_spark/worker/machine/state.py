@@ -62,7 +62,7 @@ class WorkerState:
         self.story = Story()
 
     def bound(self, connections: int | None, sessions: int | None) -> None:
-        """Take in no more connections and sessions than the process has open files for; None is no limit."""
+        """Accept no more connections and sessions than the process has open files for; None: no limit."""
         self.connections.room = connections
         self._handshake.most = sessions
 

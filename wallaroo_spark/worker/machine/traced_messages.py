@@ -1,4 +1,4 @@
-"""Follows one of so many messages from its arrival to its acknowledgement, for traces. Pure: times are arguments.
+"""Follows one of every N messages from its arrival to its acknowledgement, for traces. Pure: times are arguments.
 
 The driver asks for the finished ones and makes spans of them, so that executors need no tracing library. Nothing of
 this exists when the option ``traceSample`` is 0. Source: ``docs/monitoring.md#traces``.
