@@ -128,6 +128,9 @@ def test_a_worker_that_is_not_there_is_given_up(run: Run, orders: Path) -> None:
         (["--workers", "a:1", "orders.jsonl"], "orders.jsonl is given twice"),
         (["--workers", "a:1", "-", "--framed"], "standard input is read as lines, to its end"),
         (["--workers", "a:1", "--revision", "v9"], "'v9' is not one of"),
+        (["--workers", "a:1", "gone.txt"], "there is no file gone.txt; check the path, or wait for it with --follow"),
+        (["--workers", "a:1", "*.gone"], "no file matches *.gone; with --follow it would be waited for"),
+        (["--workers", "a:1", "-", "--stream", "s"], "--stream names the stream of one file or of standard input"),
     ],
 )
 def test_invalid_arguments_are_refused(run: Run, orders: Path, arguments: list[str], message: str) -> None:
@@ -196,7 +199,10 @@ def test_the_reason_of_a_waiting_send_is_shown_in_words() -> None:
 def test_a_summary_tells_a_part_from_the_whole() -> None:
     part = InputProgress("a", 2048, True, messages=3, bytes=30, acknowledged=1024, outcome="failed")
 
-    assert summary(part, 1.0) == "a: 3 messages (30 B) sent, 1.0 KiB of 2.0 KiB acknowledged"
+    assert (
+        summary(part, 1.0)
+        == "a: 3 messages (30 B) sent, 1.0 KiB of 2.0 KiB acknowledged; the next run continues behind byte 1,024"
+    )
 
 
 def test_numbers_are_written_as_people_read_them() -> None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from glob import glob, has_magic
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from wallaroo_spark.connector.settings import ConnectorSettings
+from wallaroo_spark.connector.sources.rotated import is_rotated
+from wallaroo_spark.protocol import HEAD_BYTES
+from wallaroo_spark.settings import rows
 
 if TYPE_CHECKING:
     from wallaroo_spark.connector import Source
@@ -15,6 +25,9 @@ if TYPE_CHECKING:
 STDIN = "-"
 TOPIC = "topic:"
 """Prefix of a topic's name, in place of a file."""
+
+LONGEST_LINE = next(row.default for row in rows(ConnectorSettings) if row.name == "max_frame_bytes") - HEAD_BYTES
+"""Bytes of the longest line that fits a frame."""
 
 
 @dataclass(frozen=True)
@@ -28,26 +41,75 @@ class SendInput:
 
 
 class InputName(click.Path):
-    """An existing file, ``-``, or ``topic:NAME``."""
+    """A file, ``-``, ``topic:NAME``, or a pattern of files; whether there is a file is checked by :func:`expand`."""
 
     def __init__(self) -> None:
-        super().__init__(exists=True, dir_okay=False, allow_dash=True)
+        super().__init__(exists=False, dir_okay=False, allow_dash=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The name of a topic is passed on; it is looked up when its input is opened."""
         return value if str(value).startswith(TOPIC) else super().convert(value, param, ctx)
 
 
-def open_input(name: str, *, follow: bool, framed: bool, options: dict[str, Any]) -> SendInput:
-    """The input of that name; ``options`` are those of the command; topics use some of them."""
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for any number of files."""
+    return name != STDIN and not name.startswith(TOPIC) and has_magic(name) and not os.path.exists(name)
+
+
+def expand(names: Sequence[str], *, follow: bool) -> list[str]:
+    """The names, with the files of each pattern in its place. With ``follow`` a file need not be there yet.
+
+    Raises ``click.UsageError`` for a file that is not there, and for a pattern without a file.
+    """
+    found: list[str] = []
+    for name in names:
+        if is_pattern(name):
+            matching = files_of(name)
+            if not matching and not follow:
+                raise click.UsageError(f"no file matches {name}; with --follow it would be waited for")
+            found += [one for one in matching if one not in found]
+            continue
+        if name != STDIN and not name.startswith(TOPIC) and not follow and not os.path.exists(name):
+            raise click.UsageError(f"there is no file {name}; check the path, or wait for it with --follow")
+        found.append(name)
+    return found
+
+
+def files_of(pattern: str) -> list[str]:
+    """The files that match a pattern now, without those that a rotation has renamed or compressed."""
+    names = sorted(one for one in glob(pattern, recursive=True) if os.path.isfile(one))
+    return [name for name in names if not any(name != one and is_rotated(name, one) for one in names)]
+
+
+def positions_of(name: str, options: dict[str, Any]) -> Path:
+    """The file of positions of a followed file: one for each receiver, instance, stream and path."""
+    folder = Path(options["positions"] or _state_folder()).expanduser()
+    parts = [options["receiver"], options["instance"], options["stream"], os.path.abspath(name)]
+    return folder / f"{hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).hexdigest()}.json"
+
+
+def open_input(name: str, *, follow: bool, framed: bool, options: dict[str, Any], new: bool = False) -> SendInput:
+    """The input of that name; ``options`` are those of the command. ``new``: it was found by a pattern."""
+    stream = options["stream"]
     if name.startswith(TOPIC):
         return _topic(name.removeprefix(TOPIC), follow, options)
-    from wallaroo_spark.connector import Framed, Lines, Stdin
+    from wallaroo_spark.connector import Framed, Lines, RotatedLines, Stdin
 
     if name == STDIN:
-        return SendInput(Stdin(), None)
-    kind = Framed if framed else Lines
-    return SendInput(kind(name, follow=follow), os.stat(name).st_size)
+        return SendInput(Stdin(name=stream or "stdin"), None)
+    longest: dict[str, Any] = {"longest": LONGEST_LINE, "too_long": options["long_lines"]}
+    source: Source
+    if framed:
+        source = Framed(name, follow=follow, name=stream)
+    elif follow:
+        source = RotatedLines(name, positions=positions_of(name, options), name=stream, until_deleted=new, **longest)
+    else:
+        source = Lines(name, name=stream, **longest)
+    return SendInput(source, os.stat(name).st_size if os.path.exists(name) else 0)
+
+
+def _state_folder() -> str:
+    return os.path.join(os.environ.get("XDG_STATE_HOME", "") or "~/.local/state", "wallaroo-spark", "positions")
 
 
 def standard_input_is_terminal() -> bool:

@@ -79,6 +79,11 @@ class SendView:
     def __exit__(self, *_: object) -> None:
         self.summarize()
 
+    def add(self, one: SendInput) -> None:
+        """A file has appeared."""
+        name = one.source.name
+        self.inputs[name] = InputProgress(name, one.size, one.source.replayable)
+
     def progressed(self, progress: FeedProgress) -> None:
         """An input has advanced; called by the connector."""
         state = self.inputs[progress.name]
@@ -179,6 +184,12 @@ class BarView(SendView):
         logging.getLogger("wallaroo_spark").handlers.clear()
         super().__exit__()
 
+    def add(self, one: SendInput) -> None:
+        """A file has appeared: a bar more."""
+        super().add(one)
+        name = one.source.name
+        self._tasks[name] = self._bars.add_task(_shortened(name), total=one.size or None, amount="", waits="")
+
     def refresh(self) -> None:
         """Bring every bar up to date."""
         for state in self.inputs.values():
@@ -226,7 +237,11 @@ def summary(state: InputProgress, seconds: float) -> str:
     if state.size is None:
         return f"{state.name}: {sent} sent, at most once" + ("" if state.outcome == "done" else "; not all of them")
     if state.outcome != "done":
-        return f"{state.name}: {sent} sent, {size(state.acknowledged or 0)} of {size(state.size)} acknowledged"
+        acknowledged = state.acknowledged or 0
+        return (
+            f"{state.name}: {sent} sent, {size(acknowledged)} of {size(max(state.size, acknowledged))} acknowledged; "
+            f"the next run continues behind byte {acknowledged:,}"
+        )
     if not state.messages:
         return f"{state.name}: nothing new; {size(state.acknowledged or 0)} are acknowledged from before"
     return f"{state.name}: {sent} sent and acknowledged in {seconds:.1f} s"

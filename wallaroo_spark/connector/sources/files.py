@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
@@ -10,16 +11,24 @@ from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
 
-from wallaroo_spark.connector.arguments import shown
+from wallaroo_spark.connector.arguments import shown, u64_of
 from wallaroo_spark.connector.message_columns import AsyncGroupedRecords, GroupedRecords, MessageColumns
 from wallaroo_spark.connector.record import Record
-from wallaroo_spark.errors import ArgumentTypeError, ConfigurationError, ReplayError
+from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, ConfigurationError, ReplayError, one_line
+
+_log = one_line(logging.getLogger("wallaroo_spark.connector"))
 
 CHUNK_BYTES = 1 << 20
 """Bytes of one read of a file. A choice: large enough that a system call costs little for each record."""
 
 LONGEST_RECORD = 64 << 20
 """Limit in bytes of a record. A choice that bounds memory; the frame limit of a session is usually lower."""
+
+TOO_LONG = ("error", "skip", "cut")
+"""The treatments of a line that is too long."""
+
+_FOUND_BY = 200
+"""Bytes of a long line by which it is recognised. A choice."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -44,6 +53,7 @@ class _FileSource:
         self.name = name or os.fspath(path)
         self.follow = follow
         self._poll = poll
+        self._refused: ConfigurationError | None = None
 
     def read(self, after: int | None) -> Iterator[Record] | AsyncIterator[Record]:
         """The records after byte offset ``after``.
@@ -91,8 +101,10 @@ class _FileSource:
             while data := file.read(CHUNK_BYTES):
                 columns, rest, at = self._columns(rest + data, at)
                 yield columns
+                self._raise_refused()
         if rest:
             yield self._last(rest, at)
+            self._raise_refused()
 
     async def _following(self, at: int) -> AsyncGenerator[MessageColumns, None]:
         rest = b""
@@ -103,6 +115,7 @@ class _FileSource:
                 if data:
                     columns, rest, at = self._columns(rest + data, at)
                     yield columns
+                    self._raise_refused()
                 elif replaced:
                     raise self._replaced(at)
                 else:
@@ -110,6 +123,12 @@ class _FileSource:
                     replaced = self._is_replaced(file, at + len(rest))
                     if not replaced:
                         await asyncio.sleep(self._poll)
+
+    def _raise_refused(self) -> None:
+        """Raise the error of a record that cannot be sent, behind the records before it."""
+        if self._refused is not None:
+            error, self._refused = self._refused, None
+            raise error
 
     def _columns(self, data: bytes, at: int) -> tuple[MessageColumns, bytes, int]:
         columns, taken = self._split(data, at)
@@ -156,16 +175,81 @@ class Lines(_FileSource):
 
     A line's reference is the byte offset after its newline, so that resuming is a seek. Bytes after the last newline
     are a line too, unless the file is followed: then they become a line when their newline has been written.
+
+    A line of more than ``longest`` bytes is an error that names its number; with ``too_long="skip"`` it is left out and
+    with ``too_long="cut"`` its first ``longest`` bytes are sent, and a warning is logged.
     """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        follow: bool = False,
+        name: str = "",
+        poll: float = 0.2,
+        longest: int = LONGEST_RECORD,
+        too_long: str = "error",
+    ) -> None:
+        super().__init__(path, follow=follow, name=name, poll=poll)
+        self._longest = u64_of(longest, "longest")
+        if too_long not in TOO_LONG:
+            raise ArgumentValueError(f"too_long: {too_long!r} is not one of {', '.join(TOO_LONG)}", argument="too_long")
+        self._too_long = too_long
 
     def _split(self, data: bytes, at: int) -> tuple[MessageColumns, int]:
         lines = data.split(b"\n")
         rest = lines.pop()
         ends = list(accumulate(map((1).__add__, map(len, lines)), initial=at))
-        return MessageColumns(lines, ends[1:]), len(data) - len(rest)
+        return self._fitting(lines, ends[1:]), len(data) - len(rest)
 
     def _last(self, rest: bytes, at: int) -> MessageColumns:
-        return MessageColumns([rest], [at + len(rest)])
+        return self._fitting([rest], [at + len(rest)])
+
+    def _fitting(self, lines: list[bytes], ends: list[int]) -> MessageColumns:
+        """The lines that can be sent. An error is raised behind those before it."""
+        if not lines or max(map(len, lines)) <= self._longest:
+            return MessageColumns(lines, ends)
+        kept: list[bytes] = []
+        kept_ends: list[int] = []
+        for line, end in zip(lines, ends, strict=True):
+            fitting = line
+            if len(line) > self._longest:
+                complaint = self._complaint(line)
+                if self._too_long == "error":
+                    self._refused = ConfigurationError(
+                        f"{complaint}; shorten it, or leave such lines out or cut them (too_long, --long-lines)",
+                        path=str(self.path),
+                        limit=self._longest,
+                    )
+                    break
+                _log.warning("%s; it is %s", complaint, "left out" if self._too_long == "skip" else "cut there")
+                if self._too_long == "skip":
+                    continue
+                fitting = line[: self._longest]
+            kept.append(fitting)
+            kept_ends.append(end)
+        return MessageColumns(kept, kept_ends)
+
+    def _complaint(self, line: bytes) -> str:
+        return (
+            f"file {self.path}, line {self._line_number(line)}: it has {len(line)} bytes, and the limit is "
+            f"{self._longest}"
+        )
+
+    def _line_number(self, line: bytes) -> str:
+        """The number of a line, found by reading the file from its beginning; for messages alone."""
+        before = line[:_FOUND_BY]
+        try:
+            with self._reread() as file:
+                for number, found in enumerate(file, 1):
+                    if found.startswith(before) and len(found.rstrip(b"\n")) == len(line):
+                        return str(number)
+        except OSError:
+            pass
+        return "unknown"
+
+    def _reread(self) -> BinaryIO:
+        return self.path.open("rb")
 
     def _check_boundary(self, file: BinaryIO, at: int) -> None:
         if at == 0:

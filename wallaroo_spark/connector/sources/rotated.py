@@ -1,0 +1,395 @@
+"""A file of lines that is followed across rotations, as one stream.
+
+A reference counts the bytes of all files that had the path, one after the other, so it is the base of a file and the
+offset in it. The bases stand in a small file of positions, which is durable before the first line of a file is sent.
+A file is known again by its device, inode and first bytes, also under the name that a rotation has given it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from wallaroo_spark.connector.message_columns import AsyncGroupedRecords, MessageColumns
+from wallaroo_spark.connector.record import Record
+from wallaroo_spark.connector.sources import files
+from wallaroo_spark.connector.sources.files import LONGEST_RECORD, Lines
+from wallaroo_spark.errors import ConfigurationError, ReplayError, one_line
+
+_log = one_line(logging.getLogger("wallaroo_spark.connector"))
+
+HEAD_BYTES = 1024
+"""Bytes at the beginning of a file by which it is recognised. A choice: the first lines of a log carry a time."""
+
+SETTLE_SECONDS = 1.0
+"""Seconds for which a renamed file must not grow before the next one is read. A choice: a program that is told of a
+rotation reopens its log at once, and writes the line that it is at to the old file."""
+
+_ROTATED = re.compile(r"[._-]\d[\w.-]*")
+"""The ending that a rotation adds to a name: ``.1``, ``-20260131``, ``.2026-01-31.1``."""
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One of the files that had the path."""
+
+    base: int
+    """The reference at its beginning."""
+    device: int
+    """Number of its device."""
+    inode: int
+    """Number of its inode."""
+    head_bytes: int
+    """Number of its first bytes that are in ``head``."""
+    head: str
+    """Hash of its first bytes."""
+
+    @classmethod
+    def of(cls, file: BinaryIO, base: int) -> Generation:
+        """The generation of an open file."""
+        found = os.fstat(file.fileno())
+        first = os.pread(file.fileno(), HEAD_BYTES, 0)
+        return cls(base, found.st_dev, found.st_ino, len(first), _hash(first))
+
+    def begins_as(self, file: BinaryIO) -> bool:
+        """Whether an open file begins with the bytes of this one."""
+        first = os.pread(file.fileno(), self.head_bytes, 0)
+        return len(first) == self.head_bytes and _hash(first) == self.head
+
+    def is_file(self, found: os.stat_result) -> bool:
+        """Whether this is the file of these facts, perhaps with other content."""
+        return (found.st_dev, found.st_ino) == (self.device, self.inode)
+
+
+class RotatedLines(Lines):
+    """The lines of a file that grows and is rotated, by renaming or by copying and truncating.
+
+    All lines of the path are one stream, and each line is in it once and in order, also when the program is killed and
+    started again, as long as the files with unacknowledged lines are beside the path under rotated names (``.1``,
+    ``-20260131``, …) and are not compressed. ``positions`` is the path of the small file that says where each file
+    begins; use one for each stream of each receiver. A file that is not there yet, or was deleted, is waited for, or is
+    the end of the stream where ``until_deleted`` is set.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        positions: str | os.PathLike[str],
+        name: str = "",
+        poll: float = 0.2,
+        longest: int = LONGEST_RECORD,
+        too_long: str = "error",
+        until_deleted: bool = False,
+    ) -> None:
+        super().__init__(path, follow=True, name=name, poll=poll, longest=longest, too_long=too_long)
+        self._positions = Path(positions)
+        self._until_deleted = until_deleted
+        self._at = 0
+        self._modified = 0
+        self._ended = False
+        self._reading = self.path
+
+    def read(self, after: int | None) -> AsyncIterator[Record]:
+        """The lines after reference ``after``. Raises as :meth:`Lines.read`; while reading, too."""
+        return AsyncGroupedRecords(self._all(after))
+
+    async def _all(self, after: int | None) -> AsyncGenerator[MessageColumns, None]:
+        self._ended = False
+        known = self._load()
+        if not known:
+            first = await self._first(after or 0)
+            if first is None:
+                return
+            known = [first]
+            self._save(known)
+        if after is None and known[0].base:
+            _log.warning("file %s: the receiver has no line of it; it begins with the oldest known file", self.path)
+        self._at = known[0].base if after is None else after
+        if self._at < known[0].base:
+            raise self._lost(self._at, known[0].base)
+        index = max(number for number, one in enumerate(known) if one.base <= self._at)
+        # Files before this one are committed. One more is kept for a receiver that goes back by a batch.
+        known, index = known[max(0, index - 1) :], min(index, 1)
+        while not self._ended:
+            end = known[index + 1].base if index + 1 < len(known) else None
+            async for columns in self._generation(known, index, end):
+                yield columns
+                self._raise_refused()
+            if end is None and not self._ended:
+                following = await self._next(known)
+                if following is None:
+                    return
+                known = [*known, following]
+                self._save(known)
+            index += 1
+
+    async def _first(self, at: int) -> Generation | None:
+        """The file that has the path, once it has a byte. Its references are its offsets, as those of Lines."""
+        while True:
+            try:
+                with self.path.open("rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    if size < at:
+                        raise self._shorter(size, at)
+                    if size:
+                        self._check_boundary(file, at)
+                        return Generation.of(file, 0)
+            except FileNotFoundError:
+                if self._until_deleted:
+                    return None
+            except OSError as error:
+                raise self._unreadable(error) from error
+            await asyncio.sleep(self._poll)
+
+    async def _generation(
+        self, known: list[Generation], index: int, end: int | None
+    ) -> AsyncGenerator[MessageColumns, None]:
+        """The lines of one file from the present place; of the last known one until it was rotated."""
+        one, rest, quiet, told = known[index], b"", 0.0, False
+        file = self._find(one, self._at)
+        if file is None:
+            if end is not None and self._at >= end:
+                return
+            raise self._lost(self._at, end)
+        try:
+            self._check_place(file, one, end)
+            file.seek(self._at - one.base)
+            while True:
+                if not self._intact(file, one, len(rest)):
+                    copy = self._find(one, self._at + len(rest), but=file)
+                    if copy is None:
+                        _log.warning(
+                            "file %s was truncated at reference %d, and no copy of its bytes is beside it; bytes that "
+                            "were not read before are lost",
+                            self.path,
+                            self._at + len(rest),
+                        )
+                        break
+                    file.close()
+                    file = copy
+                    file.seek(self._at + len(rest) - one.base)
+                left = files.CHUNK_BYTES if end is None else min(files.CHUNK_BYTES, end - self._at - len(rest))
+                data = file.read(left)
+                if data:
+                    quiet = 0.0
+                    columns, rest, self._at = self._columns(rest + data, self._at)
+                    yield columns
+                    known[index] = one = self._refined(known, index, file)
+                    continue
+                if end is not None:
+                    if self._at + len(rest) < end:
+                        raise self._lost(self._at + len(rest), end)
+                    break
+                place = self._place()
+                if place is None and not told:
+                    told = True
+                    if self._until_deleted and not list(self._rotated()):
+                        self._ended = True
+                        break
+                    _log.warning("file %s is not there; waiting for a new one", self.path)
+                if place is not None and not self._is_at(place, file):
+                    if quiet >= SETTLE_SECONDS:
+                        break
+                    quiet += self._poll
+                await asyncio.sleep(self._poll)
+            self._modified = os.fstat(file.fileno()).st_mtime_ns
+            if rest:
+                # The file does not grow any more, so its last line needs no newline.
+                columns = self._last(rest, self._at)
+                self._at += len(rest)
+                yield columns
+        finally:
+            file.close()
+
+    async def _next(self, known: list[Generation]) -> Generation | None:
+        """The file that follows the last known one, once it has a byte."""
+        while True:
+            for path in [*sorted(self._rotated(), key=_modified), self.path]:
+                try:
+                    with path.open("rb") as file:
+                        found = os.fstat(file.fileno())
+                        if found.st_size and not self._is_known(file, found, known, path):
+                            return Generation.of(file, self._at)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise self._unreadable(error) from error
+            if self._until_deleted and self._place() is None:
+                return None
+            await asyncio.sleep(self._poll)
+
+    def _is_known(self, file: BinaryIO, found: os.stat_result, known: list[Generation], path: Path) -> bool:
+        last = known[-1]
+        if path == self.path:
+            return last.is_file(found) and found.st_size >= self._at - last.base and last.begins_as(file)
+        if found.st_mtime_ns < self._modified:
+            return True
+        if path.name.endswith(_COMPRESSED):
+            if found.st_mtime_ns > self._modified:
+                raise ReplayError(
+                    f"file {path} was compressed before it was read; uncompress it, and let the rotation compress "
+                    "files later (delaycompress)",
+                    path=str(path),
+                )
+            return True
+        ends = [*(one.base for one in known[1:]), self._at]
+        sizes = [end - one.base for one, end in zip(known, ends, strict=True)]
+        # A file that has grown after it was renamed keeps its inode, a copy has its size.
+        return any(
+            one.begins_as(file) and (one.is_file(found) or found.st_size == size)
+            for one, size in zip(known, sizes, strict=True)
+        )
+
+    def _intact(self, file: BinaryIO, one: Generation, rest: int) -> bool:
+        """Whether an open file still has the bytes that were read."""
+        return os.fstat(file.fileno()).st_size >= self._at + rest - one.base and one.begins_as(file)
+
+    def _refined(self, known: list[Generation], index: int, file: BinaryIO) -> Generation:
+        """Recognise a file by more bytes once it has them."""
+        one = known[index]
+        if one.head_bytes < HEAD_BYTES and os.fstat(file.fileno()).st_size >= HEAD_BYTES and one.begins_as(file):
+            one = dataclasses.replace(Generation.of(file, one.base), device=one.device, inode=one.inode)
+            known[index] = one
+            self._save(known)
+        return one
+
+    def _find(self, one: Generation, reached: int, but: BinaryIO | None = None) -> BinaryIO | None:
+        """Open the file of a generation: the same inode first, then a copy of it."""
+        for same in (True, False):
+            for path in (self.path, *self._rotated()):
+                try:
+                    file = path.open("rb")
+                except OSError:
+                    continue
+                found = os.fstat(file.fileno())
+                other = but is None or not _same(found, os.fstat(but.fileno()))
+                large = found.st_size >= reached - one.base
+                if other and large and one.is_file(found) is same and one.begins_as(file):
+                    self._reading = path
+                    return file
+                file.close()
+        return None
+
+    def _rotated(self) -> Iterator[Path]:
+        """The files beside the path that a rotation has named after it."""
+        try:
+            entries = list(self.path.parent.iterdir())
+        except OSError:
+            return
+        yield from (entry for entry in entries if is_rotated(entry.name, self.path.name))
+
+    def _place(self) -> os.stat_result | None:
+        try:
+            return self.path.stat()
+        except FileNotFoundError:
+            return None
+
+    @staticmethod
+    def _is_at(place: os.stat_result, file: BinaryIO) -> bool:
+        return _same(place, os.fstat(file.fileno()))
+
+    def _check_place(self, file: BinaryIO, one: Generation, end: int | None) -> None:
+        offset = self._at - one.base
+        before = os.pread(file.fileno(), 1, offset - 1) if offset else b"\n"
+        size = os.fstat(file.fileno()).st_size
+        place = self._place()
+        final = end is not None or place is None or not self._is_at(place, file)
+        if before != b"\n" and not (final and offset == size):
+            raise ReplayError(
+                f"file {self._reading}: offset {offset} (reference {self._at}) is not the end of a line; the file was "
+                f"changed, or the positions in {self._positions} are those of another stream",
+                path=str(self._reading),
+                reference=self._at,
+            )
+
+    def _reread(self) -> BinaryIO:
+        return self._reading.open("rb")
+
+    def _load(self) -> list[Generation]:
+        try:
+            content = self._positions.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._no_positions(error) from error
+        try:
+            return [Generation(**one) for one in json.loads(content)["files"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(
+                f"the positions in {self._positions} cannot be read: {error}; delete that file if no rotated file of "
+                f"{self.path} has lines that are not acknowledged",
+                path=str(self._positions),
+            ) from None
+
+    def _save(self, known: list[Generation]) -> None:
+        """Write the positions, so that they outlive a crash of the machine."""
+        text = json.dumps({"path": str(self.path), "files": [dataclasses.asdict(one) for one in known]}, indent=1)
+        new = self._positions.with_name(f"{self._positions.name}.new")
+        try:
+            self._positions.parent.mkdir(parents=True, exist_ok=True)
+            with new.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self._positions)
+            folder = os.open(self._positions.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise self._no_positions(error) from error
+
+    def _no_positions(self, error: OSError) -> ConfigurationError:
+        return ConfigurationError(
+            f"the positions of file {self.path} cannot be kept in {self._positions}: {error.strerror}; choose another "
+            "folder (positions, --positions)",
+            path=str(self._positions),
+        )
+
+    def _unreadable(self, error: OSError) -> ConfigurationError:
+        return ConfigurationError(
+            f"file {self.path} cannot be read: {error.strerror}; check the path and its permissions",
+            path=str(self.path),
+        )
+
+    def _lost(self, reference: int, end: int | None) -> ReplayError:
+        upto = "its end" if end is None else f"reference {end}"
+        return ReplayError(
+            f"the lines of {self.path} from reference {reference} to {upto} are not acknowledged, and their file is "
+            f"not beside it under a rotated name such as {self.path.name}.1; restore it uncompressed, or delete "
+            f"{self._positions} and use another --stream to begin with the present file",
+            path=str(self.path),
+            reference=reference,
+        )
+
+
+def is_rotated(name: str, of: str) -> bool:
+    """Whether a rotation may have given this name to the file that had the name ``of``."""
+    return name.startswith(of) and _ROTATED.fullmatch(name[len(of) :]) is not None
+
+
+def _hash(first: bytes) -> str:
+    return hashlib.blake2b(first, digest_size=16).hexdigest()
+
+
+def _same(one: os.stat_result, other: os.stat_result) -> bool:
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
+def _modified(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
