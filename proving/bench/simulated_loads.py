@@ -24,7 +24,7 @@ WIRE = 400.0
 
 
 @dataclass(frozen=True)
-class Load:
+class SimulatedLoad:
     """The senders and the query of one simulated load. MiB are of the worker's memory."""
 
     name: str
@@ -120,7 +120,7 @@ class Outcome:
 class Simulation:
     """One worker of one query."""
 
-    def __init__(self, load: Load, credits: str, step: float = 0.01) -> None:
+    def __init__(self, load: SimulatedLoad, credits: str, step: float = 0.01) -> None:
         self.load = load
         self.flow = FlowControl.of(load.options(credits))
         self.flow.restart(-1)
@@ -252,21 +252,23 @@ def always(rate: float) -> Callable[[float], float]:
 
 
 LOADS = (
-    Load("light", always(5)),
-    Load("at full speed", always(300)),
-    Load("at full speed, ten senders", always(300), senders=10),
-    Load("at full speed, slow sink", always(300), sink=always(2), seconds=600),
-    Load("at full speed, slow sink, batches vary by half", always(300), sink=always(2), noise=0.5, seconds=600),
-    Load("step up, 5 to 80", step(5, 80, 60)),
-    Load("bursts of 40 s each 60 s", bursts(2, 80, 60, 40), sink=always(60)),
-    Load("sink stalls for 60 s", always(8), sink=stall(10, 100, 60), seconds=400),
-    Load("sink ten times as slow from 100 s on", always(300), sink=step(40, 4, 100), seconds=600),
-    Load("sink ten times as fast from 200 s on", always(300), sink=step(4, 40, 200), seconds=400),
-    Load("a batch a minute", always(300), interval=60, seconds=1200),
+    SimulatedLoad("light", always(5)),
+    SimulatedLoad("at full speed", always(300)),
+    SimulatedLoad("at full speed, ten senders", always(300), senders=10),
+    SimulatedLoad("at full speed, slow sink", always(300), sink=always(2), seconds=600),
+    SimulatedLoad(
+        "at full speed, slow sink, batches vary by half", always(300), sink=always(2), noise=0.5, seconds=600
+    ),
+    SimulatedLoad("step up, 5 to 80", step(5, 80, 60)),
+    SimulatedLoad("bursts of 40 s each 60 s", bursts(2, 80, 60, 40), sink=always(60)),
+    SimulatedLoad("sink stalls for 60 s", always(8), sink=stall(10, 100, 60), seconds=400),
+    SimulatedLoad("sink ten times as slow from 100 s on", always(300), sink=step(40, 4, 100), seconds=600),
+    SimulatedLoad("sink ten times as fast from 200 s on", always(300), sink=step(4, 40, 200), seconds=400),
+    SimulatedLoad("a batch a minute", always(300), interval=60, seconds=1200),
 )
 
 
-def compared(load: Load) -> dict[str, Any]:
+def compared(load: SimulatedLoad) -> dict[str, Any]:
     """Fixed and adaptive credits beside one another, as JSON-ready values."""
     found: dict[str, Any] = {"load": load.name}
     for credits in ("fixed", "adaptive"):

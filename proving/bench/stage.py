@@ -130,7 +130,7 @@ def start_spark(directory: Path) -> Any:
     return session
 
 
-class Process:
+class SendingProcess:
     """A sending process: it prints a line when it begins, and its figures at the end."""
 
     def __init__(self, module: str, load: Load, log: Path) -> None:
@@ -237,7 +237,7 @@ class Installation:
         files = [file for file in (self.checkpoint / "offsets").glob("[0-9]*") if file.name.isdigit()]
         return max(files, key=lambda file: int(file.name)).stat().st_size if files else 0
 
-    def load(self, seconds: float, module: str = "proving.bench.load_generator", **settings: Any) -> Process:
+    def load(self, seconds: float, module: str = "proving.bench.load_generator", **settings: Any) -> SendingProcess:
         """Start a sender with new instances and streams."""
         self._loads += 1
         load = Load(
@@ -250,7 +250,7 @@ class Installation:
         )
         load = replace(load, **settings)
         self._base += load.connectors * load.streams
-        return Process(module, load, self.directory / f"load-{self._loads}.log")
+        return SendingProcess(module, load, self.directory / f"load-{self._loads}.log")
 
     def run(
         self, module: str = "proving.bench.load_generator", warm_up: float | None = None, **settings: Any

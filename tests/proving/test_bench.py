@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from proving.bench import __main__ as bench
-from proving.bench.load_generator import Generator, Template, thinned
-from proving.bench.load_generator import Load as SentLoad
+from proving.bench.load_generator import Generator, Load, Template, thinned
 from proving.bench.results import page
 from proving.bench.results.goals import goals_of
 from proving.bench.results.pictures import PICTURES, draw_all
 from proving.bench.results.report import TABLES, text
 from proving.bench.sections import active, decode, fleet, plans
-from proving.bench.simulated_loads import Load, always, compared
+from proving.bench.simulated_loads import SimulatedLoad, always, compared
 from wallaroo_spark.protocol import (
     REVISIONS,
     FrameBuffer,
@@ -48,7 +47,7 @@ def test_the_quickest_section_writes_figures_tables_and_a_picture(
 
 
 def test_active_streams_are_measured_phase_by_phase() -> None:
-    one, many = (active.run(active.Shape(streams, sessions, 400), 1) for streams, sessions in ((1, 1), (100, 2)))
+    one, many = (active.run(active.Case(streams, sessions, 400), 1) for streams, sessions in ((1, 1), (100, 2)))
     for found in (one, many):
         assert found["by_phase"].keys() >= {"receive", "plan", "find", "gather", "commit"}
         found["of_one_stream"] = found["worker_seconds_per_million"] / one["worker_seconds_per_million"]
@@ -59,7 +58,7 @@ def test_active_streams_are_measured_phase_by_phase() -> None:
 
 def test_credits_are_drawn_and_told_load_by_load(tmp_path: Path) -> None:
     real = {"messages_per_second": 5e5, "mean_MiB": 40.0, "peak_MiB": 60.0, "batch_seconds": 0.5}
-    cases = [compared(Load(name, always(rate), seconds=5)) for name, rate in (("little", 1), ("much", 200))]
+    cases = [compared(SimulatedLoad(name, always(rate), seconds=5)) for name, rate in (("little", 1), ("much", 200))]
     results = {"credits": {"cases": cases, "real": {"fixed": real, "adaptive": real}}}
 
     draw_all(results, tmp_path)
@@ -153,7 +152,7 @@ def test_a_paced_load_goes_on_when_its_socket_can_be_written_again() -> None:
         host, port = listener.getsockname()
         with ThreadPoolExecutor(1) as pool:
             received = pool.submit(_accept_everything, listener)
-            generator = Generator(SentLoad(f"{host}:{port}", "", "p", "load", 0.0, rate=rate, burst=each))
+            generator = Generator(Load(f"{host}:{port}", "", "p", "load", 0.0, rate=rate, burst=each))
             sender = generator.senders[0]
             sender.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)
             generator.open()

@@ -32,7 +32,7 @@ COOKIE = "a cookie for this run"
 
 
 @dataclass(frozen=True)
-class Shape:
+class Case:
     """The parameters of one run."""
 
     streams: int
@@ -92,10 +92,10 @@ class Feed:
         return data
 
 
-class Load:
+class WorkerUnderLoad:
     """A worker's state, its sessions, and a driver that runs batches on it."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Case) -> None:
         self.shape = shape
         self.phases = Phases()
         self.state = WorkerState(Options(cookie=COOKIE, credits="fixed"), Origin(0, 1), COOKIE)
@@ -195,7 +195,7 @@ def measure(progress: Callable[[str], None], messages: int = 100_000) -> dict[st
     cases = []
     for streams, sessions in CASES:
         progress(f"active: {streams:,} streams in {sessions} sessions")
-        cases.append(run(Shape(streams, sessions, max(messages, streams)), BATCHES))
+        cases.append(run(Case(streams, sessions, max(messages, streams)), BATCHES))
     one = cases[0]["worker_seconds_per_million"]
     return {"cases": [{**case, "of_one_stream": case["worker_seconds_per_million"] / one} for case in cases]}
 
@@ -208,9 +208,9 @@ def most(found: dict[str, Any]) -> float:
     return rate
 
 
-def run(shape: Shape, batches: int) -> dict[str, Any]:
+def run(shape: Case, batches: int) -> dict[str, Any]:
     """Run ``batches`` batches; processor seconds a million messages by phase, and messages a processor second."""
-    load = Load(shape)
+    load = WorkerUnderLoad(shape)
     load.run_batch()
     load.phases.seconds.clear()
     load.rows = 0
@@ -252,7 +252,7 @@ def main() -> None:
         for streams in map(int, given.streams.split(",")):
             if streams < sessions:
                 continue
-            shape = Shape(streams, sessions, given.messages, given.size, given.lot)
+            shape = Case(streams, sessions, given.messages, given.size, given.lot)
             if given.profile:
                 import cProfile
 

@@ -28,7 +28,7 @@ STREAMS = (1, 64)
 
 
 @dataclass(frozen=True)
-class Shape:
+class MessageShape:
     """The form of messages."""
 
     name: str
@@ -42,14 +42,14 @@ class Shape:
 
 
 SHAPES = (
-    Shape("fixed 100 B", 100, 100),
-    Shape("varied 20-180 B", 20, 180),
-    Shape("varied, keys and times", 20, 180, rich=True),
-    Shape("1 KB", 1024, 1024),
+    MessageShape("fixed 100 B", 100, 100),
+    MessageShape("varied 20-180 B", 20, 180),
+    MessageShape("varied, keys and times", 20, 180, rich=True),
+    MessageShape("1 KB", 1024, 1024),
 )
 
 
-def frames(revision: Revision, shape: Shape, streams: int, count: int) -> bytes:
+def frames(revision: Revision, shape: MessageShape, streams: int, count: int) -> bytes:
     """MESSAGE frames of ``streams`` streams in turn. draft-le has no keys."""
     chance = random.Random(count)
     keyed = shape.rich and revision.name != "draft-le"
@@ -101,7 +101,7 @@ def once(revision: Revision, data: bytes, streams: int) -> float:
     return count / max(time.process_time() - began, 1e-9)
 
 
-def cases() -> Iterator[tuple[Revision, Shape, int]]:
+def cases() -> Iterator[tuple[Revision, MessageShape, int]]:
     """All measured cases."""
     for shape in SHAPES:
         for streams in STREAMS:

@@ -7,7 +7,7 @@ import functools
 
 import pytest
 
-from proving.bench.simulated_loads import LOADS, MEBIBYTE, Load, Outcome, Simulation, always, compared
+from proving.bench.simulated_loads import LOADS, MEBIBYTE, Outcome, SimulatedLoad, Simulation, always, compared
 from proving.bench.simulated_loads import step as steps
 from wallaroo_spark.worker.machine.pressure.pace import WORTH
 
@@ -20,7 +20,7 @@ BY_NAME = {load.name: load for load in LOADS}
 
 
 @functools.cache
-def run(load: Load, credits: str = "adaptive") -> Outcome:
+def run(load: SimulatedLoad, credits: str = "adaptive") -> Outcome:
     """The result of a load. It is the same each time, so it is computed once."""
     return Simulation(load, credits).run()
 
@@ -31,7 +31,7 @@ def both(name: str) -> tuple[Outcome, Outcome]:
 
 
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
-def test_throughput_is_the_fixed_window_s_within_a_twentieth(load: Load) -> None:
+def test_throughput_is_the_fixed_window_s_within_a_twentieth(load: SimulatedLoad) -> None:
     begin = 300.0 if load.interval else 0.0
     fixed, adaptive = run(load, "fixed"), run(load)
 
@@ -39,7 +39,7 @@ def test_throughput_is_the_fixed_window_s_within_a_twentieth(load: Load) -> None
 
 
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
-def test_the_buffer_never_holds_more_than_with_a_fixed_window(load: Load) -> None:
+def test_the_buffer_never_holds_more_than_with_a_fixed_window(load: SimulatedLoad) -> None:
     fixed, adaptive = run(load, "fixed"), run(load)
 
     assert adaptive.peak() <= fixed.peak() + 1e-9
@@ -143,19 +143,19 @@ def test_connectors_with_data_share_the_credits(senders: int, busy: int) -> None
 
 @pytest.mark.parametrize("rows", [20_000, 500_000, 900_000])
 def test_a_planner_that_waits_for_rows_is_not_starved(rows: int) -> None:
-    load = Load("fewest rows", always(50), least=rows, seconds=200)
+    load = SimulatedLoad("fewest rows", always(50), least=rows, seconds=200)
 
     assert run(load).rate() > 0.95 * run(load, "fixed").rate()
 
 
 def test_a_stream_with_few_places_where_a_batch_may_end_is_not_starved() -> None:
-    load = Load("rare stable references", always(50), stable=800_000, seconds=200)
+    load = SimulatedLoad("rare stable references", always(50), stable=800_000, seconds=200)
 
     assert run(load).rate() > 0.95 * run(load, "fixed").rate()
 
 
 def test_of_a_query_that_takes_few_rows_only_some_batches_are_held() -> None:
-    load = Load("most rows", always(50), most=20_000, seconds=200)
+    load = SimulatedLoad("most rows", always(50), most=20_000, seconds=200)
     fixed, adaptive = run(load, "fixed"), run(load)
 
     assert adaptive.rate() > 0.95 * fixed.rate()
@@ -163,7 +163,7 @@ def test_of_a_query_that_takes_few_rows_only_some_batches_are_held() -> None:
 
 
 def test_a_price_that_grows_is_seen_at_the_next_small_batches() -> None:
-    slow = Simulation(Load("dearer", always(300), sink=always(8), seconds=1500), "adaptive")
+    slow = Simulation(SimulatedLoad("dearer", always(300), sink=always(8), seconds=1500), "adaptive")
     dearer = dataclasses.replace(slow.load, fixed=0.9)
     cheap = slow.outcome
     for count in range(1, round(1500 / slow.step) + 1):
@@ -176,7 +176,7 @@ def test_a_price_that_grows_is_seen_at_the_next_small_batches() -> None:
 
 
 def test_the_comparison_has_both_and_every_figure() -> None:
-    found = compared(Load("short", steps(5, 50, 2), seconds=6))
+    found = compared(SimulatedLoad("short", steps(5, 50, 2), seconds=6))
 
     assert found["load"] == "short"
     assert found["fixed"].keys() == found["adaptive"].keys()
