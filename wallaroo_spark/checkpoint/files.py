@@ -333,5 +333,6 @@ class CheckpointFiles:
             raise CheckpointError(
                 f"checkpoint {self.identity} cannot be read: {error}; check that it is a directory that this process "
                 "may read",
+                code="checkpoint-unreadable",
                 location=self.identity,
             ) from error

@@ -152,6 +152,7 @@ def _source_lines(batch: int, text: str) -> list[str]:
         raise CheckpointError(
             f"{where} starts with {version[:20]!r}, and only the offset log formats "
             f"{' and '.join(OFFSET_LOG_VERSIONS)} are known; use a Spark release that writes one of these",
+            code="checkpoint-version",
             batch=batch,
         )
     metadata, _, body = rest.partition("\n")
@@ -224,6 +225,7 @@ def _source_offset(where: str, line: str, receiver: str) -> dict[str, Any] | Non
         raise CheckpointError(
             f"{where} has an offset of version {value['wallaroo']!r}, and this release reads versions "
             f"{SOURCE_OFFSET_VERSION} and {NAMED_VERSION}; use the release that wrote it, or a new checkpoint",
+            code="checkpoint-version",
             receiver=receiver,
         )
     offset: dict[str, Any] = value
@@ -241,7 +243,11 @@ def _references(where: str, offset: Mapping[str, Any], plans: Callable[[NamedPla
     named = _named(where, offset)
     if named is not None:
         if plans is None:
-            raise CheckpointError(f"{where} names the plan {named.plan}, which lies beside the checkpoint", file=where)
+            raise CheckpointError(
+                f"{where} names the plan {named.plan}, which lies beside the checkpoint",
+                code="plan-missing",
+                file=where,
+            )
         return plans(named)
     scopes = offset.get("streams")
     if not isinstance(scopes, dict):
@@ -275,5 +281,7 @@ def _json(text: str) -> Any:
 
 def _damaged(where: str, problem: str) -> CheckpointError:
     return CheckpointError(
-        f"{where} {problem}; if this error persists, restore the checkpoint or start with a new one", file=where
+        f"{where} {problem}; if this error persists, restore the checkpoint or start with a new one",
+        code="checkpoint-damaged",
+        file=where,
     )

@@ -68,26 +68,34 @@ def _of_profile(
     named = context or environment.get(CONTEXT, "")
     if not path.exists():
         if named:
-            raise ConfigurationError(f"profile {named!r} is not known: there is no file {path}; docs/cli.md shows one")
+            raise ConfigurationError(
+                f"profile {named!r} is not known: there is no file {path}; docs/cli.md shows one",
+                code="profile-unknown",
+            )
         return {}
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"the file of profiles {path} cannot be read: {error}") from None
+        raise ConfigurationError(
+            f"the file of profiles {path} cannot be read: {error}", code="config-invalid"
+        ) from None
     contexts = content.get("contexts", {})
     chosen = named or content.get("context", "")
     if not chosen:
         return {}
     if not isinstance(contexts, dict) or not isinstance(contexts.get(chosen), dict):
         known = ", ".join(sorted(contexts)) if isinstance(contexts, dict) and contexts else "none"
-        raise ConfigurationError(f"profile {chosen!r} is not in {path}; it has {known}")
+        raise ConfigurationError(f"profile {chosen!r} is not in {path}; it has {known}", code="profile-unknown")
     profile: dict[str, Any] = contexts[chosen]
     own = profile.get(verb, {})
     general = {_name(key): value for key, value in profile.items() if not isinstance(value, dict)}
     special = {_name(key): value for key, value in own.items()} if isinstance(own, dict) else {}
     unknown = sorted(special.keys() - options.keys())
     if unknown:
-        raise ConfigurationError(f"{path}: contexts.{chosen}.{verb} has {unknown[0]!r}, which {verb} has no option for")
+        raise ConfigurationError(
+            f"{path}: contexts.{chosen}.{verb} has {unknown[0]!r}, which {verb} has no option for",
+            code="option-unknown",
+        )
     return {name: value for name, value in {**general, **special}.items() if name in options}
 
 

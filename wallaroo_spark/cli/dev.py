@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wallaroo_spark.cli.common import INTERRUPTED, count, debug_option, listen_address
-from wallaroo_spark.errors import WallarooError, printable
+from wallaroo_spark.errors import WallarooError, printable, split_code
 from wallaroo_spark.protocol import Error
 from wallaroo_spark.wiretap.decoding import CaptureDecoder, DecodedFrame
 from wallaroo_spark.wiretap.proxy import End, Proxy
@@ -161,8 +161,8 @@ def _run(home: Path, listen: str, settings: dict[str, Any], view: _View, watcher
 def _check(query: Any) -> None:
     error = query.exception()
     if error is not None:
-        first = (str(error).splitlines() or [""])[0][:500]
-        raise WallarooError(f"the query failed: {first}")
+        first, code = split_code((str(error).splitlines() or [""])[0][:500])
+        raise WallarooError(f"the query failed: {first}", code=code or "query-failed")
 
 
 @contextlib.contextmanager

@@ -94,7 +94,8 @@ def _messages(stream: str, registry: str, receiver: str, settings: dict[str, Any
 
         if not workers():
             raise RegistryError(
-                f"receiver {receiver!r} has no worker in this registry; start it, or check the name and the registry"
+                f"receiver {receiver!r} has no worker in this registry; start it, or check the name and the registry",
+                code="not-running",
             )
         yield from tapping.tap(
             workers,

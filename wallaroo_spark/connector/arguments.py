@@ -30,7 +30,9 @@ def bytes_of(payload: Any, name: str = "payload") -> bytes:
     else:
         way_out = "encode it first, for example with json.dumps(…).encode()"
     raise ArgumentTypeError(
-        f"a {name} is bytes, and this one is {type(payload).__name__}: {shown(payload)}; {way_out}", argument=name
+        f"a {name} is bytes, and this one is {type(payload).__name__}: {shown(payload)}; {way_out}",
+        code="argument-type",
+        argument=name,
     )
 
 
@@ -64,6 +66,7 @@ def integer_of(value: Any, name: str) -> int:
     article = "an" if name[:1] in "aeiou" else "a"
     raise ArgumentTypeError(
         f"{article} {name} is an integer, and this one is {type(value).__name__}: {shown(value)}{way_out}",
+        code="argument-type",
         argument=name,
     )
 
@@ -72,7 +75,9 @@ def u64_of(value: Any, name: str) -> int:
     """An unsigned 64-bit integer argument. Raises as :func:`integer_of`, and :class:`ArgumentValueError`."""
     number = integer_of(value, name)
     if not 0 <= number <= U64_MAX:
-        raise ArgumentValueError(f"{name} {number} is not an unsigned 64-bit integer (0 to {U64_MAX})", argument=name)
+        raise ArgumentValueError(
+            f"{name} {number} is not an unsigned 64-bit integer (0 to {U64_MAX})", code="id-out-of-range", argument=name
+        )
     return number
 
 
@@ -89,6 +94,7 @@ def event_time_of(moment: Any) -> int | None:
             raise ArgumentValueError(
                 f"event time {moment.isoformat()} has no time zone; give an aware datetime, for example with "
                 "tzinfo=UTC",
+                code="time-zone-missing",
                 argument="event_time",
             )
         since = moment - _EPOCH
@@ -97,6 +103,7 @@ def event_time_of(moment: Any) -> int | None:
         raise ArgumentTypeError(
             f"an event time is an integer or an aware datetime, and this one is {type(moment).__name__}: "
             f"{shown(moment)}; convert it to a datetime with a time zone",
+            code="argument-type",
             argument="event_time",
         )
     return integer_of(moment, "event time")
@@ -107,12 +114,15 @@ def stream_name_of(name: Any) -> str:
     if not isinstance(name, str):
         way_out = "; decode it, for example with .decode()" if isinstance(name, bytes) else ""
         raise ArgumentTypeError(
-            f"a stream name is a str, and this one is {type(name).__name__}: {shown(name)}{way_out}", argument="name"
+            f"a stream name is a str, and this one is {type(name).__name__}: {shown(name)}{way_out}",
+            code="argument-type",
+            argument="name",
         )
     size = len(utf8_of(name, "stream name"))
     if size > MAX_NAME_BYTES:
         raise ArgumentValueError(
             f"stream name {name[:40]!r}… has more than {MAX_NAME_BYTES} bytes, namely {size}; shorten it",
+            code="name-too-long",
             argument="name",
         )
     return name
@@ -125,6 +135,7 @@ def utf8_of(text: str, name: str) -> bytes:
     except UnicodeEncodeError:
         raise ArgumentValueError(
             f"{name} {shown(text)} has a lone surrogate, which UTF-8 has no bytes for; replace that character",
+            code="invalid-text",
             argument=name,
         ) from None
 
@@ -137,10 +148,15 @@ def timeout_of(seconds: Any, name: str = "timeout") -> float | None:
         raise ArgumentTypeError(
             f"{name} is a number of seconds or None, and this one is {type(seconds).__name__}: {shown(seconds)}; "
             "write it as 1.5, for example",
+            code="argument-type",
             argument=name,
         )
     if isnan(seconds) or seconds < 0:
-        raise ArgumentValueError(f"{name} is {seconds} seconds; give 0 or more, or None for no limit", argument=name)
+        raise ArgumentValueError(
+            f"{name} is {seconds} seconds; give 0 or more, or None for no limit",
+            code="option-out-of-range",
+            argument=name,
+        )
     return seconds
 
 
@@ -149,6 +165,7 @@ def callable_of(value: Any, name: str) -> Any:
     if not callable(value):
         raise ArgumentTypeError(
             f"{name} is a function, and this one is {type(value).__name__}: {shown(value)}; give the function itself",
+            code="argument-type",
             argument=name,
         )
     return value

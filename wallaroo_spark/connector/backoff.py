@@ -34,7 +34,9 @@ class Backoff:
         check_all(self, "retry.")
         if self.maximum < self.initial:
             raise ConfigurationError(
-                f"retry.maximum: {self.maximum} is below retry.initial, {self.initial}", option="maximum"
+                f"retry.maximum: {self.maximum} is below retry.initial, {self.initial}",
+                code="options-conflict",
+                option="maximum",
             )
 
     def delay(self, failures: int, chance: float) -> float:

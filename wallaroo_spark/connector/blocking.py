@@ -57,11 +57,14 @@ class _ConnectorThread(LoopThread):
         if self.forked:
             raise LocalProtocolError(
                 "this process was forked from the one that has opened the connector; open a connector with an instance "
-                "name of its own in each process, behind the fork"
+                "name of its own in each process, behind the fork",
+                code="connector-forked",
             )
         if self.stopped or self.inside:
             why = "the connector is closed" if self.stopped else "this is called from the connector's thread"
-            raise LocalProtocolError(f"{why}; a BlockingConnector serves other threads while it is open")
+            raise LocalProtocolError(
+                f"{why}; a BlockingConnector serves other threads while it is open", code="connector-closed"
+            )
         return super().call(work)
 
 
@@ -194,6 +197,7 @@ class BlockingConnector(_Blocking[Connector]):
             raise TransportError(
                 f"everything is acknowledged, and not all on_delivery callbacks were called within {timeout:g} "
                 "seconds; a callback takes too long, or waits for something",
+                code="callback-late",
                 seconds=timeout,
             )
 

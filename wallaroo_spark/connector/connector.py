@@ -212,7 +212,9 @@ class Connector:
                 for stream in self._streams:
                     await stream.flushed()
         except TimeoutError:
-            raise TransportError(self._undrained(timeout or 0.0), seconds=timeout) from None
+            raise TransportError(
+                self._undrained(timeout or 0.0), code="acknowledgement-late", seconds=timeout
+            ) from None
 
     async def close(self) -> None:
         """Write the collected frames and close the connection. Unacknowledged messages are logged, not waited for.
@@ -238,7 +240,8 @@ class Connector:
         state.deliveries.finish(
             LocalProtocolError(
                 f"connector {self.instance!r} was closed before this message was acknowledged; it may still be "
-                "committed: continue behind stream.reference of the next connector"
+                "committed: continue behind stream.reference of the next connector",
+                code="connector-closed",
             ),
             None,
         )
@@ -329,7 +332,9 @@ def _check_source(source: Any) -> None:
     if isinstance(source, str | os.PathLike):
         way_out = f"for the lines of a file, give feed Lines({str(source)!r})"
     raise ArgumentTypeError(
-        f"feed takes a source, and this is {type(source).__name__}: {shown(source)}; {way_out}", argument="source"
+        f"feed takes a source, and this is {type(source).__name__}: {shown(source)}; {way_out}",
+        code="argument-type",
+        argument="source",
     )
 
 

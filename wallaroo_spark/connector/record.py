@@ -36,5 +36,6 @@ def as_record(given: RecordOrPair) -> Record:
         return Record(*given)
     raise ArgumentTypeError(
         f"a source returns Record(id, payload) or (id, payload), and this is {type(given).__name__}: {shown(given)}; "
-        "a key and an event time need a Record"
+        "a key and an event time need a Record",
+        code="argument-type",
     )

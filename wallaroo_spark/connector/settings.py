@@ -97,25 +97,32 @@ class ConnectorSettings:
     def __post_init__(self) -> None:
         check_all(self)
         if not self.program:
-            raise ArgumentValueError("program is empty; give the receiver's name", option="program")
+            raise ArgumentValueError(
+                "program is empty; give the receiver's name", code="option-missing", option="program"
+            )
         for name, kind, way_out in _OBJECTS:
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):
-                raise ArgumentTypeError(f"setting {name}: {value!r} is not a {kind.__name__}; {way_out}", option=name)
+                raise ArgumentTypeError(
+                    f"setting {name}: {value!r} is not a {kind.__name__}; {way_out}", code="argument-type", option=name
+                )
         size = len(utf8_of(self.instance, "instance"))
         if not 0 < size <= MAX_INSTANCE_BYTES:
             raise ArgumentValueError(
                 f"instance {self.instance!r} has {size} bytes; give a name of 1 to {MAX_INSTANCE_BYTES} bytes",
+                code="name-invalid",
                 option="instance",
             )
         if bool(self.workers) == bool(self.registry):
             problem = "both workers and registry are" if self.workers else "neither workers nor registry is"
             raise ConfigurationError(
-                f"{problem} given; give the workers' addresses (host:port, comma-separated), or the registry's URL"
+                f"{problem} given; give the workers' addresses (host:port, comma-separated), or the registry's URL",
+                code="option-missing",
             )
         if not self.increasing and self.protocol_revision.layout.known_flags is None:
             raise ConfigurationError(
                 f"message_ids is opaque, and ids always increase in {self.revision}; use one of the drafts",
+                code="options-conflict",
                 option="messageIds",
             )
 
@@ -147,6 +154,7 @@ class ConnectorSettings:
             raise ArgumentValueError(
                 "setting registry: it is not the URL of a registry; write redis://[[user]:password@]host:6379/0, or "
                 "rediss:// for TLS",
+                code="url-invalid",
                 option="registry",
             )
         tls = self.tls

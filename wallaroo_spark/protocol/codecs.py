@@ -141,7 +141,9 @@ def decode_message_draft_le(read: Reader) -> Message:
 def encode_message_draft_le(write: Writer, frame: Message) -> None:
     """draft-le MESSAGE. An ephemeral message carries its id, or 0 without one."""
     if frame.key is not None:
-        raise LocalProtocolError("draft-le messages have no key; leave it out, or use draft-be or v3")
+        raise LocalProtocolError(
+            "draft-le messages have no key; leave it out, or use draft-be or v3", code="not-in-revision"
+        )
     write.u16(_flags_of(frame), "the flags").u64(frame.stream_id, "the stream id")
     write.u64(_message_id(frame), "the message id")
     _encode_tail(write, frame)
@@ -175,7 +177,10 @@ def decode_message_v3(read: Reader) -> Message:
 def encode_message_v3(write: Writer, frame: Message) -> None:
     """v3 MESSAGE. A missing event time is sent as 0, a missing key as empty. Flags are not sent."""
     if frame.flags & ~(Flags.EVENT_TIME | Flags.KEY):
-        raise LocalProtocolError(f"v3 messages have no flags, so {frame.flags!r} cannot be sent; use a draft revision")
+        raise LocalProtocolError(
+            f"v3 messages have no flags, so {frame.flags!r} cannot be sent; use a draft revision",
+            code="not-in-revision",
+        )
     write.u64(frame.stream_id, "the stream id").u64(_message_id(frame), "the message id")
     write.i64(frame.event_time or 0, "the event time").short_bytes(frame.key or b"", "the key")
     write.raw(frame.payload or b"")
@@ -287,7 +292,9 @@ def _flags_of(frame: Message) -> int:
     if frame.key is not None:
         flags |= Flags.KEY
     if flags & Flags.BOUNDARY and frame.payload:
-        raise LocalProtocolError(f"a BOUNDARY message has no payload, and this one has {len(frame.payload)} bytes")
+        raise LocalProtocolError(
+            f"a BOUNDARY message has no payload, and this one has {len(frame.payload)} bytes", code="boundary-payload"
+        )
     return int(flags)
 
 
@@ -296,7 +303,8 @@ def _message_id(frame: Message) -> int:
         if frame.flags & Flags.EPHEMERAL:
             return 0
         raise LocalProtocolError(
-            f"a message of stream {frame.stream_id} has no id; only an EPHEMERAL message may have none"
+            f"a message of stream {frame.stream_id} has no id; only an EPHEMERAL message may have none",
+            code="not-in-revision",
         )
     return frame.message_id
 

@@ -105,7 +105,7 @@ class Revision:
         """
         row = self.by_frame.get(type(frame))
         if row is None:
-            raise LocalProtocolError(f"{self.name} has no {frame_name(type(frame))} frame")
+            raise LocalProtocolError(f"{self.name} has no {frame_name(type(frame))} frame", code="not-in-revision")
         write = Writer(self.byte_order).u8(row.tag)
         row.encode(write, frame)
         body = write.done()

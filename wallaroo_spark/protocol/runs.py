@@ -111,7 +111,9 @@ def encode_run(
     as :meth:`Revision.encode` does, for the first message that the revision cannot carry. EOS must be sent alone.
     """
     if flags & Flags.EOS:
-        raise LocalProtocolError("a run of messages cannot end its stream; send the message with EOS alone")
+        raise LocalProtocolError(
+            "a run of messages cannot end its stream; send the message with EOS alone", code="wrong-state"
+        )
     if revision.layout.known_flags is None:
         # Every field is always present; 0 and the empty key mean that there is none.
         event_times = event_times and [time or 0 for time in event_times]

@@ -122,7 +122,9 @@ class Writer:
         try:
             self._parts.append(form.pack(value))
         except struct.error:
-            raise LocalProtocolError(f"{name} is {value}, which does not fit {form.size} bytes") from None
+            raise LocalProtocolError(
+                f"{name} is {value}, which does not fit {form.size} bytes", code="value-does-not-fit"
+            ) from None
         return self
 
     def u8(self, value: int) -> Writer:
@@ -154,7 +156,9 @@ class Writer:
     def short_bytes(self, data: bytes, name: str) -> Writer:
         """Append a u16 byte count and the bytes, at most 65,535."""
         if len(data) > 0xFFFF:
-            raise LocalProtocolError(f"{name} has {len(data)} bytes; at most 65535 fit a frame")
+            raise LocalProtocolError(
+                f"{name} has {len(data)} bytes; at most 65535 fit a frame", code="value-does-not-fit"
+            )
         return self.u16(len(data), name).raw(data)
 
     def short_text(self, text: str, name: str) -> Writer:
@@ -162,7 +166,9 @@ class Writer:
         try:
             return self.short_bytes(text.encode("utf-8"), name)
         except UnicodeEncodeError as error:
-            raise LocalProtocolError(f"{name} cannot be written as UTF-8 from character {error.start} on") from None
+            raise LocalProtocolError(
+                f"{name} cannot be written as UTF-8 from character {error.start} on", code="invalid-text"
+            ) from None
 
     def done(self) -> bytes:
         """Return the body."""

@@ -69,6 +69,7 @@ class MinimalAntichain:
             if count < 0:
                 raise PubSubError(
                     f"a frontier with {self._counts[time]} of the time {time!r} cannot remove {-count} more than that",
+                    code="epoch-invalid",
                     time=time,
                 )
         counts = +counts

@@ -157,6 +157,7 @@ def encode_parts(message: Message) -> tuple[bytes | memoryview, ...]:
     if length >= 1 << 32:
         raise PubSubError(
             f"a message of {length} bytes exceeds a length field of 4 bytes; split the rows into smaller batches",
+            code="row-too-long",
             bytes=length,
         )
     return (_LENGTH.pack(length) + head, payload) if payload else (_LENGTH.pack(length) + head,)
@@ -176,7 +177,9 @@ def _hello_fields(hello: SubscriberHello) -> list[Any]:
     for name in ("version", "cookie", "topic", "subscriber", "identity"):
         text = getattr(hello, name)
         if text is not None and len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
-            raise PubSubError(f"the {name} of a subscriber is longer than {MAX_TEXT_BYTES} bytes; shorten it")
+            raise PubSubError(
+                f"the {name} of a subscriber is longer than {MAX_TEXT_BYTES} bytes; shorten it", code="name-too-long"
+            )
     resume = _times(hello.resume) if hello.resume else None
     return [hello.version, hello.cookie, hello.topic, hello.partition, hello.subscriber, hello.identity, resume]
 

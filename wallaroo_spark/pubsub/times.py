@@ -45,6 +45,7 @@ def at_or_before(earlier: Time, later: Time) -> bool:
     raise PubSubError(
         f"the times {earlier!r} and {later!r} are of different shapes; give all of a topic's epochs as integers, "
         "or all as tuples of one length",
+        code="epoch-invalid",
         times=(earlier, later),
     )
 
@@ -77,7 +78,10 @@ def batch_of(time: Time) -> int:
     """
     first = time[0] if isinstance(time, tuple) and time else time
     if type(first) is not int:
-        raise PubSubError(f"the time {time!r} has no batch; expected a batch id, or a tuple that begins with one")
+        raise PubSubError(
+            f"the time {time!r} has no batch; expected a batch id, or a tuple that begins with one",
+            code="epoch-invalid",
+        )
     return first
 
 
@@ -96,12 +100,16 @@ def check(time: Time) -> Time:
     if isinstance(time, tuple):
         if not 1 <= len(time) <= MOST_COMPONENTS or _depth(time) > DEEPEST or _numbers(time) > MOST_NUMBERS:
             raise PubSubError(
-                f"the time {str(time)[:200]} is a tuple of {len(time)} components; the limit is {_LIMITS}", time=time
+                f"the time {str(time)[:200]} is a tuple of {len(time)} components; the limit is {_LIMITS}",
+                code="epoch-invalid",
+                time=time,
             )
         for component in time:
             check(component)
     elif time is not None and not (type(time) is int and LEAST_INTEGER <= time <= GREATEST_INTEGER):
-        raise PubSubError(f"the time {time!r} is no integer of 64 bits, no tuple of times and not None")
+        raise PubSubError(
+            f"the time {time!r} is no integer of 64 bits, no tuple of times and not None", code="epoch-invalid"
+        )
     return time
 
 

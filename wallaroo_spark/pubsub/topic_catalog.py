@@ -105,6 +105,7 @@ def checked_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}", name):
         raise ConfigurationError(
             f"topic name {name!r}: use 1 to 100 letters, digits, dots, dashes and underscores, and no dot in front",
+            code="name-invalid",
             name=name,
         )
     return name

@@ -62,10 +62,14 @@ def packages(version: Any = metadata.version) -> None:
             if name == "pyspark":
                 # Databricks and spark-submit provide a PySpark that was not installed as a distribution.
                 continue
-            raise ConfigurationError(f"{name} is not installed; run: pip install '{requirement}'") from None
+            raise ConfigurationError(
+                f"{name} is not installed; run: pip install '{requirement}'", code="package-missing"
+            ) from None
         numbers = tuple(int(part) for part in re.findall(r"\d+", installed)[:3])
         if not fits(numbers):
-            raise ConfigurationError(f"{name} is {installed}, and must be {wanted}; run: pip install '{requirement}'")
+            raise ConfigurationError(
+                f"{name} is {installed}, and must be {wanted}; run: pip install '{requirement}'", code="package-missing"
+            )
 
 
 def java(version: str) -> None:
@@ -75,7 +79,8 @@ def java(version: str) -> None:
     if major < JAVA_NEEDED:
         raise ConfigurationError(
             f"Spark runs on Java {version}, and needs {JAVA_NEEDED} or newer; install "
-            f"openjdk-{JAVA_NEEDED}-jre-headless or set JAVA_HOME to a newer one"
+            f"openjdk-{JAVA_NEEDED}-jre-headless or set JAVA_HOME to a newer one",
+            code="java-too-old",
         )
 
 
@@ -90,7 +95,8 @@ def workers_python(executable: str) -> None:
     except (OSError, subprocess.SubprocessError):
         raise ConfigurationError(
             f"Spark would run its workers with {executable!r}, which lacks this package; "
-            f"set PYSPARK_PYTHON={sys.executable} before the session is made"
+            f"set PYSPARK_PYTHON={sys.executable} before the session is made",
+            code="executor-python",
         ) from None
 
 
@@ -105,7 +111,9 @@ def combinations(options: Options) -> None:
     }
     for name, (given, other, other_given) in needs.items():
         if given and not other_given:
-            raise ConfigurationError(f"option {name} needs {other} too; give both, or neither", option=name)
+            raise ConfigurationError(
+                f"option {name} needs {other} too; give both, or neither", code="options-conflict", option=name
+            )
 
 
 def addresses(options: Options) -> None:
@@ -115,17 +123,19 @@ def addresses(options: Options) -> None:
             for slot in range(options.workers if template else 0):
                 advertised(template, slot, 1)
         except ConfigurationError as error:
-            raise ConfigurationError(f"option {name}: {error.message}", option=name) from None
+            raise ConfigurationError(f"option {name}: {error.message}", code=error.code, option=name) from None
     for name, first in (("port", options.port), ("innerPort", options.inner_port)):
         if first and first + options.workers - 1 > _GREATEST_PORT:
             raise ConfigurationError(
                 f"option {name}: {first} and {options.workers} slots go beyond port {_GREATEST_PORT}; begin lower",
+                code="option-out-of-range",
                 option=name,
             )
     if options.port and options.inner_port and abs(options.port - options.inner_port) < options.workers:
         raise ConfigurationError(
             f"options port and innerPort: from {options.port} and {options.inner_port} on, {options.workers} slots "
             "share ports; make the difference between them at least the number of slots",
+            code="options-conflict",
             option="innerPort",
         )
 
@@ -146,7 +156,9 @@ def synchronous(writer: Any, holes: tuple[int, ...], checkpoint: str) -> None:
     """
     if (writers.option(writer, _ASYNC_OPTION) or "false").lower() == "true":
         raise ConfigurationError(
-            "with asyncProgressTrackingEnabled a planned range may change, so messages could be lost; remove the option"
+            "with asyncProgressTrackingEnabled a planned range may change, so messages could be lost; remove the "
+            "option",
+            code="async-progress",
         )
     without_holes(holes, checkpoint)
 
@@ -157,6 +169,7 @@ def without_holes(holes: tuple[int, ...], checkpoint: str) -> None:
         raise CheckpointError(
             f"checkpoint {checkpoint} lacks batches {', '.join(map(str, holes[:5]))} within its logs, as asynchronous "
             "progress tracking leaves them; use another checkpoint",
+            code="async-progress",
             holes=holes,
         )
 
@@ -166,7 +179,8 @@ def trigger(writer: Any) -> None:
     if writers.runs_once(writer):
         raise ConfigurationError(
             "the trigger Once plans its batch before a connector has sent anything, so it would read nothing; "
-            "use .trigger(availableNow=True), which waits until the connectors are quiet"
+            "use .trigger(availableNow=True), which waits until the connectors are quiet",
+            code="trigger-once",
         )
 
 
@@ -179,13 +193,15 @@ def receivers(name: str, read: Collection[str], running: Collection[str]) -> Non
         reads = f"it reads {_names(sorted(read))}" if read else "it reads none"
         raise ConfigurationError(
             f"the query does not read receiver {name!r}, {reads}; build it on the DataFrame that stream() of this "
-            "receiver returns, or start it with the receiver that it reads"
+            "receiver returns, or start it with the receiver that it reads",
+            code="query-of-other-receiver",
         )
     missing = sorted({*read} - {*running, name})
     if missing:
         raise ConfigurationError(
             f"the query also reads receiver {_names(missing)}, which this program does not run; start that receiver in "
-            "this program before the query, or remove its stream from the query"
+            "this program before the query, or remove its stream from the query",
+            code="query-of-other-receiver",
         )
 
 
@@ -200,6 +216,7 @@ def same_receivers(checkpoint: str, recorded: Collection[str], read: Collection[
             f"checkpoint {checkpoint} is of receiver {_names(others)}, but this query reads {_names(sorted(read))}: "
             "the query would wait forever, because the references in the checkpoint are of other streams; give the "
             "receiver its former name, or use another checkpoint",
+            code="checkpoint-of-other-receiver",
             checkpoint=checkpoint,
             found=sorted(recorded),
         )
@@ -216,6 +233,7 @@ def decided(checkpoint: str, committed: PlannedBatch | None) -> None:
             f"checkpoint {checkpoint} has several references in batch {committed.batch} for stream {streams}, because "
             "several sources read one receiver; opaque ids have no order, so the earliest one is not known; use "
             "another checkpoint",
+            code="checkpoint-ambiguous",
             checkpoint=checkpoint,
             batch=committed.batch,
         )

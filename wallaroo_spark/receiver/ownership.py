@@ -54,6 +54,7 @@ def _not_own(query: Any, files: CheckpointFiles, other: str | None, written: str
         f"the query {query.id} writes its checkpoint to {written}, but the receiver reads {files.identity}, which "
         f"{problem}: no message would be acknowledged, so the query was stopped; give checkpoint= as a whole URI "
         "(hdfs://…, s3a://…, file:///…) of a location that this process can read as Spark does",
+        code="checkpoint-elsewhere",
         query=str(query.id),
         found=other,
         written=written,

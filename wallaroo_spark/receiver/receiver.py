@@ -101,7 +101,9 @@ class Receiver:
     def __init__(self, spark: Any, name: str, **options: Any) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", name):
             raise ConfigurationError(
-                f"receiver name {name!r}: use 1 to 100 letters, digits, dots, dashes and underscores", name=name
+                f"receiver name {name!r}: use 1 to 100 letters, digits, dots, dashes and underscores",
+                code="name-invalid",
+                name=name,
             )
         attributes = {field.name for field in dataclasses.fields(Options)}
         given = {key: value for key, value in options.items() if value is not None}
@@ -216,7 +218,9 @@ class Receiver:
         Every call returns the same DataFrame. Raises :class:`ConfigurationError` when the receiver is not started.
         """
         if self._fleet is None:
-            raise ConfigurationError("the receiver is not started; call start(), or use it in a with statement")
+            raise ConfigurationError(
+                "the receiver is not started; call start(), or use it in a with statement", code="receiver-not-started"
+            )
         if self._stream is None:
             options = dataclasses.replace(self.options, log_level=self._log_level)
             self._stream = load(self._spark, self.name, self._secrets(), options.to_texts(secrets=False))
@@ -232,7 +236,9 @@ class Receiver:
         A secret like the messages themselves. Raises :class:`ConfigurationError` when the receiver is not started.
         """
         if not self._token:
-            raise ConfigurationError("the receiver is not started; call start(), or use it in a with statement")
+            raise ConfigurationError(
+                "the receiver is not started; call start(), or use it in a with statement", code="receiver-not-started"
+            )
         return tap_token(self._token)
 
     def status(
@@ -306,7 +312,10 @@ class Receiver:
         """
         monitor = self._monitor
         if monitor is None:
-            raise ConfigurationError("the receiver was never started, so there is nothing to report; call start()")
+            raise ConfigurationError(
+                "the receiver was never started, so there is nothing to report; call start()",
+                code="receiver-not-started",
+            )
         write_report(path, monitor, self.options)
 
     def stop(self) -> None:
@@ -479,7 +488,7 @@ class Receiver:
                 client.status()
             except TransportError as error:
                 if error.fields.get("reason") == "tls":
-                    raise ConfigurationError(f"slot {slot}: {error.message}", slot=slot) from None
+                    raise ConfigurationError(f"slot {slot}: {error.message}", code=error.code, slot=slot) from None
                 log.info("slot %d: %s", slot, error)
 
     def _open_registry(self) -> Registry:
@@ -497,7 +506,8 @@ class Receiver:
         assert self._registry is not None
         other = self._registry.locked_by("receiver")
         return ConfigurationError(
-            f"receiver {self.name!r} is run by another driver ({other}); stop it, or give this one another name"
+            f"receiver {self.name!r} is run by another driver ({other}); stop it, or give this one another name",
+            code="name-in-use",
         )
 
     def _renew(self) -> None:
@@ -545,7 +555,9 @@ class Receiver:
 
     def _start_query(self, writer: Any, checkpoint: str) -> StreamingQuery:
         if self._fleet is None or self._announcer is None or self._registry is None:
-            raise ConfigurationError("the receiver is not started; call start(), or use it in a with statement")
+            raise ConfigurationError(
+                "the receiver is not started; call start(), or use it in a with statement", code="receiver-not-started"
+            )
         checks.trigger(writer)
         read = writers.receivers_of(writer)
         with contextlib.ExitStack() as locks:
@@ -594,11 +606,15 @@ class Receiver:
         """
         if not self._lifecycle.acquire(timeout=STOP_SECONDS):
             raise ConfigurationError(
-                f"receiver {self.name!r} is starting or stopping; start the query again when that has ended"
+                f"receiver {self.name!r} is starting or stopping; start the query again when that has ended",
+                code="receiver-busy",
             )
         try:
             if self._fleet is None:
-                raise ConfigurationError(f"receiver {self.name!r} was stopped; start it before the query that reads it")
+                raise ConfigurationError(
+                    f"receiver {self.name!r} was stopped; start it before the query that reads it",
+                    code="receiver-not-started",
+                )
             yield self
         finally:
             self._lifecycle.release()
@@ -606,7 +622,8 @@ class Receiver:
     def _require_no_query(self) -> None:
         if self._query is not None and self._query.isActive:
             raise ConfigurationError(
-                f"receiver {self.name!r} feeds a query already; stop it first, or use foreachBatch for several sinks"
+                f"receiver {self.name!r} feeds a query already; stop it first, or use foreachBatch for several sinks",
+                code="receiver-feeds-query",
             )
 
     def _follow(self) -> None:
@@ -649,6 +666,7 @@ class Receiver:
             return CheckpointError(
                 f"checkpoint {files.identity} is used by another query, of {checkpoints.locked_by(files.key)}; "
                 "stop that one, or use another checkpoint",
+                code="checkpoint-in-use",
                 checkpoint=files.identity,
             )
 

@@ -15,6 +15,7 @@ from wallaroo_spark.storage.locations import Location, open_location
 
 FOLDER = "_wallaroo"
 _TEMPORARY = ".tmp"
+_READING = ("read", "listed")
 
 
 class SidecarFolder:
@@ -158,9 +159,11 @@ class SidecarFolder:
             yield
         except OSError as error:
             where = f"{self.identity}/{name}" if name else self.identity
+            code = "checkpoint-unreadable" if verb in _READING else "checkpoint-unwritable"
             raise CheckpointError(
                 f"{where} cannot be {verb}: {error}; check that this process may use the checkpoint's file system and "
                 "that the file system has free space",
+                code=code,
                 location=where,
             ) from error
 
@@ -170,6 +173,7 @@ def _checked(name: str) -> str:
         raise ConfigurationError(
             f"{name!r} cannot be the name of a file beside a checkpoint; give a single part of a path that does not "
             "begin with a dot",
+            code="name-invalid",
             name=name,
         )
     return name

@@ -113,6 +113,7 @@ class PlanFiles:
             raise CheckpointError(
                 f"{self._folder.identity}/{file} is missing, and an offset of the checkpoint names it; restore the "
                 "folder _wallaroo along with the rest of the checkpoint, or start with a new checkpoint",
+                code="plan-missing",
                 file=file,
             )
         try:
@@ -123,6 +124,7 @@ class PlanFiles:
     def _damaged(self, file: str, problem: object) -> CheckpointError:
         return CheckpointError(
             f"{self._folder.identity}/{file} is damaged: {problem}; restore the checkpoint or start with a new one",
+            code="checkpoint-damaged",
             file=file,
         )
 

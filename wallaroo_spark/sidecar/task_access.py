@@ -54,6 +54,7 @@ def require_reach(spark: Any, location: Location, who: str) -> None:
         raise ConfigurationError(
             f"{who} needs {folder.identity.removesuffix(f'/{FOLDER}')} in its tasks, which do not reach it: {problem}; "
             + _WAYS_OUT.get(scheme, "check that the executors may use that file system"),
+            code="checkpoint-not-on-executors",
             location=folder.identity,
         )
 

@@ -59,5 +59,6 @@ def __getattr__(name: str) -> Any:
             raise
         raise ConfigurationError(
             f"sinks.{name} needs {error.name}, which is not installed; pip install 'wallaroo-spark[{_EXTRAS[name]}]'",
+            code="package-missing",
             missing=error.name,
         ) from error

@@ -32,6 +32,7 @@ def checked_name(name: str) -> str:
         raise ConfigurationError(
             f"a sink is named {name!r}; use 1 to {LONGEST_NAME} of the characters A-Z a-z 0-9 . _ -, the first of them "
             "a letter or a digit",
+            code="name-invalid",
             name=name,
         )
     return name
@@ -56,6 +57,7 @@ class Transaction:
             raise ConfigurationError(
                 f"transaction id {self.id!r} is invalid: batch and partition are numbers from 0 on, and an attempt is "
                 "1 to 32 of the characters 0-9 a-z",
+                code="name-invalid",
                 transaction=self.id,
             )
 

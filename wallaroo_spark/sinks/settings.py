@@ -126,7 +126,9 @@ class KafkaSettings(SinkSettings):
         for option in self.options or {}:
             if option in KAFKA_OPTIONS_OF_OURS:
                 raise ConfigurationError(
-                    f"sink {self.name}: option {option} is set by the sink; leave it out", option=option
+                    f"sink {self.name}: option {option} is set by the sink; leave it out",
+                    code="options-conflict",
+                    option=option,
                 )
 
 
@@ -154,7 +156,8 @@ class RedisSettings(SinkSettings):
         super().__post_init__()
         if bool(self.stream) == bool(self.list):
             raise ConfigurationError(
-                f"sink {self.name}: give either stream= or list=, the key in Redis that takes the rows"
+                f"sink {self.name}: give either stream= or list=, the key in Redis that takes the rows",
+                code="options-conflict",
             )
 
 

@@ -76,6 +76,7 @@ class BatchWriter:
                 f"sink {self.sink.name}: {files.identity} is {owner}, and this batch is of the query {running}, whose "
                 "checkpoint is another: the decisions there would be about other batches; make the writer with the "
                 "query's own location as checkpoint=",
+                code="checkpoint-of-other-query",
                 checkpoint=files.identity,
                 found=query,
                 query=running,

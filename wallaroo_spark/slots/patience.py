@@ -80,15 +80,19 @@ class Patience:
                 if record.permanent:
                     raise ConfigurationError(
                         f"{self._owner}: {task_name} {record.number} cannot start: {record.last_error}",
+                        code="workers-not-started",
                         number=record.number,
                     )
             if time.monotonic() > until:
                 why = "; ".join(f"{task_name} {record.number}: {record.last_error or 'no error'}" for record in missing)
                 raise ConfigurationError(
-                    f"{self._owner}: its {task_name}s did not start within {seconds:g} seconds: {why}"
+                    f"{self._owner}: its {task_name}s did not start within {seconds:g} seconds: {why}",
+                    code="workers-not-started",
                 )
             self._pause(_LOOK_AGAIN_SECONDS)
 
     def _pause(self, seconds: float) -> None:
         if self.stopping.wait(seconds):
-            raise ConfigurationError(f"{self._owner} was stopped while it was starting; start it again")
+            raise ConfigurationError(
+                f"{self._owner} was stopped while it was starting; start it again", code="receiver-busy"
+            )

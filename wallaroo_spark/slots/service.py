@@ -88,4 +88,6 @@ def serve(service: ServiceThread, rows: Iterator[pd.DataFrame]) -> Iterator[pd.D
             while running.alive(HEARTBEAT_SECONDS):
                 yield heartbeat
     except ConfigurationError as error:
-        raise ConfigurationError(f"on {socket.gethostname()}: {error.message}", **error.fields) from None
+        raise ConfigurationError(
+            f"on {socket.gethostname()}: {error.message}", code=error.code, **error.fields
+        ) from None

@@ -56,7 +56,8 @@ def registry_reach(registry: str, master: str) -> None:
     if registry == "embedded" and not on_one_machine(master):
         raise ConfigurationError(
             f"registry=embedded is for one machine, and {master} may have several; "
-            "give the URL of a Redis that all machines reach: registry=redis://host:6379"
+            "give the URL of a Redis that all machines reach: registry=redis://host:6379",
+            code="registry-not-shared",
         )
 
 
@@ -81,6 +82,7 @@ def task_slots(spark: Any, jobs: int, seconds: float = EXECUTORS_SECONDS, *, kin
             raise ConfigurationError(
                 f"{jobs} {kind}{beside} and the query need {needed} task slots, and {context.master} has {slots}: no "
                 f"batch would ever run; use fewer {kind}, or {_more_slots(context.master, needed)}",
+                code="too-few-task-slots",
                 slots=slots,
                 workers=jobs,
             )

@@ -53,6 +53,7 @@ class WallarooDataSource(DataSource):
                     f"format('wallaroo'): option {row.name} is given in plain text, and Spark shows options in plans "
                     "and in its UI; use Receiver.stream(), leave the option out in the driver that runs the receiver, "
                     "or give env:NAME or file:PATH",
+                    code="secret-in-plain-text",
                     option=row.name,
                 )
 
@@ -75,11 +76,14 @@ class WallarooDataSource(DataSource):
         # The process that runs this has no Spark session that could parse DDL, so the Arrow schemas are compared.
         if to_arrow_schema(schema, timezone="UTC") != ROW_SCHEMA:
             raise ConfigurationError(
-                f"format('wallaroo') has the schema {ROW_DDL}; leave .schema(…) out and select() the columns you need"
+                f"format('wallaroo') has the schema {ROW_DDL}; leave .schema(…) out and select() the columns you need",
+                code="source-misused",
             )
         options = Options.parse(dict(self.options))
         if not options.receiver:
-            raise ConfigurationError("format('wallaroo') needs the option receiver; Receiver.stream() sets it")
+            raise ConfigurationError(
+                "format('wallaroo') needs the option receiver; Receiver.stream() sets it", code="source-misused"
+            )
         secrets = self.secrets.get(options.receiver)
         if secrets is not None:
             names = {key.lower() for key in self.options}
@@ -89,6 +93,7 @@ class WallarooDataSource(DataSource):
             raise ConfigurationError(
                 f"format('wallaroo'): receiver {options.receiver!r} was not started by this driver; start it with "
                 "Receiver(…), or give the options registry and token, each as env:NAME or file:PATH",
+                code="source-misused",
                 receiver=options.receiver,
             )
         return WallarooStreamReader(options)

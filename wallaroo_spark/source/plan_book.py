@@ -136,6 +136,7 @@ class PlanBook:
                 f"the plan {named.plan} of receiver {self._receiver!r} lies beside the checkpoint, which this source "
                 "cannot find or not reach: check that Redis is reachable, that the query was started with "
                 "receiver.start_query, and that the driver's environment has the credentials of the file system",
+                code="plan-missing",
                 plan=str(named.plan),
             )
         return self._named.read(named, store)
@@ -209,4 +210,6 @@ def _named_plan(value: Offset) -> NamedPlan | None:
     try:
         return NamedPlan.of(value)
     except ValueError as error:
-        raise CheckpointError(f"an offset of the checkpoint is damaged: {error}; restore the checkpoint") from None
+        raise CheckpointError(
+            f"an offset of the checkpoint is damaged: {error}; restore the checkpoint", code="checkpoint-damaged"
+        ) from None

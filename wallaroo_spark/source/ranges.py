@@ -197,5 +197,5 @@ def _give_up(partition: RangePartition, missing: list[PlannedRange]) -> None:
         f"(replayTimeout); start the connectors that own them, or set failOnDataLoss=false to go on without them"
     )
     if partition.fail_on_data_loss:
-        raise ReplayError(message, ranges=missing, receiver=partition.receiver)
+        raise ReplayError(message, code="resend-missing", ranges=missing, receiver=partition.receiver)
     log.error("%s: the batch goes on without them, because failOnDataLoss is false", message)

@@ -434,5 +434,6 @@ def _not_started(receiver: str, feeds: str) -> ConfigurationError:
     return ConfigurationError(
         f"receiver {receiver!r} did not start this query, {feeds}, so no message would ever be acknowledged; "
         "start it with receiver.start_query(rows.writeStream…, checkpoint=…) in place of .start()",
+        code="query-not-started",
         receiver=receiver,
     )

@@ -141,7 +141,9 @@ class Collector:
         answers: dict[int, dict[str, Any] | TransportError] = {}
         for call, slot in calls.items():
             if call not in done or call.cancelled():
-                answers[slot] = TransportError(f"it was not asked within {seconds:g} s", reason="late")
+                answers[slot] = TransportError(
+                    f"it was not asked within {seconds:g} s", code="worker-unreachable", reason="late"
+                )
                 continue
             error = call.exception()
             if error is None:
@@ -149,7 +151,7 @@ class Collector:
             elif isinstance(error, TransportError):
                 answers[slot] = error
             else:
-                answers[slot] = TransportError(f"asking it has failed: {error!r}")
+                answers[slot] = TransportError(f"asking it has failed: {error!r}", code="worker-unreachable")
         return answers
 
     def _call(self, address: str, token: str, asked: Question, until: float) -> dict[str, Any]:
@@ -170,7 +172,9 @@ class Collector:
             with self._lock:
                 self._silent.add(address)
             if not _accepts(address):
-                raise TransportError(f"{error.message}; no connection to it can be made", reason="cut") from None
+                raise TransportError(
+                    f"{error.message}; no connection to it can be made", code="worker-unreachable", reason="cut"
+                ) from None
             raise
         with self._lock:
             self._silent.discard(address)

@@ -111,7 +111,9 @@ def open_location(location: Location, spark: Any = None) -> Opened:
     settings = location.settings if isinstance(location, PortableLocation) else {}
     location = location.uri if isinstance(location, PortableLocation) else location
     if not location.strip():
-        raise ConfigurationError("the checkpoint has no location; give a directory or a URI", location=location)
+        raise ConfigurationError(
+            "the checkpoint has no location; give a directory or a URI", code="checkpoint-location", location=location
+        )
     hadoop = Hadoop.of(spark)
     uri = None if hadoop is None else _qualified(hadoop, location)
     if hadoop is not None and uri is not None:
@@ -170,6 +172,7 @@ def _not_by_hadoop(location: str, error: OSError) -> ConfigurationError:
     return ConfigurationError(
         f"checkpoint {shown}: Spark's own file system for it cannot be opened: {_without_credentials(location, error)};"
         " check Spark's settings spark.hadoop.fs.… and that the jars of that file system are installed",
+        code="checkpoint-location",
         location=shown,
     )
 
@@ -250,4 +253,4 @@ def _not_opened(identity: str, scheme: str, error: Exception) -> ConfigurationEr
             "viewfs": "set JAVA_HOME, HADOOP_HOME and CLASSPATH",
         }.get(scheme, "check its configuration")
         problem = f"the file system of {scheme} cannot be opened in this process: {reason}; {hint}"
-    return ConfigurationError(f"checkpoint {identity}: {problem}", location=identity)
+    return ConfigurationError(f"checkpoint {identity}: {problem}", code="checkpoint-location", location=identity)

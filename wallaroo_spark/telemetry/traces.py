@@ -47,6 +47,7 @@ def require(every: int) -> None:
         raise ConfigurationError(
             f"option traceSample is {every}, and the driver's Python has no package opentelemetry-api; install the "
             "extra (pip install 'wallaroo-spark[otel]'), or set traceSample to 0",
+            code="package-missing",
             option="traceSample",
         )
 

@@ -52,7 +52,9 @@ class FakeWorker:
     def __init__(self, *, ready: bool = True, **options: Any) -> None:
         refused = {"registry", "workers", "port", "advertise"} & options.keys()
         if refused:
-            raise ConfigurationError(f"FakeWorker sets {', '.join(sorted(refused))} itself; leave it out")
+            raise ConfigurationError(
+                f"FakeWorker sets {', '.join(sorted(refused))} itself; leave it out", code="options-conflict"
+            )
         self._options: dict[str, Any] = {"receiver": "fake", "host": "127.0.0.1", "workers": 1, **options}
         self._ready = ready
         self._token = secrets.token_urlsafe(16)
@@ -224,7 +226,10 @@ class FakeWorker:
         self._thread.__enter__()
         lease = self._registry.await_served(self._submission, START_SECONDS)
         if lease is None:
-            raise TransportError(f"the fake worker does not serve after {START_SECONDS:g} s; see its log for the cause")
+            raise TransportError(
+                f"the fake worker does not serve after {START_SECONDS:g} s; see its log for the cause",
+                code="test-timed-out",
+            )
         self._client = WorkerClient(lease.flight, self._token, trust=Trust.of(options))
         self.network.lead_to(parse_address(lease.connect))
 
@@ -238,7 +243,7 @@ class FakeWorker:
 
     def _asked(self) -> WorkerClient:
         if self._client is None:
-            raise ConfigurationError(_NOT_STARTED)
+            raise ConfigurationError(_NOT_STARTED, code="receiver-not-started")
         return self._client
 
     def _rows_to_come(self) -> int:
@@ -254,7 +259,8 @@ class FakeWorker:
             if left <= 0:
                 raise TransportError(
                     f"the fake worker has {plan.rows} messages after {seconds:g} s, and the test needs {at_least}; "
-                    f"its sessions are of {self.status()['instances']}"
+                    f"its sessions are of {self.status()['instances']}",
+                    code="test-timed-out",
                 )
             version = client.available(version, min(left, _LOOK_SECONDS))["version"]
         self._planned = ranges(start, merge(start, plan.ends))
@@ -268,7 +274,9 @@ class FakeWorker:
         missing = [self._planned[index] for index in range(len(self._planned)) if index not in done]
         if missing:
             shown = "; ".join(map(str, missing))
-            raise TransportError(f"messages that were read before were not resent within {seconds:g} s: {shown}")
+            raise TransportError(
+                f"messages that were read before were not resent within {seconds:g} s: {shown}", code="test-timed-out"
+            )
         return pa.Table.from_batches(batches, schema=ROW_SCHEMA)
 
 

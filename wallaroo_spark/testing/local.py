@@ -50,7 +50,9 @@ class LocalReceiver:
     def query(self) -> StreamingQuery:
         """The running query. Raises :class:`ConfigurationError` before :meth:`start`."""
         if self._query is None:
-            raise ConfigurationError("no query was started; call start() with the function under test")
+            raise ConfigurationError(
+                "no query was started; call start() with the function under test", code="receiver-not-started"
+            )
         return self._query
 
     def start(self, transform: Transform = lambda rows: rows, *, output_mode: str = "append") -> StreamingQuery:

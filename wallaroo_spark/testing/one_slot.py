@@ -39,7 +39,9 @@ class OneSlot:
         with self._changed:
             held = self._lease
             if held is not None and held.submission > submission:
-                raise LeaseLostError(f"slot {slot} is held by submission {held.submission}, which is newer")
+                raise LeaseLostError(
+                    f"slot {slot} is held by submission {held.submission}, which is newer", code="lease-lost"
+                )
             if held is None or held.submission != submission:
                 self._generation += 1
             self._lease = Lease(slot, submission, self._generation, holder, connect, flight)
@@ -51,7 +53,9 @@ class OneSlot:
         self._answer()
         held = self._lease
         if held is not None and held.submission > lease.submission:
-            raise LeaseLostError(f"slot {lease.slot} is held by submission {held.submission}, which is newer")
+            raise LeaseLostError(
+                f"slot {lease.slot} is held by submission {held.submission}, which is newer", code="lease-lost"
+            )
 
     def release(self, lease: Any) -> None:
         """Release the lease, unless a newer one exists."""
@@ -85,4 +89,4 @@ class OneSlot:
 
     def _answer(self) -> None:
         if self.away:
-            raise RegistryError("the test makes the registry unreachable")
+            raise RegistryError("the test makes the registry unreachable", code="registry-away")

@@ -77,7 +77,10 @@ def _one_for_each(payloads: list[bytes], name: str, values: Iterable[T] | None) 
         return None
     found = list(values)
     if len(found) != len(payloads):
-        raise ConfigurationError(f"rows: there are {len(payloads)} payloads and {len(found)} {name}; give one for each")
+        raise ConfigurationError(
+            f"rows: there are {len(payloads)} payloads and {len(found)} {name}; give one for each",
+            code="columns-uneven",
+        )
     return found
 
 

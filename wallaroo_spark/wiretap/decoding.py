@@ -274,7 +274,8 @@ def _recognised(start: bytes) -> Revision:
     if found is None:
         raise RemoteProtocolError(
             f"the input is no capture, and its first bytes {start[:HEADER_BYTES].hex(' ')!r} are no start of a HELLO; "
-            "name the revision of the frames (--revision)"
+            "name the revision of the frames (--revision)",
+            code="capture-invalid",
         )
     return found
 

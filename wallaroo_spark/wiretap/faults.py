@@ -43,9 +43,13 @@ class Faults:
     def __post_init__(self) -> None:
         for name in ("delay", "stutter", "cut", "split"):
             if getattr(self, name) < 0:
-                raise ConfigurationError(f"fault {name} is {getattr(self, name)}; it is 0 or more", fault=name)
+                raise ConfigurationError(
+                    f"fault {name} is {getattr(self, name)}; it is 0 or more", code="option-out-of-range", fault=name
+                )
         if self.stutter_bytes < 1:
-            raise ConfigurationError(f"fault stutter_bytes is {self.stutter_bytes}; it is 1 or more")
+            raise ConfigurationError(
+                f"fault stutter_bytes is {self.stutter_bytes}; it is 1 or more", code="option-out-of-range"
+            )
 
     def __bool__(self) -> bool:
         return bool(self.delay or self.stutter or self.cut or self.split)

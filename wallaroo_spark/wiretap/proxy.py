@@ -130,6 +130,7 @@ class Proxy:
             raise TransportError(
                 f"cannot listen on {address}: {error.strerror or error}; choose another address, or port 0 for any "
                 "free port",
+                code="cannot-listen",
                 address=address,
             ) from error
         return self

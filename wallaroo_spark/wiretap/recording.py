@@ -131,7 +131,9 @@ class Recorder:
         self._file = -1
         older = [self.path, *([_numbered(self.path, 1)] if max_bytes else [])]
         if existing := next((path for path in older if path.exists()), None):
-            raise ConfigurationError(f"file {existing} exists; name another one, or remove it", path=str(existing))
+            raise ConfigurationError(
+                f"file {existing} exists; name another one, or remove it", code="file-unwritable", path=str(existing)
+            )
         self._begin_file()
 
     def close(self) -> None:
@@ -196,7 +198,9 @@ class Recorder:
             while written < len(line):
                 written += os.write(self._file, line[written:])
         except OSError as error:
-            raise self._fail(ConfigurationError(_unwritable(self.path, error), path=str(self.path))) from error
+            raise self._fail(
+                ConfigurationError(_unwritable(self.path, error), code="file-unwritable", path=str(self.path))
+            ) from error
         self.bytes += len(line)
 
     def _begin_file(self) -> None:
@@ -204,7 +208,9 @@ class Recorder:
         try:
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
-            raise ConfigurationError(_unwritable(self.path, error), path=str(self.path)) from error
+            raise ConfigurationError(
+                _unwritable(self.path, error), code="file-unwritable", path=str(self.path)
+            ) from error
         self.bytes = 0
         cookies = "kept" if self._keep_cookies else "masked"
         head = {HEAD: FORMAT, "part": self._part, "at": round(self._clock(), 6), "to": self._target, "cookies": cookies}
@@ -222,7 +228,7 @@ class Recorder:
             self._begin_file()
         except (OSError, ConfigurationError) as error:
             reason = error.message if isinstance(error, ConfigurationError) else _unwritable(self.path, error)
-            raise self._fail(ConfigurationError(reason, path=str(self.path))) from error
+            raise self._fail(ConfigurationError(reason, code="file-unwritable", path=str(self.path))) from error
         for number, known in self._open.items():
             self._write(_line({"at": round(self._clock(), 6), "connection": number, "continued": _state(known)}))
 
@@ -236,6 +242,7 @@ class Recorder:
                 f"the connector at {peer} speaks TLS, and its bytes could not be decoded later: give the proxy a "
                 "certificate (--tls-certificate and --tls-key, and --to-tls for TLS to the worker), or let the "
                 "connector speak to the proxy without TLS",
+                code="capture-needs-tls",
                 reason="tls",
             )
         )
@@ -277,12 +284,15 @@ def _check_head(found: dict[str, Any], name: str) -> None:
         raise ConfigurationError(
             f"{name} is a capture of format {found[HEAD]}, and this version reads format {FORMAT}; use the version "
             "that wrote it",
+            code="capture-invalid",
             path=name,
         )
 
 
 def _no_capture(name: str) -> ConfigurationError:
-    return ConfigurationError(f"{name} is no capture; wallaroo-spark capture makes one", path=name)
+    return ConfigurationError(
+        f"{name} is no capture; wallaroo-spark capture makes one", code="capture-invalid", path=name
+    )
 
 
 def _event(found: dict[str, Any]) -> Event:

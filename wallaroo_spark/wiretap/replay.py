@@ -214,7 +214,8 @@ class Replay:
         if self._revisions.setdefault(name, recorded.revision) != recorded.revision:
             raise ConfigurationError(
                 f"the capture has instance {name!r} in revisions {self._revisions[name]} and {recorded.revision}; "
-                "replay one connection at a time (--connection)"
+                "replay one connection at a time (--connection)",
+                code="replay-ambiguous",
             )
         if name not in self._connectors:
             # The connector's end waits until everything is acknowledged.

@@ -135,7 +135,9 @@ class InnerPort:
         port: int = 0,
     ) -> None:
         if not token:
-            raise ConfigurationError("option token: the worker's inner port is not served without a token; name one")
+            raise ConfigurationError(
+                "option token: the worker's inner port is not served without a token; name one", code="option-missing"
+            )
         keys = keys or fleet_keys(token)
         self._worker = worker
         self._token = token

@@ -132,7 +132,7 @@ class Reads:
         """
         until = time.monotonic() + seconds
         if self._closed:
-            raise TransportError("the worker shuts down; read from the slot's next worker")
+            raise TransportError("the worker shuts down; read from the slot's next worker", code="worker-stopping")
         found = self._buffer.find_all(ranges)
         if found:
             return found

@@ -48,7 +48,10 @@ class Samples:
         Raises :class:`TransportError` when too many callers wait.
         """
         if self._callers >= MOST_CALLERS:
-            raise TransportError(f"{MOST_CALLERS} programs sample this worker already, as many as may; end one of them")
+            raise TransportError(
+                f"{MOST_CALLERS} programs sample this worker already, as many as may; end one of them",
+                code="too-many-samplers",
+            )
         self._callers += 1
         try:
             until = time.monotonic() + question.wait

@@ -354,7 +354,9 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
 
     def _must_be_sound(self) -> None:
         if self._failure is not None:
-            raise TransportError(f"the worker ends by an error of this program: {self._failure!r}")
+            raise TransportError(
+                f"the worker ends by an error of this program: {self._failure!r}", code="internal-error"
+            )
 
     async def request_stop(self, reason: str) -> None:
         """:meth:`stop`, for the Flight server's threads."""

@@ -125,7 +125,7 @@ def _prepare(console: Console, folder: Path, files: tuple[Path, ...], messages: 
     else:
         paths = [path.resolve() for path in files]
         if len(set(paths)) != len(paths):
-            raise ConfigurationError("a file is named twice; name each once")
+            raise ConfigurationError("a file is named twice; name each once", code="options-conflict")
     senders = plan_senders(paths, [path.stem for path in paths] if made else None)
     totals = {str(path): len(line_ends(path)) for path in paths}
     return DemoPlan(folder, senders, totals, made, kill_worker)
@@ -145,7 +145,9 @@ def _run(console: Console, plan: DemoPlan, spark: Any, sink: CountingSink) -> No
             _watch(plan, view, receiver, query, sink, senders)
         failed = senders.failed()
         if failed:
-            raise WallarooError(f"connectors {', '.join(failed)} gave up; {plan.folder / 'connectors.log'} says why")
+            raise WallarooError(
+                f"connectors {', '.join(failed)} gave up; {plan.folder / 'connectors.log'} says why", code="demo-failed"
+            )
 
 
 def _watch(
@@ -157,7 +159,9 @@ def _watch(
     seen, since = -1, time.monotonic()
     while not senders.finished:
         if query.exception() is not None:
-            raise WallarooError(f"the query failed; {plan.folder / 'spark.log'} says why: {query.exception()}")
+            raise WallarooError(
+                f"the query failed; {plan.folder / 'spark.log'} says why: {query.exception()}", code="demo-failed"
+            )
         if to_kill and sink.messages >= plan.expected / 2:
             notes.append(_kill_a_worker(receiver))
             to_kill = False
@@ -165,7 +169,10 @@ def _watch(
         if sink.messages != seen:
             seen, since = sink.messages, time.monotonic()
         elif time.monotonic() - since > STALLED_SECONDS:
-            raise WallarooError(f"there was no progress for {STALLED_SECONDS:g} seconds; see the logs in {plan.folder}")
+            raise WallarooError(
+                f"there was no progress for {STALLED_SECONDS:g} seconds; see the logs in {plan.folder}",
+                code="demo-failed",
+            )
         time.sleep(_LOOK_SECONDS)
     if to_kill:
         notes.append("all messages were committed before a worker could be killed; send more messages")

@@ -192,7 +192,7 @@ class _DocumentReading:
             missing.append(f"sink.path (where the {sink['format']} files go)")
         if missing:
             text = f"{self._document.path} lacks {', '.join(missing)}; {SAMPLE_HINT}"
-            self.problems.append(ConfigurationError(text))
+            self.problems.append(ConfigurationError(text, code="config-invalid"))
 
     def _mapping(self, sections: Mapping[str, Any], name: str, above: str = "") -> dict[str, Any]:
         value = sections.get(name)

@@ -35,7 +35,9 @@ class Document:
 
     def problem(self, name: str, text: str) -> ConfigurationError:
         """The error for the value of a name, with the place in front of the text."""
-        return ConfigurationError(f"{self.place(name)}: {text}", option=name, line=self.lines.get(name))
+        return ConfigurationError(
+            f"{self.place(name)}: {text}", code="config-invalid", option=name, line=self.lines.get(name)
+        )
 
 
 def read(path: str, overrides: Sequence[str] = ()) -> Document:
@@ -49,11 +51,12 @@ def read(path: str, overrides: Sequence[str] = ()) -> Document:
         second = documents[1].place
         raise ConfigurationError(
             f"{path}, line {second.line}: a second document begins; a receiver has one, so remove one of them",
+            code="config-invalid",
             path=path,
             line=second.line,
         )
     if not documents or not isinstance(documents[0].value, dict):
-        raise ConfigurationError(f"{path} holds no names and values; {SAMPLE_HINT}", path=path)
+        raise ConfigurationError(f"{path} holds no names and values; {SAMPLE_HINT}", code="config-invalid", path=path)
     root = documents[0]
     lines: dict[str, int] = {}
     for found, line in _names(root, ""):
@@ -61,6 +64,7 @@ def read(path: str, overrides: Sequence[str] = ()) -> Document:
         if found in lines:
             raise ConfigurationError(
                 f"{path}, line {line}: {found} is given twice, first in line {lines[found]}; remove one of them",
+                code="config-invalid",
                 option=found,
                 line=line,
             )
@@ -88,7 +92,9 @@ def _override(document: dict[str, Any], override: str) -> list[str]:
     """Apply one override; returns the names that it has set."""
     name, equals, value = override.partition("=")
     if not equals or not name:
-        raise ConfigurationError(f"--set {override!r} is not of the form name=value, for example --set workers=4")
+        raise ConfigurationError(
+            f"--set {override!r} is not of the form name=value, for example --set workers=4", code="option-unreadable"
+        )
     section, _, rest = name.partition(".")
     if section == "spark" and rest:
         document["spark"] = {**_section(document, "spark"), name: value}

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from wallaroo_spark.cli.receive.config import ReceiveConfig
 from wallaroo_spark.cli.signals import Signals, java_waits
-from wallaroo_spark.errors import ConfigurationError, WallarooError
+from wallaroo_spark.errors import ConfigurationError, WallarooError, split_code
 from wallaroo_spark.status.older import as_before
 
 POLL_SECONDS = 0.25
@@ -123,7 +123,9 @@ def open_session(config: ReceiveConfig) -> tuple[Any, bool]:
     except Exception as error:
         if not _is_sparks(error):
             raise
-        raise ConfigurationError(f"Spark did not start: {_in_short(error)}; see Spark's own messages") from error
+        raise ConfigurationError(
+            f"Spark did not start: {_in_short(error)}; see Spark's own messages", code="spark-not-started"
+        ) from error
     with contextlib.suppress(Exception):
         # Spark Connect has no context, and logs elsewhere.
         session.sparkContext.setLogLevel("ERROR")
@@ -147,7 +149,9 @@ def start_query(receiver: Any, config: ReceiveConfig) -> Any:
         if not _is_sparks(error):
             raise
         raise ConfigurationError(
-            f"Spark refuses the query: {_in_short(error)}; check select, sink and trigger", receiver=config.receiver
+            f"Spark refuses the query: {_in_short(error)}; check select, sink and trigger",
+            code="query-refused",
+            receiver=config.receiver,
         ) from error
 
 
@@ -285,9 +289,11 @@ def _failed(error: Exception) -> WallarooError:
     """Return the error for a failed query: with this package's own message if there is one, else Spark's first line."""
     ours = _OURS.findall(str(error))
     if ours:
-        return WallarooError(f"the query failed: {ours[-1]}")
+        message, code = split_code(ours[-1])
+        return WallarooError(f"the query failed: {message}", code=code or "query-failed")
     return WallarooError(
-        f"the query failed: {_in_short(error)}; correct that and start it again: it continues from its checkpoint"
+        f"the query failed: {_in_short(error)}; correct that and start it again: it continues from its checkpoint",
+        code="query-failed",
     )
 
 

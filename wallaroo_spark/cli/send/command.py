@@ -229,7 +229,9 @@ async def _feed(connector: Connector, one: SendInput, view: SendView, drain_time
 
 def _joined(errors: Sequence[BaseException]) -> BaseException:
     """One error for all inputs. An error that has ended the connector is the same for each input."""
-    messages = list(dict.fromkeys(str(error) for error in errors))
-    if len(messages) == 1 or not all(isinstance(error, WallarooError) for error in errors):
+    different = {str(error): error for error in errors}
+    ours = [error for error in different.values() if isinstance(error, WallarooError)]
+    if len(different) == 1 or len(ours) < len(different):
         return errors[0]
-    return WallarooError("; ".join(messages))
+    *others, last = ours
+    return WallarooError("; ".join([*map(str, others), last.message]), code=last.code)

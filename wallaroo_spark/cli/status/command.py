@@ -158,7 +158,7 @@ def _show_others(topics: Any, sinks: Any, registry: str, checkpoint: str) -> Non
 def _show(found: ReceiverStatus, history: History, *, clear: bool) -> None:
     if found.registry_error and not found.slots and not clear:
         # Nothing else is known, so the sentence is the error.
-        raise RegistryError(found.registry_error)
+        raise RegistryError(found.registry_error, code="registry-away")
     console = sources.console()
     if clear and console.is_terminal:
         console.clear()

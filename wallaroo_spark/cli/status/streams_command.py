@@ -70,7 +70,7 @@ def streams(
     with sources.collector(registry, receiver, tls, tls_ca) as collector:
         found = collector.status(Question(limit, instance, stream))
     if found.registry_error and not found.slots:
-        raise RegistryError(found.registry_error)
+        raise RegistryError(found.registry_error, code="registry-away")
     chosen = sorted(found.streams, key=ORDERS[sort])
     if as_json:
         from wallaroo_spark.status.schema import record_to_json

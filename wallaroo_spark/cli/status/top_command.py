@@ -61,7 +61,7 @@ def top(
         def look() -> ReceiverStatus:
             found = collector.status(Question(max(rows, 20)))
             if found.registry_error and not found.slots:
-                raise RegistryError(found.registry_error)
+                raise RegistryError(found.registry_error, code="registry-away")
             history.add(found)
             return found
 

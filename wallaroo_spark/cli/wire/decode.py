@@ -94,7 +94,9 @@ def _open(stack: contextlib.ExitStack, name: str) -> io.BufferedReader:
     try:
         return stack.enter_context(Path(name).open("rb"))
     except OSError as error:
-        raise ConfigurationError(f"{name} cannot be read: {error.strerror or error}", path=name) from error
+        raise ConfigurationError(
+            f"{name} cannot be read: {error.strerror or error}", code="file-unreadable", path=name
+        ) from error
 
 
 def _items(
@@ -121,9 +123,11 @@ def _plain(file: IO[bytes], *, as_hex: bool) -> Iterator[bytes]:
             odd = digits[whole:]
             yield bytes.fromhex(digits[:whole])
         except ValueError:
-            raise ConfigurationError("the input begins in hexadecimal and goes on with other characters") from None
+            raise ConfigurationError(
+                "the input begins in hexadecimal and goes on with other characters", code="capture-invalid"
+            ) from None
     if odd:
-        raise ConfigurationError(f"the input in hexadecimal ends with half a byte, {odd!r}")
+        raise ConfigurationError(f"the input in hexadecimal ends with half a byte, {odd!r}", code="capture-invalid")
 
 
 def _as_json(item: DecodedFrame | Remark | ConnectionOpened) -> str:

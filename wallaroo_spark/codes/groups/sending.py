@@ -45,6 +45,20 @@ SENDING = CodeGroup(
             "docs/settings.md",
         ),
         CodeEntry(
+            "connector-forked",
+            "The connector was opened by the process from which this one was forked.",
+            "Two processes would send on one connection, each with its own count of credits.",
+            "Open a connector behind the fork in each process, with an instance name of its own.",
+            "docs/settings.md",
+        ),
+        CodeEntry(
+            "callback-late",
+            "Messages are acknowledged, and not all of their callbacks were called in time.",
+            "A callback of `on_delivery` takes too long, or waits for something.",
+            "Keep callbacks short, and hand long work to another thread.",
+            "docs/settings.md",
+        ),
+        CodeEntry(
             "stream-ended",
             "The stream has ended.",
             "`end()` was called, so no further message can follow in this stream.",

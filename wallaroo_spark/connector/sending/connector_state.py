@@ -70,7 +70,7 @@ class ConnectorState:
         if self.failure is not None:
             raise self.failure
         if self.closed:
-            raise LocalProtocolError("the connector is closed; open another one")
+            raise LocalProtocolError("the connector is closed; open another one", code="connector-closed")
 
     def fail(self, error: Exception) -> None:
         """End the connector: every waiting and every later call raises ``error``."""
@@ -140,7 +140,8 @@ def _forked() -> None:
         state.connection = None
         state.failure = LocalProtocolError(
             "this process was forked from the one that has opened the connector; open a connector with an instance "
-            "name of its own in each process, behind the fork"
+            "name of its own in each process, behind the fork",
+            code="connector-forked",
         )
 
 

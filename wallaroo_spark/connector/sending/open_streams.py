@@ -43,6 +43,7 @@ class OpenStreams:
             raise LocalProtocolError(
                 f"stream {stream.name!r} (id {stream.id}) {conflict}; end the other one and wait until it is flushed, "
                 "or give this one an id of its own",
+                code="stream-already-open",
                 stream=stream.name,
                 id=stream.id,
             )
@@ -50,6 +51,7 @@ class OpenStreams:
             raise LocalProtocolError(
                 f"stream {stream.name!r} was given up in this session with messages unacknowledged, and with opaque "
                 "ids the worker could not tell them from new ones; close this connector and use another one",
+                code="stream-given-up",
                 stream=stream.name,
                 id=stream.id,
             )

@@ -38,6 +38,7 @@ class Refusals:
             raise RemoteProtocolError(
                 f"stream {self._name!r} (id {self._stream_id}) was refused {self.count} times in {seconds:.1f} "
                 "seconds: it is active in another session; end the other connector that sends it, or use another id",
+                code="stream-busy",
                 stream=self._name,
                 id=self._stream_id,
             )

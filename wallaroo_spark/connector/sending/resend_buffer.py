@@ -230,6 +230,7 @@ class ResendBuffer(UnacknowledgedMessages):
             f"{describe_reference(self.last)}; so another program sends this stream under the same instance name, and "
             f"the worker may have dropped messages of one as replays of the other's; {self.kept} messages of this "
             "program are not acknowledged; give each program an instance name of its own, and set their clocks right",
+            code="instance-shared",
             stream=self.name,
             reference=ref,
             last=self.last,
@@ -262,6 +263,7 @@ class ResendBuffer(UnacknowledgedMessages):
             f"stream {self.name!r} must be sent again {where}, but the messages up to "
             f"{describe_reference(self.reference)} were acknowledged and are no longer kept ({kept}); feed the stream "
             "from a source that can be read again, or restore the checkpoint whose commits acknowledged them",
+            code="messages-not-kept",
             stream=self.name,
             reference=ref,
             first_held=held,

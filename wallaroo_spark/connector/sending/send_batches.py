@@ -165,7 +165,9 @@ class SendBatches:
     def _fail(self, at: int) -> None:
         """Report the first column that has ended before the payloads or has raised an error."""
         column = next(column for column in self._columns if column.count == self._count + at)
-        error = column.error or LocalProtocolError(f"{column.name} has {column.count} items, and payloads has more")
+        error = column.error or LocalProtocolError(
+            f"{column.name} has {column.count} items, and payloads has more", code="columns-uneven"
+        )
         self._error = self._located(error, at)
 
     def _located(self, error: Exception, at: int) -> Exception:
@@ -212,19 +214,23 @@ def _compact(ids: Sequence[int]) -> Sequence[int]:
 
 def _check_lengths(payloads: Any, **columns: Any) -> None:
     if isinstance(payloads, str | bytes | bytearray | memoryview):
-        raise ArgumentTypeError("send_many takes an iterable of payloads, and this is a single one; use send for it")
+        raise ArgumentTypeError(
+            "send_many takes an iterable of payloads, and this is a single one; use send for it", code="argument-type"
+        )
     for name, column in {"payloads": payloads, **columns}.items():
         wanted = name == "payloads" or column is not None
         if wanted and (not isinstance(column, Iterable) or isinstance(column, str | bytes)):
             raise ArgumentTypeError(
                 f"{name} is an iterable with one item for each message, and this is {type(column).__name__}: "
                 f"{shown(column)}; give a list of them, or use send for a single message",
+                code="argument-type",
                 argument=name,
             )
     for name, column in columns.items():
         if isinstance(payloads, Sized) and isinstance(column, Sized) and len(payloads) != len(column):
             raise ArgumentValueError(
-                f"{name} has {len(column)} items and payloads {len(payloads)}; give one for each, or none at all"
+                f"{name} has {len(column)} items and payloads {len(payloads)}; give one for each, or none at all",
+                code="columns-uneven",
             )
 
 
@@ -233,7 +239,7 @@ def _located(error: WallarooError, at: int, origin: str, message_id: int | None 
     fields = {**error.fields, "index": at}
     if message_id is not None:
         fields["id"] = message_id
-    return type(error)(f"{error.message} ({where}; those before it were sent)", **fields)
+    return type(error)(f"{error.message} ({where}; those before it were sent)", code=error.code, **fields)
 
 
 def _payloads(payloads: Any) -> Iterator[Any]:
@@ -246,7 +252,9 @@ def _payloads(payloads: Any) -> Iterator[Any]:
 def _arrow_payloads(values: Any) -> Iterator[bytes | None]:
     width = _OFFSETS.get(str(values.type))
     if width is None:
-        raise LocalProtocolError(f"an Arrow array of {values.type} holds no payloads; cast it to binary")
+        raise LocalProtocolError(
+            f"an Arrow array of {values.type} holds no payloads; cast it to binary", code="argument-type"
+        )
     if not len(values):
         return
     _, offsets, data = values.buffers()

@@ -143,6 +143,7 @@ class SourceFeed:
                         f"stream {self._stream.name!r} was sent to its end and nothing of it was acknowledged for "
                         f"{self._drain_timeout:g} seconds ({messages.describe()}); acknowledgements come when "
                         "Spark commits a batch, so check that the query runs, or allow more time",
+                        code="acknowledgement-late",
                         stream=self._stream.name,
                         seconds=self._drain_timeout,
                     ) from None

@@ -166,12 +166,14 @@ class StreamSender:
             raise ArgumentTypeError(
                 f"on_delivery is a plain function of an error and a delivery, and this one is "
                 f"{type(callback).__name__}: {shown(callback)}; for a coroutine, read connector.acknowledgements()",
+                code="argument-type",
                 argument="on_delivery",
             )
         if self._buffer is None:
             raise ArgumentValueError(
                 f"stream {self.name!r} is ephemeral, and no message of it is acknowledged; send without on_delivery, "
                 "or open the stream without ephemeral",
+                code="options-conflict",
                 argument="on_delivery",
             )
 
@@ -264,7 +266,9 @@ class StreamSender:
 
     def _check_not_ended(self) -> None:
         if self.messages.ended:
-            raise LocalProtocolError(f"stream {self.name!r} has ended; open it again to send more", stream=self.name)
+            raise LocalProtocolError(
+                f"stream {self.name!r} has ended; open it again to send more", code="stream-ended", stream=self.name
+            )
 
     def _send_end(self, connection: WorkerConnection) -> None:
         connection.send_end(self.id, self.messages.last or 0, ephemeral=self.ephemeral)

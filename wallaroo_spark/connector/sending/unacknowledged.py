@@ -160,6 +160,7 @@ class UnacknowledgedMessages(ABC):
         return LocalProtocolError(
             f"stream {self.name!r}: message id {wanted} is not above {floor}, the last one sent or committed; "
             "send the messages after stream.reference, with increasing ids",
+            code="ids-not-increasing",
             stream=self.name,
             id=wanted,
             last=floor,
@@ -169,6 +170,7 @@ class UnacknowledgedMessages(ABC):
         if not 0 <= wanted <= U64_MAX:
             raise LocalProtocolError(
                 f"stream {self.name!r}: message id {wanted} is not an unsigned 64-bit integer (0 to {U64_MAX})",
+                code="id-out-of-range",
                 stream=self.name,
                 id=wanted,
             )

@@ -153,6 +153,7 @@ class AddressRotation:
         return TransportError(
             f"no session with a worker for {seconds:.1f} seconds; tried {tried}; the last reason was: "
             f"{self._last_reason}; check that the receiver runs and that these are its workers' addresses",
+            code="no-session",
             tried=dict(self._tried),
             seconds=seconds,
             reason=self._last_reason,

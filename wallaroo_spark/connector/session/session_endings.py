@@ -20,11 +20,17 @@ Ending = Error | Restart | TransportError
 """The frame or the error that ended a session."""
 
 _HINTS = {
-    "cookie": "check that the connector's cookie is the receiver's",
-    "version": "check that connector and receiver are given the same protocol version",
-    "program": "give the connector one of these program names, or add its own to the receiver's option programs",
-    "instance": "check the instance name, and that no other connector runs under it",
+    "cookie": ("wrong-cookie", "check that the connector's cookie is the receiver's"),
+    "version": ("wrong-version", "check that connector and receiver are given the same protocol version"),
+    "program": (
+        "wrong-program",
+        "give the connector one of these program names, or add its own to the receiver's option programs",
+    ),
+    "certificate": ("wrong-certificate", "use a certificate that names the instance, or correct the instance name"),
+    "instance": ("bad-instance", "check the instance name, and that no other connector runs under it"),
 }
+"""Word in a refusing reason → the code, and the way out. The wire has no codes."""
+_OTHER = ("refused", "see the worker's log")
 
 
 @dataclass(frozen=True)
@@ -89,11 +95,12 @@ def _meaning(last: Ending | Frame, where: str) -> tuple[str, str]:
                 raise RemoteProtocolError(
                     f"the worker at {where} has ended this session: {last.reason}; another program runs under this "
                     "instance name; end one of them, or give each program an instance name of its own",
+                    code="superseded",
                     address=where,
                     reason=last.reason,
                 )
-            hint = next((text for word, text in _HINTS.items() if word in last.reason), "see the worker's log")
+            code, hint = next((known for word, known in _HINTS.items() if word in last.reason), _OTHER)
             raise RemoteProtocolError(
-                f"the worker at {where} refused: {last.reason}; {hint}", address=where, reason=last.reason
+                f"the worker at {where} refused: {last.reason}; {hint}", code=code, address=where, reason=last.reason
             )
     raise AssertionError(f"the session table lets {last!r} end a session")

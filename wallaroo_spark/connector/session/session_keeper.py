@@ -136,6 +136,7 @@ class SessionKeeper:
             raise RemoteProtocolError(
                 f"the worker at {where} broke the protocol: {error.message}; check that {where} is a worker and speaks "
                 f"{self._settings.revision}",
+                code=error.code,
                 address=where,
                 **error.fields,
             ) from error
@@ -155,6 +156,7 @@ class SessionKeeper:
             raise TransportError(
                 f"the worker at {where} did not answer HELLO within {settings.handshake_timeout:g} seconds; "
                 "it answers once its query has started; check the query, or raise handshake_timeout",
+                code="hello-unanswered",
                 address=where,
                 reason="timeout",
             ) from None

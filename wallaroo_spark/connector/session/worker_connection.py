@@ -164,7 +164,12 @@ class WorkerConnection:
         except RemoteProtocolError as error:
             if error.fields.get("fault") is not Fault.TRUNCATED_FRAME:
                 raise
-        raise TransportError(f"the worker at {self.peer} closed the connection", address=self.peer, reason="closed")
+        raise TransportError(
+            f"the worker at {self.peer} closed the connection",
+            code="connection-lost",
+            address=self.peer,
+            reason="closed",
+        )
 
     def _send(self, data: bytes) -> None:
         self._frames.append(data)

@@ -47,7 +47,9 @@ class _FileSource:
     ) -> None:
         if not isinstance(path, str | os.PathLike):
             raise ArgumentTypeError(
-                f"path is a str or a path, and this one is {type(path).__name__}: {shown(path)}", argument="path"
+                f"path is a str or a path, and this one is {type(path).__name__}: {shown(path)}",
+                code="argument-type",
+                argument="path",
             )
         self.path = Path(path)
         self.name = name or os.fspath(path)
@@ -82,6 +84,7 @@ class _FileSource:
         except OSError as error:
             raise ConfigurationError(
                 f"file {self.path} cannot be read: {error.strerror}; check the path and its permissions",
+                code="file-unreadable",
                 path=str(self.path),
             ) from error
         size = os.fstat(file.fileno()).st_size
@@ -137,6 +140,7 @@ class _FileSource:
             raise ConfigurationError(
                 f"file {self.path} has a record of more than {LONGEST_RECORD} bytes at offset {at + taken}; "
                 "check that the file has this format",
+                code="record-too-long",
                 path=str(self.path),
                 offset=at + taken,
             )
@@ -156,6 +160,7 @@ class _FileSource:
         return ReplayError(
             f"file {self.path} has {size} bytes, and was read to offset {at}: it was truncated or replaced; "
             "restore it, or send the new file as a stream of its own name",
+            code="source-changed",
             path=str(self.path),
             size=size,
             reference=at,
@@ -165,6 +170,7 @@ class _FileSource:
         return ReplayError(
             f"file {self.path} was moved, deleted or replaced while it was followed, and read to offset {at}; "
             "feed the new file as a stream of its own name",
+            code="source-changed",
             path=str(self.path),
             reference=at,
         )
@@ -261,6 +267,7 @@ class Lines(_FileSource):
                 f"file {self.path}: the committed reference {at} is not the end of a line; the file was changed, or "
                 "its last line was sent before it was complete (a file that still grows is read with follow=True); "
                 "send it as a stream of another name",
+                code="source-changed",
                 path=str(self.path),
                 reference=at,
             )
@@ -281,6 +288,7 @@ class Framed(_FileSource):
                 raise ConfigurationError(
                     f"file {self.path} announces a record of {length} bytes at offset {at + taken}, and at most "
                     f"{LONGEST_RECORD} are read; check that the file has u32-length-framed records",
+                    code="record-too-long",
                     path=str(self.path),
                     offset=at + taken,
                 )
@@ -296,6 +304,7 @@ class Framed(_FileSource):
         raise ReplayError(
             f"file {self.path} ends within the record at offset {at}: {len(rest)} bytes of it are there; "
             "complete the file, or read it with follow=True while it is being written",
+            code="source-incomplete",
             path=str(self.path),
             offset=at,
         )

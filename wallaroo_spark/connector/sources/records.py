@@ -78,6 +78,7 @@ class _Committed:
             raise ReplayError(
                 f"source {self._source.name!r} has a record without a reference; a source that is read again needs one "
                 "in each record",
+                code="source-without-reference",
                 source=self._source.name,
             )
         if self.passed:
@@ -95,6 +96,7 @@ class _Committed:
             raise ReplayError(
                 f"source {self._source.name!r} has no record with reference {self._after}, which is the last one "
                 "committed; the source has changed",
+                code="source-changed",
                 source=self._source.name,
                 reference=self._after,
             )

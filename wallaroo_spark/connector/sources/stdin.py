@@ -86,7 +86,8 @@ class _LineReader(threading.Thread):
             self._hand_over(lines)
             if len(rest) > LONGEST_LINE:
                 raise ConfigurationError(
-                    f"standard input has a line of more than {LONGEST_LINE} bytes; check that the input is text"
+                    f"standard input has a line of more than {LONGEST_LINE} bytes; check that the input is text",
+                    code="record-too-long",
                 )
         if rest:
             self._hand_over([rest])

@@ -57,11 +57,11 @@ class ConnectorSession(Session):
     def notify(self, stream_id: int, name: str, ref: int = 0) -> bytes:
         """Send NOTIFY. It takes one credit, and the credits may become negative."""
         if self.state is not SessionState.STREAMING:
-            raise LocalProtocolError(f"NOTIFY cannot be sent in state {self.state}")
+            raise LocalProtocolError(f"NOTIFY cannot be sent in state {self.state}", code="wrong-state")
         try:
             self.streams.notify(stream_id, name)
         except RemoteProtocolError as error:
-            raise LocalProtocolError(error.message) from None
+            raise LocalProtocolError(error.message, code=error.code) from None
         self.credits.overdraw()
         return self._send(Notify(stream_id, name, ref))
 
@@ -72,7 +72,7 @@ class ConnectorSession(Session):
         if len(data) - LENGTH_BYTES > self.max_frame_bytes:
             raise self._too_long(message.stream_id, message.message_id, len(data) - LENGTH_BYTES)
         if self.credits.available < 1:
-            raise LocalProtocolError("a MESSAGE needs a credit and there is none; wait for an ACK")
+            raise LocalProtocolError("a MESSAGE needs a credit and there is none; wait for an ACK", code="no-credit")
         self._apply(message.stream_id, StreamEvent.MESSAGE)
         if int(message.flags) & _EOS:
             self._apply(message.stream_id, StreamEvent.EOS)
@@ -88,7 +88,8 @@ class ConnectorSession(Session):
                     raise self._too_long(run.stream_id, message_id, size - LENGTH_BYTES)
         if self.credits.available < run.count:
             raise LocalProtocolError(
-                f"{run.count} MESSAGEs need as many credits and there are {self.credits.available}; wait for an ACK"
+                f"{run.count} MESSAGEs need as many credits and there are {self.credits.available}; wait for an ACK",
+                code="no-credit",
             )
         self._apply(run.stream_id, StreamEvent.MESSAGE)
         self.credits.spend(run.count)
@@ -148,5 +149,6 @@ class ConnectorSession(Session):
     def _too_long(self, stream_id: int, message_id: int | None, size: int) -> LocalProtocolError:
         return LocalProtocolError(
             f"message {message_id} of stream {stream_id} makes a frame of {size} bytes; "
-            f"at most {self.max_frame_bytes} are accepted (maxFrameBytes)"
+            f"at most {self.max_frame_bytes} are accepted (maxFrameBytes)",
+            code="frame-too-long",
         )

@@ -28,7 +28,10 @@ class CreditWindow:
     def grant(self, credits: int) -> None:
         """Add the credits of an OK, ACK or NACK, from 0 to 2^32-1."""
         if not 0 <= credits <= CREDIT_LIMIT:
-            raise LocalProtocolError(f"a grant of {credits} credits does not fit a frame; it is 0 to {CREDIT_LIMIT}")
+            raise LocalProtocolError(
+                f"a grant of {credits} credits does not fit a frame; it is 0 to {CREDIT_LIMIT}",
+                code="value-does-not-fit",
+            )
         self.available += credits
         self.granted += credits
 

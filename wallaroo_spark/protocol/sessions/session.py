@@ -50,7 +50,9 @@ class Session:
     def streams(self) -> SessionStreams:
         """The session's streams. Raises :class:`LocalProtocolError` before the revision is recognised."""
         if self._streams is None:
-            raise LocalProtocolError("the session has no streams before the peer's revision is recognised")
+            raise LocalProtocolError(
+                "the session has no streams before the peer's revision is recognised", code="wrong-state"
+            )
         return self._streams
 
     @property
@@ -97,7 +99,9 @@ class Session:
 
     def _send(self, frame: Frame) -> bytes:
         if self.revision is None:
-            raise LocalProtocolError(f"{frame_name(type(frame))} cannot be sent before the revision is known")
+            raise LocalProtocolError(
+                f"{frame_name(type(frame))} cannot be sent before the revision is known", code="wrong-state"
+            )
         data = self.revision.encode(frame)
         self._move(type(frame))
         return data
@@ -106,7 +110,9 @@ class Session:
         """Change to the next state for our frame. Raises :class:`LocalProtocolError` if the table has none."""
         state = SESSION[self.role].get(self.state, {}).get(frame)
         if state is None:
-            raise LocalProtocolError(f"{frame_name(frame)} cannot be sent by a {self.role} in state {self.state}")
+            raise LocalProtocolError(
+                f"{frame_name(frame)} cannot be sent by a {self.role} in state {self.state}", code="wrong-state"
+            )
         if state is not self.state:
             self.state = state
             if state in _DEAF:
@@ -117,7 +123,7 @@ class Session:
         try:
             self.streams.apply(stream_id, event)
         except RemoteProtocolError as error:
-            raise LocalProtocolError(error.message) from None
+            raise LocalProtocolError(error.message, code=error.code) from None
 
     def _next(self, message_tag: int) -> RawFrame | MessageRun | None:
         if self.state in _DEAF or self.revision is None:
@@ -143,7 +149,9 @@ def named_revision(name: str) -> Revision:
     """The revision of that name. Raises :class:`LocalProtocolError`, which lists the names, if there is none."""
     revision = REVISIONS.get(name)
     if revision is None:
-        raise LocalProtocolError(f"there is no revision {name!r}; there are {', '.join(REVISIONS)}")
+        raise LocalProtocolError(
+            f"there is no revision {name!r}; there are {', '.join(REVISIONS)}", code="not-in-revision"
+        )
     return revision
 
 

@@ -113,7 +113,9 @@ class SinkSession:
     def control(self, message: SinkMessage) -> bytes:
         """Send a message of the control stream. Raises :class:`LocalProtocolError`."""
         if type(message) not in _SAYS[self.side]:
-            raise LocalProtocolError(f"{control_name(message)} is not a message that a {self.side} sends")
+            raise LocalProtocolError(
+                f"{control_name(message)} is not a message that a {self.side} sends", code="wrong-side"
+            )
         self._apply_control(message, LocalProtocolError)
         self._move(Message)
         return self._fitting(encode_single(V3, CONTROL_STREAM, 0, encode_control(message)).data)
@@ -122,7 +124,8 @@ class SinkSession:
         if len(data) - LENGTH_BYTES > self._max_frame_bytes:
             raise LocalProtocolError(
                 f"a MESSAGE makes a frame of {len(data) - LENGTH_BYTES} bytes; at most {self._max_frame_bytes} are "
-                "accepted (maxFrameBytes)"
+                "accepted (maxFrameBytes)",
+                code="frame-too-long",
             )
         return data
 
@@ -133,7 +136,9 @@ class SinkSession:
     def _move(self, frame: type[Any]) -> None:
         state = SINK_SESSION[self.side].get(self.state, {}).get(frame)
         if state is None:
-            raise LocalProtocolError(f"{frame_name(frame)} cannot be sent by a {self.side} in state {self.state}")
+            raise LocalProtocolError(
+                f"{frame_name(frame)} cannot be sent by a {self.side} in state {self.state}", code="wrong-state"
+            )
         self.state = state
 
     def _next(self) -> RawFrame | MessageRun | None:
@@ -213,13 +218,17 @@ class SinkWorkerSession(SinkSession):
     def begin(self, offset: int) -> None:
         """Set the offset of the next row: the end of the last committed row, according to the worker's log."""
         if self.phase is not Phase.WRITING or self.offset != self.committed:
-            raise LocalProtocolError("the offset of the rows cannot change after the first row; set it before")
+            raise LocalProtocolError(
+                "the offset of the rows cannot change after the first row; set it before", code="wrong-state"
+            )
         self.committed = self.offset = offset
 
     def rows(self, rows: Sequence[bytes]) -> bytes:
         """Send the rows as MESSAGEs of stream 1. Empty rows are skipped."""
         if not self._open:
-            raise LocalProtocolError(f"stream {DATA_STREAM} is not open; send NOTIFY, and wait for NOTIFY_ACK")
+            raise LocalProtocolError(
+                f"stream {DATA_STREAM} is not open; send NOTIFY, and wait for NOTIFY_ACK", code="stream-not-open"
+            )
         self._phase(PhaseEvent.ROWS, LocalProtocolError)
         filled = [row for row in rows if row]
         if not filled:
@@ -229,7 +238,8 @@ class SinkWorkerSession(SinkSession):
         if 1 + _HEAD.size + longest > self._max_frame_bytes:
             raise LocalProtocolError(
                 f"a row of {longest} bytes makes a frame of {1 + _HEAD.size + longest}; at most "
-                f"{self._max_frame_bytes} are accepted (maxFrameBytes)"
+                f"{self._max_frame_bytes} are accepted (maxFrameBytes)",
+                code="frame-too-long",
             )
         *ids, self.offset = accumulate(map(len, filled), initial=self.offset)
         return encode_run(V3, DATA_STREAM, ids, filled).data

@@ -155,7 +155,10 @@ class Publication:
         published nothing in this partition. Raises :class:`PubSubError` on a second call.
         """
         if self._next or self._subscribers:
-            raise PubSubError(f"partition {self.partition} of topic {self.topic} has begun already; begin only once")
+            raise PubSubError(
+                f"partition {self.partition} of topic {self.topic} has begun already; begin only once",
+                code="internal-error",
+            )
         self._oldest = max(0, oldest)
         for batch, parts in sorted((epochs or {}).items()):
             if newest is not None and self._oldest <= batch <= newest:
@@ -260,6 +263,7 @@ class Publication:
                 raise PubSubError(
                     f"topic {self.topic} is published in times like {self._start(epoch.batch)!r}, and batch "
                     f"{epoch.batch} has rows at {time!r}; publish a topic with an epoch column always or never",
+                    code="epoch-invalid",
                     topic=self.topic,
                     batch=epoch.batch,
                 )

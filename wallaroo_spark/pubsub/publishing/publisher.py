@@ -208,6 +208,7 @@ class PublisherService(ServiceShell[_SubscriberPeer, PartitionTenancy]):
             raise PubSubError(
                 f"{self._name}: batch {known} was committed, and now the newest is {newest}; a checkpoint that is made "
                 "anew needs a topic that is started anew",
+                code="topic-started-anew",
                 topic=self.setup.topic,
             )
         for batch in range((-1 if known is None else known) + 1, newest + 1):

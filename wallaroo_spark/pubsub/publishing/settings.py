@@ -90,5 +90,6 @@ class TopicSettings:
             advertised(self.advertise, 0, 1)
         if bool(self.tls_key) != bool(self.tls_certificate) or (self.tls_ca and not self.tls_certificate):
             raise ConfigurationError(
-                f"topic {self.name!r}: tls_certificate and tls_key go together, and tls_ca needs both"
+                f"topic {self.name!r}: tls_certificate and tls_key go together, and tls_ca needs both",
+                code="options-conflict",
             )

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegralType
 
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.errors import PubSubError
+from wallaroo_spark.errors import PubSubError, split_code
 from wallaroo_spark.pubsub.publishing.topic_log import Manifest, StagedFile, TopicLog
 from wallaroo_spark.slots.job_errors import in_short
 from wallaroo_spark.storage.locations import Location, for_tasks
@@ -62,6 +62,7 @@ def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, topic_log
         raise PubSubError(
             f"batch {batch} is committed already, in {files.identity}, and subscribers have passed it; publish within "
             "the foreachBatch of the query that has this checkpoint",
+            code="batch-published-already",
             topic=topic.name,
             batch=batch,
         )
@@ -73,7 +74,8 @@ def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, topic_log
         # The task's own message is clearer than the stack traces that Spark puts around it.
         said = in_short(error)
         if "PubSubError: " in said:
-            raise PubSubError(said.partition("PubSubError: ")[2], topic=topic.name, batch=batch) from None
+            message, code = split_code(said.partition("PubSubError: ")[2])
+            raise PubSubError(message, code=code, topic=topic.name, batch=batch) from None
         raise
     written = sorted((StagedFile.from_json(row.file) for row in rows), key=lambda file: file.partition)
     schema = pa.ipc.read_schema(pa.py_buffer(bytes(rows[0].columns))) if rows else None
@@ -113,14 +115,19 @@ def _epoch_parts(epoch: EpochArgument, topic: Named) -> tuple[int | None, str | 
         raise PubSubError(
             f"epoch {epoch!r} is not a time; give a batch id, a column, (batch id, column), or nothing for the batch "
             "that runs",
+            code="epoch-invalid",
             topic=topic.name,
         )
     if number is not None and number < 0:
-        raise PubSubError(f"epoch {number} is not a batch id; Spark counts batches from 0", topic=topic.name)
+        raise PubSubError(
+            f"epoch {number} is not a batch id; Spark counts batches from 0", code="epoch-invalid", topic=topic.name
+        )
     if topic.pairs != (column is not None):
         has = "pairs of a batch and a column" if topic.pairs else "batches"
         way_out = "name the column with epoch=" if topic.pairs else "leave out the column, or start it with pairs=True"
-        raise PubSubError(f"the times of topic {topic.name!r} are {has}; {way_out}", topic=topic.name)
+        raise PubSubError(
+            f"the times of topic {topic.name!r} are {has}; {way_out}", code="epoch-invalid", topic=topic.name
+        )
     return number, column
 
 
@@ -132,6 +139,7 @@ def _check_query(files: CheckpointFiles, query: str | None, batch: int, topic: N
         raise PubSubError(
             f"topic {topic.name!r} has the checkpoint {files.identity}, which is {there}, and batch {batch} is of the "
             f"query {query}; start the topic with the checkpoint= of the query that publishes on it",
+            code="checkpoint-of-other-query",
             topic=topic.name,
             query=query,
             found=found,
@@ -151,6 +159,7 @@ def _batch(df: DataFrame, number: int | None, topic: Named) -> tuple[int, str, s
         raise PubSubError(
             f"Spark does not report the running batch, for topic {topic.name!r}; call publish inside foreachBatch, or "
             "pass the batch id: publish(df, topic, epoch=batch_id)",
+            code="batch-unknown",
             topic=topic.name,
         )
     return (int(running or 0) if number is None else number), (run or ""), query
@@ -160,10 +169,15 @@ def _check_column(df: DataFrame, column: str | None, topic: Named) -> None:
     if column is None:
         return
     if column not in df.columns:
-        raise PubSubError(f"epoch column {column!r} is not among the columns {', '.join(df.columns)}", topic=topic.name)
+        raise PubSubError(
+            f"epoch column {column!r} is not among the columns {', '.join(df.columns)}",
+            code="epoch-invalid",
+            topic=topic.name,
+        )
     kind = df.schema[column].dataType
     if not isinstance(kind, IntegralType):
         raise PubSubError(
             f"epoch column {column} is {kind.simpleString()}; a part of a time is an integer from 0, so cast it",
+            code="epoch-invalid",
             topic=topic.name,
         )

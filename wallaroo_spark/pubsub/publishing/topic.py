@@ -144,12 +144,16 @@ class Topic:
         differ from those of earlier batches, or when the epoch column has a value that is not an integer from 0.
         """
         if self._jobs is None:
-            raise PubSubError(f"topic {self.name!r} does not run; start it, or use it in a with statement")
+            raise PubSubError(
+                f"topic {self.name!r} does not run; start it, or use it in a with statement",
+                code="receiver-not-started",
+            )
         staged = stage(df, epoch, self._files, self._topic_log, self)
         if self._published.get(staged.manifest.batch) == staged.run:
             raise PubSubError(
                 f"batch {staged.manifest.batch} was published on topic {self.name!r} already; publish it once, as the "
                 "union of its DataFrames",
+                code="batch-published-already",
                 topic=self.name,
                 batch=staged.manifest.batch,
             )
@@ -257,6 +261,7 @@ class Topic:
         where = "" if same else ", with another checkpoint"
         return ConfigurationError(
             f"topic {self.name!r} is run by another driver ({other}){where}; stop it, or give this one another name",
+            code="name-in-use",
             topic=self.name,
         )
 
@@ -301,6 +306,7 @@ class Topic:
             raise PubSubError(
                 f"topic {self.name!r} has the columns {_columns(self._schema)}, and this batch has {_columns(schema)}; "
                 "select the same ones in every batch, or publish on another topic",
+                code="topic-columns",
                 topic=self.name,
             )
 
@@ -358,6 +364,7 @@ def publish(df: DataFrame, topic: Topic | str, *, epoch: EpochArgument = None) -
         running = ", ".join(sorted(_running)) or "none"
         raise PubSubError(
             f"no topic {topic!r} runs in this driver ({running} do); start it with Topic(spark, {topic!r}, …)",
+            code="topic-not-found",
             topic=topic,
         )
     handle.publish(df, epoch)

@@ -181,6 +181,7 @@ class TopicLog:
             raise CheckpointError(
                 f"{folder.identity}/{name} cannot be written: {error}; check that executors may write to "
                 "the checkpoint's file system, and that there is room",
+                code="checkpoint-unwritable",
                 batch=batch,
             ) from error
         return StagedFile(partition, name, count, size, tuple(parts))
@@ -216,6 +217,7 @@ class TopicLog:
             raise CheckpointError(
                 f"{self._folder.identity}/{batch}/{file.name} cannot be read: {error}; check that every executor "
                 "reaches the checkpoint's file system",
+                code="checkpoint-unreadable",
                 batch=batch,
             ) from error
 
@@ -242,6 +244,7 @@ class TopicLog:
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self._folder.identity}/{name} is damaged: {error!r}; delete the folder to begin a new history",
+                code="checkpoint-damaged",
                 file=name,
             ) from error
 
@@ -249,6 +252,7 @@ class TopicLog:
         return PubSubError(
             f"the rows of batch {batch} on topic {self.topic} are no longer retained; start the topic with a larger "
             "retain",
+            code="epochs-not-kept",
             topic=self.topic,
             batch=batch,
         )
@@ -279,6 +283,7 @@ def _carried(batch: int, piece: pa.RecordBatch) -> pa.RecordBatch:
         raise PubSubError(
             f"a row of batch {batch} takes {piece.nbytes} bytes, and a message carries at most {MAX_MESSAGE_BYTES}; "
             "publish smaller rows",
+            code="row-too-long",
             batch=batch,
         )
     return piece
@@ -305,5 +310,6 @@ def _by_column(batch: int, rows: pa.RecordBatch, column: str) -> Iterator[tuple[
 def _no_time(column: str, problem: str) -> PubSubError:
     return PubSubError(
         f"epoch column {column} {problem}; a part of a time is an integer from 0, so cast or fill the column",
+        code="epoch-invalid",
         column=column,
     )

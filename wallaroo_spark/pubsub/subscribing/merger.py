@@ -94,7 +94,9 @@ class Merger:
         max_held_bytes: int = MAX_HELD_BYTES,
     ) -> None:
         if partitions < 1:
-            raise ConfigurationError(f"a topic has at least 1 partition, and not {partitions}")
+            raise ConfigurationError(
+                f"a topic has at least 1 partition, and not {partitions}", code="option-out-of-range"
+            )
         self._partitions = [_Partition() for _ in range(partitions)]
         self._atomic = atomic
         self._beyond = MaximalAntichain(beyond)
@@ -109,7 +111,8 @@ class Merger:
         self._shape = tuple({least(time) for time in (*beyond, *resume)})
         if len(self._shape) > 1:
             raise ConfigurationError(
-                f"beyond {beyond!r} and resume {resume!r} are of different shapes; a topic has times of one shape"
+                f"beyond {beyond!r} and resume {resume!r} are of different shapes; a topic has times of one shape",
+                code="epoch-invalid",
             )
 
     @property
@@ -142,7 +145,10 @@ class Merger:
         if one.own is None:
             return self._resume
         if len(one.own) != 1:
-            raise PubSubError(f"partition {partition} has the frontier {one.own.elements!r}, and a hello has one time")
+            raise PubSubError(
+                f"partition {partition} has the frontier {one.own.elements!r}, and a hello has one time",
+                code="epoch-invalid",
+            )
         return one.own.elements
 
     def may_read(self, partition: int) -> bool:

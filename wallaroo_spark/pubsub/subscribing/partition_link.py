@@ -148,6 +148,7 @@ class PartitionLink:
             raise PubSubError(
                 f"{self._name}, {at}, is lost: it made no progress for {seconds:.0f} seconds, and {limit:g} is the "
                 f"limit (lost_after); {self._all_reasons()}",
+                code="partition-lost",
                 topic=self._settings.topic,
                 partition=self.partition,
                 address=self.address,

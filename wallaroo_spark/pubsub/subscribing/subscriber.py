@@ -155,12 +155,14 @@ class Subscriber:
             if not same_shape(time, start):
                 raise ConfigurationError(
                     f"option {option}: topic {settings.topic!r} has times like {start!r}, and {time!r} is none of them",
+                    code="epoch-invalid",
                     option=option,
                 )
         if settings.resume is not None and settings.resume.identity != record.identity:
             raise PubSubError(
                 f"topic {settings.topic!r} has a new history since the position to resume was taken; "
                 "subscribe without a position",
+                code="topic-started-anew",
                 topic=settings.topic,
             )
 
@@ -229,8 +231,10 @@ class Subscriber:
         if closed.why in (Why.LATER, Why.ENDED):
             link.trouble(closed.reason)
             return False
+        code = "epochs-not-kept" if closed.why is Why.NOT_KEPT else "subscriber-refused"
         raise PubSubError(
             f"topic {self.settings.topic!r}, partition {link.partition} at {link.address}: {closed.reason}",
+            code=code,
             topic=self.settings.topic,
             partition=link.partition,
             address=link.address,

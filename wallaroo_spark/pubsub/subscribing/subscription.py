@@ -126,7 +126,10 @@ class Subscription:
         Raises :class:`ConfigurationError` when the subscription was made with ``atomic=False``.
         """
         if not self._settings.atomic:
-            raise ConfigurationError("epochs() gives whole epochs, and atomic=False asks for parts; use one of them")
+            raise ConfigurationError(
+                "epochs() gives whole epochs, and atomic=False asks for parts; use one of them",
+                code="subscription-misused",
+            )
         parts: list[Epoch] = []
         for item in self:
             if parts and not (isinstance(item, Epoch) and item.epoch == parts[0].epoch):
@@ -161,7 +164,7 @@ class Subscription:
     def _started(self) -> Subscriber:
         with self._lock:
             if self._closed:
-                raise ConfigurationError("this subscription is closed; subscribe anew")
+                raise ConfigurationError("this subscription is closed; subscribe anew", code="subscription-misused")
             if self._subscriber is not None:
                 return self._subscriber
             thread = self._thread = LoopThread("wallaroo-subscriber")
@@ -177,7 +180,10 @@ class Subscription:
 
     async def _started_here(self) -> Subscriber:
         if self._thread is not None:
-            raise ConfigurationError("this subscription is iterated with for; continue with for, or subscribe anew")
+            raise ConfigurationError(
+                "this subscription is iterated with for; continue with for, or subscribe anew",
+                code="subscription-misused",
+            )
         if self._subscriber is None:
             self._subscriber = Subscriber(self._catalog, self._settings, self._tls)
             try:

@@ -42,6 +42,7 @@ class TopicSearch:
             raise PubSubError(
                 f"topic {self._topic!r} has no publisher in this registry{waited}; check the name and the registry, or "
                 "wait for it longer",
+                code="topic-not-found",
                 topic=self._topic,
             )
         return found

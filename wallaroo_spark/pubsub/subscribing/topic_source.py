@@ -98,6 +98,7 @@ class TopicSource:
                 if why == Why.NOT_KEPT:
                     raise ReplayError(
                         f"source topic:{self.topic} cannot be read behind reference {last}: {error.message}",
+                        code="epochs-not-kept",
                         source=self.topic,
                         reference=last,
                     ) from error
@@ -145,7 +146,8 @@ class ReferenceCounter:
         if batch >= MOST_BATCHES or self._index >= MOST_PLACES:
             raise PubSubError(
                 f"message {self._index} of batch {batch} has no reference; {MOST_BATCHES} batches of {MOST_PLACES} "
-                "messages is the limit, so send rows as Arrow (value='arrow'), or begin a new checkpoint"
+                "messages is the limit, so send rows as Arrow (value='arrow'), or begin a new checkpoint",
+                code="too-many-messages",
             )
         return batch << INDEX_BITS | self._index
 

@@ -70,6 +70,7 @@ def check_report(path: str) -> None:
         raise ConfigurationError(
             f"option report: {path} cannot be written; name a file in a folder that exists and that the driver may "
             "write to",
+            code="file-unwritable",
             option="report",
         )
 
@@ -95,4 +96,6 @@ def write_report(path: str, monitor: Monitor, options: Options) -> None:
             written.write(text)
         os.replace(written.name, file)
     except OSError as error:
-        raise ConfigurationError(f"the report {path} cannot be written: {error.strerror}; use another path") from error
+        raise ConfigurationError(
+            f"the report {path} cannot be written: {error.strerror}; use another path", code="file-unwritable"
+        ) from error

@@ -105,6 +105,7 @@ class ConnectorSink:
             raise ConfigurationError(
                 f"a connector sink is named {self.name!r}, as a partition of another would be; use a name that "
                 "does not end in a dash and a number",
+                code="name-invalid",
                 name=self.name,
             )
 
@@ -141,7 +142,7 @@ class ConnectorSink:
         try:
             return _run(self._prepare(transaction, first, lots))
         except LocalProtocolError as error:
-            raise SinkError(f"a row cannot be sent: {error.message}") from error
+            raise SinkError(f"a row cannot be sent: {error.message}", code=error.code) from error
 
     def commit(self, batch: int, prepared: Sequence[Prepared]) -> None:
         """Send the decision to each partition's sink, and check that its output has the rows."""
@@ -177,10 +178,14 @@ class ConnectorSink:
             raise SinkError(
                 f"sink {self.name}: column {COLUMN} is missing, and the rows have {', '.join(piece.schema.names)}; "
                 f'name the column to send {COLUMN}, or use encode="json"',
+                code="sink-columns",
             )
         column = as_bytes(piece.column(COLUMN), COLUMN, f"sink {self.name}")
         if column.null_count:
-            raise SinkError(f"sink {self.name}: column {COLUMN} has nulls, which have no bytes; filter them out first")
+            raise SinkError(
+                f"sink {self.name}: column {COLUMN} has nulls, which have no bytes; filter them out first",
+                code="sink-columns",
+            )
         if self.delimiter:
             column = pc.binary_join_element_wise(column, b"", self.delimiter)
         for at in range(0, len(column), ROWS_AT_ONCE):
@@ -208,7 +213,11 @@ class ConnectorSink:
                 if not commit:
                     client.decide(transaction.id, False)
                     await client.uncommitted()
-                    raise SinkError(f"sink {shown(address)} votes to abort; its log says why", peer=shown(address))
+                    raise SinkError(
+                        f"sink {shown(address)} votes to abort; its log says why",
+                        code="sink-batch-aborted",
+                        peer=shown(address),
+                    )
             except (SinkError, TransportError) as error:
                 raise _explained(error, worker, start, client.reference) from error
         where = {"address": shown(address), "worker": worker, "start": sent.start, "end": sent.end}
@@ -250,7 +259,8 @@ class ConnectorSink:
             if _age(other) == _age(transaction) and not self.known.alone:
                 raise TransportError(
                     f"{name} is prepared by another run of this task, which may be the one that counts: Spark runs "
-                    "slow tasks twice here (spark.speculation)"
+                    "slow tasks twice here (spark.speculation)",
+                    code="sink-partition-twice",
                 )
         for name in client.prepared:
             client.decide(name, False)
@@ -338,7 +348,9 @@ class ConnectorSink:
                     result = await act()
         except TransportError as error:
             raise SinkError(
-                f"sink {self.name} could not be reached for {self.give_up_after:g} s: {error.message}", **error.fields
+                f"sink {self.name} could not be reached for {self.give_up_after:g} s: {error.message}",
+                code="sink-unreachable",
+                **error.fields,
             ) from error
         return result
 
@@ -388,6 +400,7 @@ def _explained(
         f"{error.message}; this checkpoint's log has {start} bytes of {worker} as committed, and the sink says "
         f"{reference}: where another query or an older checkpoint has written as {worker}, use another name=, or "
         'start="sink" to continue behind the rows that the sink has',
+        code=error.code,
         **error.fields,
     )
 

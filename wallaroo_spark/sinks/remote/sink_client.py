@@ -167,6 +167,7 @@ class SinkClient:
                 f"sink {self._stream.peer} has read nothing of {self._worker} for "
                 f"{self._connection.answer_timeout:g} s; see whether it runs and its disk keeps up, or raise "
                 "answer_timeout",
+                code="sink-unreachable",
                 peer=self._stream.peer,
             ) from None
         except TransportError:
@@ -192,6 +193,7 @@ class SinkClient:
                 f"sink {self._stream.peer} did not answer {self._worker} within "
                 f"{self._connection.answer_timeout:g} s; see whether it runs and its disk keeps up, or raise "
                 "answer_timeout",
+                code="sink-unreachable",
                 peer=self._stream.peer,
             ) from None
         except RemoteProtocolError as error:
@@ -205,23 +207,29 @@ class SinkClient:
                 " before it answered HELLO: some sinks do so when the version or the cookie is wrong, and this "
                 f"HELLO said version {self._connection.version!r} and {cookie} (version=, cookie=)"
             )
-        return TransportError(f"{problem}; its log says why", peer=self._stream.peer)
+        return TransportError(f"{problem}; its log says why", code="sink-refused", peer=self._stream.peer)
 
     def _check(self, event: object) -> None:
         if isinstance(event, Error) and (event.reason == SUPERSEDED or event.reason.endswith(ALREADY_ACTIVE)):
             raise TransportError(
                 f"sink {self._stream.peer} has another session of {self._worker}: another task runs its partition too",
+                code="sink-partition-twice",
                 peer=self._stream.peer,
             )
         if isinstance(event, Error):
             raise self.refused(event.reason)
         if isinstance(event, Restart):
-            raise TransportError(f"sink {self._stream.peer} asks to connect again", peer=self._stream.peer)
+            raise TransportError(
+                f"sink {self._stream.peer} asks to connect again", code="sink-unreachable", peer=self._stream.peer
+            )
 
     def refused(self, reason: str) -> SinkError:
         """Return the error for a sink that refuses a request."""
         return SinkError(
-            f"sink {self._stream.peer} refuses {self._worker}: {reason}", peer=self._stream.peer, reason=reason
+            f"sink {self._stream.peer} refuses {self._worker}: {reason}",
+            code="sink-refused",
+            peer=self._stream.peer,
+            reason=reason,
         )
 
 

@@ -49,6 +49,7 @@ def decode_log(data: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
             raise SinkError(
                 f"{where} is damaged at byte {end}, and goes on behind it; restore it from a copy, and find out which "
                 "of its transactions are in the outputs before it is used again",
+                code="sink-log-damaged",
                 path=where,
                 offset=end,
             )

@@ -119,6 +119,7 @@ class OutputDirectory:
         except OSError as error:
             raise SinkError(
                 f"{self.folder} cannot be used: {error.strerror or error}; name a directory that can be written",
+                code="file-unwritable",
                 path=str(self.folder),
             ) from error
 
@@ -163,6 +164,7 @@ class OutputDirectory:
                     raise SinkError(
                         f"transaction {transaction} starts at {part.start}, and the output of {part.worker} ends at "
                         f"{self.transactions.offset(part.worker)}: another of its transactions was committed; abort it",
+                        code="sink-partition-twice",
                         transaction=transaction,
                     )
                 do = "commit" if commit else "abort"
@@ -209,6 +211,7 @@ class OutputDirectory:
             self._lock.close()
             raise SinkError(
                 f"{self.folder} is in use by another sink server; stop that one, or name another directory",
+                code="sink-folder-in-use",
                 path=str(self.folder),
             ) from None
 
@@ -234,7 +237,7 @@ class OutputDirectory:
         waiting = self.transactions.waiting(worker)
         problem = self._misfit(worker, offset, waiting.end if waiting is not None else offset)
         if problem:
-            raise SinkError(problem, path=str(self.output(worker)))
+            raise SinkError(problem, code="sink-log-damaged", path=str(self.output(worker)))
 
     def _misfit(self, worker: str, least: int, most: int) -> str:
         """Return a sentence when the output's size is not between ``least`` and ``most`` bytes; empty otherwise."""
@@ -263,6 +266,7 @@ class OutputDirectory:
             raise SinkError(
                 f"transaction {part.transaction} is committed, and cannot be appended to {output}: "
                 f"{error.strerror or error}; make room, and it is appended when the worker comes back",
+                code="sink-write-failed",
                 transaction=part.transaction,
                 path=str(output),
             ) from error
@@ -295,7 +299,10 @@ class OutputDirectory:
     def _must_log(self, record: LogRecord) -> None:
         problem = self._logged(record)
         if problem:
-            raise SinkError(f"transaction {record['transaction']}: {problem}; make room, and decide it again")
+            raise SinkError(
+                f"transaction {record['transaction']}: {problem}; make room, and decide it again",
+                code="sink-write-failed",
+            )
 
     def _log(self, record: LogRecord, *, synced: bool = True) -> None:
         with self._mutex:
@@ -325,6 +332,7 @@ def checked_worker(name: str) -> str:
     if not WORKER.fullmatch(name):
         raise ConfigurationError(
             f"worker {name[:64]!r}: use 1 to 128 of the characters A-Z a-z 0-9 . _ -, a letter or digit first",
+            code="name-invalid",
             worker=name,
         )
     return name

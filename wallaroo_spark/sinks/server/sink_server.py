@@ -107,7 +107,8 @@ class SinkServer:
             except TimeoutError:
                 raise SinkError(
                     f"the session that {served.worker} had before does not end, after {self._settings.write_timeout:g} "
-                    "s: the sink's disk may not answer; try again later"
+                    "s: the sink's disk may not answer; try again later",
+                    code="sink-write-failed",
                 ) from None
         self._of_worker[served.worker] = served
 
@@ -178,13 +179,15 @@ class _Served:
         except TimeoutError:
             self._stream.abort()
             raise TransportError(
-                f"{self.shown} has not read the bytes that wait for it for {self._write_timeout:g} s", peer=self.peer
+                f"{self.shown} has not read the bytes that wait for it for {self._write_timeout:g} s",
+                code="connection-lost",
+                peer=self.peer,
             ) from None
 
     async def _read(self) -> bool:
         data = await self._stream.read()
         if not data and not self.worker:
-            raise TransportError("closed before HELLO", peer=self.peer)
+            raise TransportError("closed before HELLO", code="connection-lost", peer=self.peer)
         self._session.receive(data)
         return bool(data)
 

@@ -128,6 +128,7 @@ class ServerTransactions:
         if after is None:
             raise SinkError(
                 f"transaction {transaction!r} is {state}, and '{event}' cannot follow; the log is not whole",
+                code="sink-log-damaged",
                 transaction=transaction,
             )
         if after is not TransactionState.UNKNOWN or state is not TransactionState.UNKNOWN:

@@ -21,6 +21,7 @@ def checked_columns(found: Sequence[str], known: Sequence[str], needed: Sequence
         raise SinkError(
             f"{where}: {problem}; it takes the columns {', '.join(known)}, and the rows have {', '.join(found)}: "
             "select and rename them first",
+            code="sink-columns",
             columns=list(found),
         )
 
@@ -44,6 +45,7 @@ def as_bytes(column: pa.Array, name: str, where: str) -> pa.Array:
         raise SinkError(
             f"{where}: column {name} of type {kind} cannot be written: {error}; turn it into a string or binary first, "
             "for instance with to_json",
+            code="sink-columns",
             column=name,
             type=str(kind),
         ) from error

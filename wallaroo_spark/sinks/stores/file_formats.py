@@ -69,6 +69,7 @@ def _plain_column(column: pa.Array, name: str) -> list[Any]:
     except TypeError as error:
         raise SinkError(
             f"column {name} of type {kind} cannot be written as JSON: {error}; convert it to a string first",
+            code="sink-columns",
             column=name,
         ) from error
 

@@ -117,6 +117,7 @@ class FilesSink:
                 raise SinkError(
                     f"sink {self.name}: the {one.rows} rows of {one.transaction.id} cannot be committed, because "
                     f"{staged} is gone; restore it, or deliver the batch again from an older checkpoint",
+                    code="sink-rows-lost",
                     transaction=one.transaction.id,
                 )
             passed(SinkStep.HALF_COMMITTED)
@@ -180,6 +181,7 @@ class FilesSink:
         return SinkError(
             f"sink {self.name}: {self._path}/{_folder(batch)} {why}; give the query a path of its own, or move that "
             "folder away",
+            code="sink-folder-in-use",
             path=self._path,
             batch=batch,
         )
@@ -192,6 +194,7 @@ class FilesSink:
             raise SinkError(
                 f"sink {self.name}: could not {action} in {self._path}: {error}; check that there is room and that "
                 "driver and executors may write there",
+                code="sink-write-failed",
                 path=self._path,
             ) from error
 
@@ -225,5 +228,6 @@ def _no_renames(name: str, path: str) -> ConfigurationError:
     return ConfigurationError(
         f"sink {name}: {path!r} has no atomic rename of folders (object stores copy file by file); "
         f"use a local path or a URI of {', '.join(_SCHEMES)}, or Spark's own sinks for that store",
+        code="no-atomic-rename",
         path=path,
     )

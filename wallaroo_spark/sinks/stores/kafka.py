@@ -115,7 +115,8 @@ class KafkaSink:
         except pa.ArrowException as error:
             raise SinkError(
                 f"{where}: column headers or partition has a wrong type: {error}; headers must be an array of structs "
-                "of key (string) and value (binary), and partition an int"
+                "of key (string) and value (binary), and partition an int",
+                code="sink-columns",
             ) from error
         self._check(key, value, headers, partition, partitions, longest)
         return pa.record_batch([key, value, headers, partition], names=list(COLUMNS))
@@ -129,6 +130,7 @@ class KafkaSink:
             found = partition.filter(out)[0].as_py()
             raise SinkError(
                 f"sink {self.name}: a row is for partition {found}, and topic {self._topic} has {partitions} from 0",
+                code="sink-columns",
                 partition=found,
             )
         sizes = pc.add(pc.fill_null(pc.binary_length(key), 0), pc.fill_null(pc.binary_length(value), 0))
@@ -137,11 +139,12 @@ class KafkaSink:
             raise SinkError(
                 f"sink {self.name}: a record has up to {size} bytes, and topic {self._topic} takes {longest}; raise "
                 "its max.message.bytes, or make records shorter",
+                code="row-too-long",
                 size=size,
                 limit=longest,
             )
         if headers.flatten().field("key").null_count:
-            raise SinkError(f"sink {self.name}: a header has no key; leave such headers out")
+            raise SinkError(f"sink {self.name}: a header has no key; leave such headers out", code="sink-columns")
 
     def _place(self) -> KafkaTopic:
         options = {key: resolve_secret(value) for key, value in self._options.items()}
@@ -157,8 +160,9 @@ class KafkaSink:
             raise SinkError(
                 f"sink {self.name}: Kafka at {self._bootstrap} could not {action}: {reason.str()} ({reason.name()}); "
                 "check the brokers, the rights of this user, and that no other query has a sink of this name",
+                code="sink-write-failed",
                 topic=self._topic,
-                code=reason.name(),
+                kafka_error=reason.name(),
             ) from error
 
 

@@ -82,7 +82,9 @@ class KafkaTopic:
         found = topics.get(self.topic)
         if found is None or found.error is not None or not found.partitions:
             why = found.error if found is not None and found.error is not None else "it does not exist"
-            raise SinkError(f"topic {self.topic}: {why}; create it, or give another topic", topic=self.topic)
+            raise SinkError(
+                f"topic {self.topic}: {why}; create it, or give another topic", code="sink-target", topic=self.topic
+            )
         return len(found.partitions)
 
     def longest(self) -> int:
@@ -155,7 +157,8 @@ class BatchProducer:
                 if time.monotonic() > deadline:
                     raise SinkError(
                         f"topic {self._place.topic}: the brokers accepted no record for {self._place.timeout} s; check "
-                        "the brokers"
+                        "the brokers",
+                        code="sink-unreachable",
                     ) from None
                 self._producer.poll(0.1)
 
@@ -207,7 +210,11 @@ def _last(consumer: Consumer, place: KafkaTopic, marks: str, name: str, start: i
             return mark
         elif not error.retriable():
             raise KafkaException(error)
-    raise SinkError(f"topic {marks}: its end was not reached within {place.timeout} s; check the brokers", topic=marks)
+    raise SinkError(
+        f"topic {marks}: its end was not reached within {place.timeout} s; check the brokers",
+        code="sink-unreachable",
+        topic=marks,
+    )
 
 
 def _make_topic(place: KafkaTopic, marks: str) -> None:
@@ -228,10 +235,15 @@ def _make_topic(place: KafkaTopic, marks: str) -> None:
                     raise SinkError(
                         f"topic {marks}, which records the last batch, cannot be created: {error.args[0].str()}; "
                         "create it with one partition and cleanup.policy=compact",
+                        code="sink-write-failed",
                         topic=marks,
                     ) from error
             asked = True
         elif time.monotonic() > deadline:
-            raise SinkError(f"topic {marks} has no leader after {place.timeout} s; check the brokers", topic=marks)
+            raise SinkError(
+                f"topic {marks} has no leader after {place.timeout} s; check the brokers",
+                code="sink-unreachable",
+                topic=marks,
+            )
         else:
             time.sleep(0.05)

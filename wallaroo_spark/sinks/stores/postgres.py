@@ -199,6 +199,7 @@ class PostgresSink:
             f"sink {self.name}: {rows} of the {one.rows} rows of {one.transaction.id} are left to commit to table "
             f"{self._table}: the transaction was rolled back, its staging table dropped or the database restored; see "
             f"{_COMMITS}, and deliver the batch again from an older checkpoint",
+            code="sink-rows-lost",
             transaction=one.transaction.id,
         )
 
@@ -223,7 +224,8 @@ class PostgresSink:
         if self._mode == TWO_PHASE and not allowed:
             raise SinkError(
                 f"sink {self.name}: the server's max_prepared_transactions is 0, and mode two-phase needs it to be "
-                "more than the partitions of a batch; set it, or use mode idempotent"
+                "more than the partitions of a batch; set it, or use mode idempotent",
+                code="sink-server-settings",
             )
         return self._mode if self._mode != AUTO else TWO_PHASE if allowed else IDEMPOTENT
 
@@ -234,6 +236,7 @@ class PostgresSink:
             raise SinkError(
                 f"sink {self.name}: there is no table {self._table} in database {connection.info.dbname}; create it, "
                 'or write table="schema.name" as in SQL',
+                code="sink-target",
                 table=self._table,
             )
         schema, name = connection.execute(_NAMED, (oid,)).fetchall()[0]
@@ -257,7 +260,8 @@ class PostgresSink:
             # The parser's message may contain the password.
             raise ConfigurationError(
                 f"sink {self.name}: the dsn cannot be read; expected postgresql://user:password@host:5432/database "
-                "with special characters percent-encoded, or libpq's own form"
+                "with special characters percent-encoded, or libpq's own form",
+                code="url-invalid",
             ) from None
         try:
             with psycopg.connect(dsn, client_encoding="UTF8", application_name=f"wallaroo {self.name}") as connection:
@@ -273,6 +277,7 @@ class PostgresSink:
             raise SinkError(
                 f"sink {self.name}: PostgreSQL could not {action} in table {self._table}: {reason}{where}"
                 f"{_remedy(error)}",
+                code="sink-write-failed",
                 table=self._table,
                 sqlstate=error.sqlstate,
             ) from error

@@ -45,12 +45,13 @@ def check_columns(schema: pa.Schema, table: str, columns: Sequence[TableColumn])
         else:
             problem = _misfit(name, kind, known[name].type)
         if problem:
-            raise SinkError(f"table {table}: {problem}", table=table, column=name)
+            raise SinkError(f"table {table}: {problem}", code="sink-columns", table=table, column=name)
     for column in columns:
         if column.needed and column.name not in schema.names:
             raise SinkError(
                 f"table {table}: column {column.name} is NOT NULL and has no default, and the rows have no such "
                 "column; add it to the rows, or give it a default",
+                code="sink-columns",
                 table=table,
                 column=column.name,
             )

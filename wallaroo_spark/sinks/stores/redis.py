@@ -127,6 +127,7 @@ class RedisSink:
         if found not in ("none", self._kind):
             raise SinkError(
                 f"sink {self.name}: the key {self._target} is a {found} and not a {self._kind}; give another key",
+                code="sink-target",
                 key=self._target,
                 type=found,
             )
@@ -140,12 +141,15 @@ class RedisSink:
             raise SinkError(
                 f"{where}: the rows have {len(names)} columns with {len(set(names))} different names; an entry of a "
                 f"stream takes 1 to {_MOST_COLUMNS} columns, each with a name of its own: select and rename them",
+                code="sink-columns",
                 columns=names,
             )
         columns = [as_bytes(column, name, where) for name, column in zip(names, rows.columns, strict=True)]
         if not pc.all(reduce(pc.or_, (column.is_valid() for column in columns))).as_py():
             problem = "column value is null" if self._kind == "list" else "every column is null"
-            raise SinkError(f"{where}: in one row {problem}, and Redis has no null; filter such rows out")
+            raise SinkError(
+                f"{where}: in one row {problem}, and Redis has no null; filter such rows out", code="sink-columns"
+            )
         return pa.record_batch(columns, names=names)
 
     def _append(self, client: Redis, batch: int, prepared: Sequence[Prepared], rows: int) -> None:
@@ -184,7 +188,8 @@ class RedisSink:
             # The parser's message may contain the password.
             raise ConfigurationError(
                 f"sink {self.name}: the URL cannot be read; expected redis://[[user]:password@]host:port/0, or "
-                "rediss:// for TLS, with special characters of the password percent-encoded"
+                "rediss:// for TLS, with special characters of the password percent-encoded",
+                code="url-invalid",
             ) from None
         with contextlib.closing(client):
             try:
@@ -193,6 +198,7 @@ class RedisSink:
                 raise SinkError(
                     f"sink {self.name}: could not {action}: this Redis is a node of a cluster, and this sink writes to "
                     "a single Redis; give the URL of one",
+                    code="sink-target",
                     key=self._target,
                 ) from error
             except RedisError as error:
@@ -204,6 +210,7 @@ class RedisSink:
                 raise SinkError(
                     f"sink {self.name}: Redis at {endpoint} could not {action}: {reason}; check that it runs, is a "
                     "primary of version 6.2 or newer with room left, and lets this user run scripts",
+                    code="sink-write-failed",
                     endpoint=endpoint,
                 ) from None
 

@@ -66,6 +66,7 @@ class StagedRows:
             raise SinkError(
                 f"{self._folder.identity}: the rows of {transaction.id} cannot be written: {error}; check that there "
                 "is room and that executors may write beside the checkpoint",
+                code="checkpoint-unwritable",
                 transaction=transaction.id,
             ) from error
         return Prepared(transaction, written)
@@ -105,6 +106,7 @@ class StagedRows:
         return SinkError(
             f"sink {self._sink}: {found} of {prepared.rows} rows of {prepared.transaction.id} can be read in "
             f"{self._folder.identity}: {why}; restore that folder together with the checkpoint",
+            code="sink-rows-lost",
             transaction=prepared.transaction.id,
             rows=prepared.rows,
             found=found,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from wallaroo_spark.errors import SinkError, one_line
+from wallaroo_spark.errors import SinkError, one_line, split_code
 from wallaroo_spark.sinks.interface import Prepared, Remembering, Sink, Transaction
 from wallaroo_spark.sinks.two_phase.decision_log import DecisionLog
 from wallaroo_spark.sinks.two_phase.states import BatchEvent, BatchRun, BatchState
@@ -103,6 +103,7 @@ class Coordinator:
                 raise SinkError(
                     f"sink {self._sink.name}: another driver decides batch {number} at this moment, in "
                     f"{self._decisions.identity}; run one query per checkpoint",
+                    code="checkpoint-in-use",
                     batch=number,
                 )
 
@@ -112,6 +113,7 @@ class Coordinator:
                 f"sink {self._sink.name}: batch {batch} is older than all that {self._decisions.identity} remembers, "
                 "so it may have been delivered; start the query with the newest checkpoint, or remove that folder to "
                 "deliver the batch again",
+                code="sink-batch-unknown",
                 batch=batch,
             )
 
@@ -141,6 +143,7 @@ class Coordinator:
             raise SinkError(
                 f"sink {self._sink.name}: batch {batch} was taken over by another driver, as "
                 f"{self._decisions.identity} says, so this driver's rows are aborted; run one query per checkpoint",
+                code="checkpoint-in-use",
                 batch=batch,
             )
         state.on(BatchEvent.LOGGED)
@@ -160,6 +163,7 @@ class Coordinator:
             raise SinkError(
                 f"sink {self._sink.name}: batch {state.batch} is decided, and the sink could not commit it: "
                 f"{error.message}; no row is lost: the query's next start commits it",
+                code="sink-batch-uncommitted",
                 **{**error.fields, "batch": state.batch},
             ) from error
         state.on(BatchEvent.TOLD)
@@ -202,15 +206,18 @@ def _unanimous(name: str, batch: int, votes: Sequence[Vote]) -> list[Prepared]:
     prepared: dict[int, Prepared] = {}
     for one in sorted(votes, key=lambda one: one.partition):
         if one.prepared is None:
+            reason, code = split_code(one.reason)
             raise SinkError(
-                f"sink {name}: batch {batch} is aborted, because of partition {one.partition}: {one.reason}",
+                f"sink {name}: batch {batch} is aborted, because of partition {one.partition}: {reason}",
+                code=code or "sink-batch-aborted",
                 batch=batch,
                 partition=one.partition,
-                reason=one.reason,
+                reason=reason,
             )
         if one.partition in prepared:
             raise SinkError(
                 f"sink {name}: batch {batch} has two votes of partition {one.partition}; this is a defect, report it",
+                code="internal-error",
                 batch=batch,
                 partition=one.partition,
             )

@@ -115,6 +115,7 @@ class DecisionLog:
                     f"{self.identity} is the log of query {owner}, and the checkpoint is of query {query}: the "
                     "checkpoint was created again and the log was not deleted; delete that folder, and all batches are "
                     "delivered from the first",
+                    code="checkpoint-of-other-query",
                     query=query,
                     found=owner,
                 )
@@ -244,5 +245,6 @@ class DecisionLog:
         return CheckpointError(
             f"{self.identity}/{name} is not a decision as this version writes it ({error!r}); restore it, or "
             f"check in the sink whether batch {batch} is there and delete the file",
+            code="checkpoint-damaged",
             location=f"{self.identity}/{name}",
         )

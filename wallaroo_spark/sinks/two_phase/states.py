@@ -115,6 +115,7 @@ class BatchRun:
         if state is None:
             raise SinkError(
                 f"batch {self.batch} is {self.state}, and '{event}' cannot happen then; this is a defect, report it",
+                code="internal-error",
                 batch=self.batch,
             )
         self.state = state

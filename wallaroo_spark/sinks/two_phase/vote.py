@@ -26,7 +26,7 @@ class Vote:
     prepared: Prepared | None
     """The sink's vote to commit; None for a vote to abort."""
     reason: str = ""
-    """The reason of a vote to abort; empty for a vote to commit."""
+    """The reason of a vote to abort, with the code of its error behind it; empty for a vote to commit."""
     attempt_number: int = 0
     """Spark's number of the task's attempt, from 0."""
 
@@ -57,7 +57,7 @@ def vote(sink: Sink, batch: int, partition: int, rows: Iterator[pa.RecordBatch],
     try:
         prepared = sink.prepare(transaction, _watched(rows))
     except SinkError as error:
-        return Vote(partition, transaction, None, error.message, attempt_number)
+        return Vote(partition, transaction, None, str(error), attempt_number)
     passed(SinkStep.PREPARED)
     return Vote(partition, transaction, prepared, "", attempt_number)
 

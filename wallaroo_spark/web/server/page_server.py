@@ -101,7 +101,9 @@ class PageServer:
                 if port == last or not (isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE):
                     tried = f", nor on the ports after {first}" if port > first else ""
                     raise ConfigurationError(
-                        f"option statusPage: {error.message}{tried}; or off for no page", option="statusPage"
+                        f"option statusPage: {error.message}{tried}; or off for no page",
+                        code=error.code,
+                        option="statusPage",
                     ) from None
         for bound in sockets:
             self._servers.append(

@@ -39,18 +39,20 @@ class Place:
             host, port = parse_address(text, least=0)
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"option statusPage: {error.message}; or off for no page", option="statusPage"
+                f"option statusPage: {error.message}; or off for no page", code=error.code, option="statusPage"
             ) from None
         if token and len(token) < SHORTEST_TOKEN:
             raise ConfigurationError(
                 f"option statusPageToken has {len(token)} characters, and needs {SHORTEST_TOKEN} or more, so that "
                 "nobody guesses it",
+                code="option-out-of-range",
                 option="statusPageToken",
             )
         if not token and not is_loopback(host):
             raise ConfigurationError(
                 f"option statusPage: other machines reach {host}, so the page needs a token; set statusPageToken to "
                 f"{SHORTEST_TOKEN} characters or more, or use 127.0.0.1 in place of {host}",
+                code="option-missing",
                 option="statusPageToken",
             )
         return cls(host, port, token)
