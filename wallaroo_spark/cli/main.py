@@ -47,6 +47,11 @@ VERBS = {
         "Run the whole product on this machine and compare its output with its input.",
     ),
     "dev": ("wallaroo_spark.cli.dev", "dev", "Tools for authors of connectors."),
+    "explain": (
+        "wallaroo_spark.cli.explain",
+        "explain",
+        "Explain the code of an error, an alert or a cause.",
+    ),
     "list": (
         "wallaroo_spark.cli.status.list_command",
         "list_receivers",

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from wallaroo_spark import transport
-from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError, one_line
+from wallaroo_spark.errors import LeaseLostError, RegistryError, TransportError, WallarooError, one_line
 from wallaroo_spark.inner.trust import FleetKeys
 from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.slots.shell import Door, ServiceShell
@@ -327,7 +327,8 @@ class WorkerService(ServiceShell[_ConnectorPeer, SlotTenancy]):
         """The registry has failed: pass that to the session. Only a lost lease ends more than one session."""
         if not isinstance(error, RegistryError):
             log.error("slot %d: asking the registry failed", self.setup.slot, exc_info=error)
-        self.handle(e.RegistryFailed(session, str(error), streams))
+        reason = error.message if isinstance(error, WallarooError) else str(error)
+        self.handle(e.RegistryFailed(session, reason, streams))
         if isinstance(error, LeaseLostError):
             self.stop(error.message)
 

@@ -43,7 +43,7 @@ def explained(subject: str, check: Callable[[], Iterator[Finding]]) -> Iterator[
     try:
         yield from check()
     except WallarooError as error:
-        yield problem(subject, error.message)
+        yield problem(subject, str(error))
     except Exception as error:
         # A check calls Spark, Redis clients and file systems, and each of them has errors of its own.
         text = " ".join(str(error).split())[:300] or type(error).__name__

@@ -26,7 +26,12 @@ def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
     found, errors = problems(config, overrides)
     if as_json:
         shown = [
-            {"line": error.fields.get("line"), "name": error.fields.get("option"), "problem": error.message}
+            {
+                "line": error.fields.get("line"),
+                "name": error.fields.get("option"),
+                "problem": error.message,
+                "code": error.code,
+            }
             for error in errors
         ]
         click.echo(json.dumps({"file": config, "valid": found is not None, "problems": shown}))

@@ -91,7 +91,7 @@ class SessionKeeper:
         try:
             rotation.replace(await self._addresses())
         except RegistryError as error:
-            report_failure(rotation, "the registry", str(error))
+            report_failure(rotation, "the registry", error.message)
             return
         address = rotation.next()
         if address is None:
@@ -102,7 +102,7 @@ class SessionKeeper:
         try:
             stream = await connect(*address, tls=settings.tls, timeout=settings.connect_timeout)
         except TransportError as error:
-            report_failure(rotation, where, str(error))
+            report_failure(rotation, where, error.message)
             return
         session = ConnectorSession(settings.protocol_revision, max_frame_bytes=settings.max_frame_bytes)
         await self._session(rotation, address, WorkerConnection(stream, session, self._user.written))

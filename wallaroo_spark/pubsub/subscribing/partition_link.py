@@ -18,6 +18,7 @@ from wallaroo_spark.errors import (
     RegistryError,
     RemoteProtocolError,
     TransportError,
+    WallarooError,
     one_line,
 )
 from wallaroo_spark.pubsub.items import Lost
@@ -231,4 +232,7 @@ class PartitionLink:
 
     def _note(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        self.trouble(error.reason if isinstance(error, LinkLost) else str(error))
+        if isinstance(error, LinkLost):
+            self.trouble(error.reason)
+        else:
+            self.trouble(error.message if isinstance(error, WallarooError) else str(error))
