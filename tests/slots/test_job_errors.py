@@ -22,7 +22,7 @@ REMOVED = (
 @pytest.mark.parametrize(
     ("lines", "short"),
     [
-        ((LOST.format(1) + CRASHED,), "node-7 executor 3: Python worker exited unexpectedly (crashed)."),
+        ((LOST.format(1) + CRASHED,), "node-7 executor 3: Python worker exited unexpectedly (crashed)"),
         (
             (LOST.format(4) + REMOVED, "Driver stacktrace:", "\tat org.apache.spark.scheduler.DAGScheduler"),
             "10.0.0.7 executor 12: ExecutorLostFailure (executor 12 exited caused by one of the running tasks) Reason: "

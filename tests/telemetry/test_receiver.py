@@ -24,6 +24,7 @@ from proving.servers.prometheus import PrometheusServer
 from tests.receiver.support import COOKIE, Feeders, addresses, numbered
 from tests.telemetry.test_alerts import RULES, dashboard_expressions, names, rules
 from tests.waiting import eventually
+from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.receiver import Receiver
 from wallaroo_spark.telemetry import exposition
 from wallaroo_spark.telemetry.traces import STEPS
@@ -171,6 +172,10 @@ def test_a_real_prometheus_has_data_for_every_expression_of_the_dashboard_and_me
         eventually(lambda: all(rule["health"] == "ok" for rule in server.ask("rules")["data"]["groups"][0]["rules"]))
         assert {rule["name"] for rule in loaded} == {rule["alert"] for rule in rules()}
         assert server.query("ALERTS") == []
+        with pytest.raises(RemoteProtocolError, match="cookie"):
+            feeders.connect("thief", addresses(served.receiver), cookie="no").open("x")
+        refused = 'ALERTS{alertname="WallarooConnectorsRefused", alertstate="firing", reason="wrong-cookie"}'
+        eventually(lambda: server.query(refused), "a real refusal fires its alert")
     finally:
         server.remove()
 

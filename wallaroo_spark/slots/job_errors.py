@@ -12,7 +12,7 @@ _LOST_TASK = re.compile(r"^.*Job aborted due to stage failure: .*?: Lost task [\
 """Spark's words around the error of a task, up to the executor in parentheses."""
 _PLACE = re.compile(r"^\((\S+ executor \S+)\): (?:org\.apache\.spark\.SparkException: )?(.*)$")
 """The executor of a lost task, and its error without the class that says nothing."""
-_ADVICE = re.compile(r" Consider setting '\S*faulthandler\S* .*$")
+_ADVICE = re.compile(r"\.? Consider setting '\S*faulthandler\S* .*$")
 """Spark's advice on how to get a Python traceback of a crash."""
 _LACKING = re.compile(r"(ModuleNotFound|Import)Error: ")
 """The start of the line by which Python reports a missing package."""

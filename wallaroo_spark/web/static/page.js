@@ -326,7 +326,7 @@ function showSlots(answer) {
   table("slots", "Slots", [
     { label: "Slot", kind: "n", value: (slot) => count(slot.slot) },
     { label: "State", value: (slot) => [slot.state, slot.host && `${slot.host}${slot.executor ? `, executor ${slot.executor}` : ""}`] },
-    { label: "What it waits for", kind: "w", value: (slot) => [waitsFor(answer, slot.cause, `${answer.status.name} slot ${slot.slot}`, isTrouble.slot(slot)), slot.error || (slot.answers ? "" : slot.last_error)] },
+    { label: "What it waits for", kind: "w", value: (slot) => [waitsFor(answer, slot.cause, `${answer.status.name} slot ${slot.slot}`, isTrouble.slot(slot)), slot.state === "lost" ? "" : slot.error || (slot.answers ? "" : slot.last_error)] },
     { label: "In", kind: "n", value: (slot) => rate(slot.rate_in) },
     { label: "Committed", kind: "n", value: (slot) => rate(slot.rate_out) },
     { label: "Memory", kind: "n", value: (slot) => [slot.memory_budget ? `${Math.round((100 * slot.memory_used) / slot.memory_budget)} %` : "–", slot.memory_used ? bytes(slot.memory_used) : ""] },
