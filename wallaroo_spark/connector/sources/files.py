@@ -199,7 +199,11 @@ class Lines(_FileSource):
         super().__init__(path, follow=follow, name=name, poll=poll)
         self._longest = u64_of(longest, "longest")
         if too_long not in TOO_LONG:
-            raise ArgumentValueError(f"too_long: {too_long!r} is not one of {', '.join(TOO_LONG)}", argument="too_long")
+            raise ArgumentValueError(
+                f"too_long: {too_long!r} is not one of {', '.join(TOO_LONG)}",
+                code="option-out-of-range",
+                argument="too_long",
+            )
         self._too_long = too_long
 
     def _split(self, data: bytes, at: int) -> tuple[MessageColumns, int]:
@@ -224,6 +228,7 @@ class Lines(_FileSource):
                 if self._too_long == "error":
                     self._refused = ConfigurationError(
                         f"{complaint}; shorten it, or leave such lines out or cut them (too_long, --long-lines)",
+                        code="record-too-long",
                         path=str(self.path),
                         limit=self._longest,
                     )

@@ -329,6 +329,7 @@ class RotatedLines(Lines):
             raise ConfigurationError(
                 f"the positions in {self._positions} cannot be read: {error}; delete that file if no rotated file of "
                 f"{self.path} has lines that are not acknowledged",
+                code="file-unreadable",
                 path=str(self._positions),
             ) from None
 
@@ -355,12 +356,14 @@ class RotatedLines(Lines):
         return ConfigurationError(
             f"the positions of file {self.path} cannot be kept in {self._positions}: {error.strerror}; choose another "
             "folder (positions, --positions)",
+            code="file-unwritable",
             path=str(self._positions),
         )
 
     def _unreadable(self, error: OSError) -> ConfigurationError:
         return ConfigurationError(
             f"file {self.path} cannot be read: {error.strerror}; check the path and its permissions",
+            code="file-unreadable",
             path=str(self.path),
         )
 
