@@ -14,6 +14,9 @@ from wallaroo_spark.protocol import V3
 MOST_CALLS = 5_000
 """Within so many calls that a worker's state makes, one fails."""
 
+MOST_CUT_OFF_SECONDS = 15.0
+"""The longest time for which a worker is out of the driver's reach."""
+
 
 class Chaos:
     """Draws a fault, waits, and draws another until the time of faults is over."""
@@ -39,6 +42,8 @@ class Chaos:
             (1, self.empty_the_registry),
             (2, self.move_a_stream),
             (2 if world.profile.goes_back else 0, self.go_back),
+            (world.profile.cut_offs if world.profile.retention else 0, self.cut_off_a_worker),
+            (1 if world.profile.retention else 0, self.leave_a_task),
         ]
         self.sim.spawn(self.part, self._run())
 
@@ -140,6 +145,20 @@ class Chaos:
         tasks = [task for task in query.tasks if task.alive] if query is not None and query.alive else []
         if tasks:
             self.sim.random.choice(tasks).kill()
+
+    def leave_a_task(self) -> None:
+        """A reading task is run again while its first process goes on, because its executor is lost to the driver."""
+        query = self.world.driver.query
+        tasks = [task for task in query.tasks if task.alive] if query is not None and query.alive else []
+        if tasks:
+            self.sim.random.choice(tasks).leave()
+
+    def cut_off_a_worker(self) -> None:
+        """The driver and the reading tasks cannot reach a worker for a while, and its connectors can."""
+        worker = self._a_worker()
+        if worker is not None:
+            worker.cut_off_until = self.sim.now + self.sim.random.uniform(0.5, MOST_CUT_OFF_SECONDS)
+            self.sim.log(worker.name, f"is out of the driver's reach until {worker.cut_off_until:.1f}")
 
     def lose_the_registry(self) -> None:
         """Redis does not answer for a while."""

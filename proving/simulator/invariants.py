@@ -13,9 +13,11 @@ from proving.simulator.parts.query import Query
 from proving.simulator.parts.sources import Source
 from proving.simulator.parts.surroundings import Surroundings
 from proving.simulator.parts.worker import Worker
-from wallaroo_spark.protocol import ConnectorSession, Ok
-from wallaroo_spark.reference_versions import ranges, reference_of
+from wallaroo_spark.protocol import NOTHING_PROCESSED, ConnectorSession, Frame, NotifyAck, Ok
+from wallaroo_spark.reference_versions import Endings, ranges, reference_of
 from wallaroo_spark.references import Reference, StreamKey, flatten
+from wallaroo_spark.sidecar.forgetting import dwell_seconds
+from wallaroo_spark.worker.machine.connection_state import Connection
 from wallaroo_spark.worker.machine.state import WorkerState
 
 LOOK_AT_WAITING_SECONDS = 0.5
@@ -42,6 +44,12 @@ class Judge:
         self._complete_at: dict[StreamKey, float] = {}
         self.ever_forgotten: set[StreamKey] = set()
         self._anew: set[StreamKey] = set()
+        self._since_forgotten: dict[StreamKey, set[Reference]] = {}
+        """For each stream that a plan in the checkpoint has forgotten: the references of later plans."""
+        self._queries: dict[str, float] = {}
+        """When each query asked for its first plan."""
+        self._leaving: tuple[str, float] = ("", 0.0)
+        """The token of the leaving streams, and when they were named."""
         self._waiting: dict[tuple[str, StreamKey], float] = {}
         self._waited_at = 0.0
 
@@ -123,9 +131,21 @@ class Judge:
         client = state.connections.by_number.get(session)
         if client is None or client.protocol.revision is None:
             return
-        if data[4] != client.protocol.revision.by_frame[Ok].tag:
-            return
-        self._must_hold_its_lease(worker, "lets a session in")
+        revision = client.protocol.revision
+        if data[4] == revision.by_frame[Ok].tag:
+            self._must_hold_its_lease(worker, "lets a session in")
+        answers = [row.tag for frame in (Ok, NotifyAck) if (row := revision.by_frame.get(frame)) is not None]
+        if self._since_forgotten and data[4] in answers:
+            self._tells_nothing_forgotten(worker, client, revision.decode(data[4], data[5:]))
+
+    def _tells_nothing_forgotten(self, worker: Worker, client: Connection, answer: Frame) -> None:
+        """No worker tells a connector a reference that was forgotten: new messages would be taken for old ones."""
+        told = answer.streams if isinstance(answer, Ok) else [answer] if isinstance(answer, NotifyAck) else []
+        for stream in told:
+            key = client.key(stream.stream_id)
+            known = self._since_forgotten.get(key)
+            if known is not None and stream.ref != NOTHING_PROCESSED and stream.ref not in known:
+                raise Violation(f"{worker.name} tells {client.instance} reference {stream.ref} of {key}, forgotten")
 
     def took_in(self, worker: Worker) -> None:
         """A worker has accepted messages: that must end soon after its lease became another worker's."""
@@ -166,6 +186,48 @@ class Judge:
             if not source.stable(place):
                 raise Violation(f"{source.name} is planned up to {end}, which cannot be resumed from")
 
+    def named(self, query: Query, endings: Endings | None) -> None:
+        """A plan says which streams leave: the end of each is committed for as long as the retention.
+
+        The clock is that of the query's process, so the streams that ended in an earlier query do not count.
+        """
+        leaving = endings.leaving if endings is not None else None
+        if leaving is None or leaving.token == self._leaving[0]:
+            return
+        assert endings is not None
+        now = self.world.sim.now
+        self._leaving = (leaving.token, now)
+        self.world.sim.history.counts["left"] += 1
+        for key in endings.leaving_streams():
+            ended_at = self._complete_at.get(key, now)
+            if ended_at >= self._queries[query.name] and now - ended_at < self.world.profile.retention:
+                raise Violation(f"{self.world.sources[key].name} leaves {now - ended_at:.2f} s after its end")
+
+    def written(self, start: Mapping[str, Any], ends: Mapping[str, Any]) -> None:
+        """The offset of a batch is written, so that a later query runs the same batch."""
+        gone, read = flatten(start).keys() - flatten(ends).keys(), ranges(start, ends)
+        if gone and read:
+            raise Violation(
+                f"a plan forgets {sorted(gone)} and reads {list(map(str, read))}: one may wait for the other"
+            )
+        for key in gone:
+            self._since_forgotten[key] = set()
+            self._check_nobody_tells(key)
+        for planned in read:
+            if planned.key in self._since_forgotten:
+                self._since_forgotten[planned.key].add(planned.end)
+
+    def _check_nobody_tells(self, key: StreamKey) -> None:
+        """No worker that has a slot may let a connector have the reference of a stream that a plan forgets."""
+        records = self.world.registry.model.records
+        for port in self.world.inner.ports.values():
+            if not isinstance(port, Worker) or port.state is None or not port.serving:
+                continue
+            record, connections = records.get(port.slot), port.state.connections
+            holds = record is not None and record.lease.holder == port.holder
+            if holds and connections.buffer.reference(key) is not None and not connections.ends.is_leaving(key):
+                raise Violation(f"{key} is forgotten, and {port.name} was not told that it leaves")
+
     def _check_forgotten(self, key: StreamKey) -> None:
         """A stream may be forgotten when it has ended, and all of it is committed for as long as the retention."""
         source, profile = self.world.sources[key], self.world.profile
@@ -174,6 +236,9 @@ class Judge:
             raise Violation(f"{source.name} is forgotten, and has not ended: {self.delivered(source)} of it committed")
         if self.world.sim.now - ended_at < profile.retention:
             raise Violation(f"{source.name} is forgotten {self.world.sim.now - ended_at:.2f} s after its end")
+        named_for = self.world.sim.now - self._leaving[1]
+        if named_for < dwell_seconds(profile.lease_seconds):
+            raise Violation(f"{source.name} is forgotten after leaving for {named_for:.2f} s; a lost worker may live")
         for port in self.world.inner.ports.values():
             state = port.state if isinstance(port, Worker) and port.serving else None
             stream = state.buffer.streams.get(key) if state is not None else None
@@ -184,6 +249,7 @@ class Judge:
 
     def plans(self, query: Query) -> None:
         """A query asks the workers for a plan: rows no longer wait without anybody asking."""
+        self._queries.setdefault(query.name, self.world.sim.now)
         self._waiting.clear()
 
     def waits(self, query: Query) -> None:
@@ -272,6 +338,7 @@ class Judge:
         """An older checkpoint is in place: count again from its commits."""
         self._done.clear()
         self._anew = set(self.ever_forgotten)
+        self._since_forgotten.clear()
         checkpoint = self.world.checkpoint
         for batch in range(checkpoint.last_committed + 1):
             for key, message_id, value in checkpoint.sink.get(batch, []):

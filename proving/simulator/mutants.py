@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -13,18 +14,23 @@ from proving.simulator.engine.core import Steps
 from proving.simulator.parts.query import Query, Task
 from proving.simulator.parts.worker import Worker
 from wallaroo_spark.checkpoint import files
+from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion
 from wallaroo_spark.protocol import WorkerSession
-from wallaroo_spark.sidecar.forgetting import Forgetting
-from wallaroo_spark.source.planner import Inquiry
+from wallaroo_spark.reference_versions import VersionedReferences, reference_of
+from wallaroo_spark.references import References
+from wallaroo_spark.sidecar.forgetting import Decision, Forgetting
+from wallaroo_spark.source.planner import Inquiry, Plan
 from wallaroo_spark.worker.buffer.buffer import Buffer
 from wallaroo_spark.worker.buffer.held_stream import HeldStream
 from wallaroo_spark.worker.buffer.replays import IncreasingIds, OpaqueIds
+from wallaroo_spark.worker.buffer.stream_ends import EndedStreams
 from wallaroo_spark.worker.machine import events as e
 from wallaroo_spark.worker.machine.connections import Connections
 from wallaroo_spark.worker.machine.pressure.flow import FlowControl
 from wallaroo_spark.worker.machine.pressure.shedding import Shedding
 from wallaroo_spark.worker.machine.query_position import QueryPosition
 from wallaroo_spark.worker.machine.resend import Resend
+from wallaroo_spark.worker.machine.state import WorkerState
 
 Mutant = Callable[[], AbstractContextManager[Any]]
 
@@ -200,11 +206,75 @@ def forgets_open_streams() -> AbstractContextManager[Any]:
     return mock.patch.object(Connections, "tidy", also_open)
 
 
+def forgets_without_confirmation() -> AbstractContextManager[Any]:
+    """The driver forgets leaving streams before every worker has confirmed that it knows them."""
+    decide = Forgetting.decide
+
+    def believing(self: Forgetting, start: VersionedReferences, plan: Plan, ends: References, slots: int) -> Decision:
+        leaving = start.endings.leaving if start.endings is not None else None
+        token = "" if leaving is None else leaving.token
+        return decide(self, start, replace(plan, leaving=dict.fromkeys(range(slots), token)), ends, slots)
+
+    return mock.patch.object(Forgetting, "decide", believing)
+
+
+def forgets_before_lost_workers_end() -> AbstractContextManager[Any]:
+    """The driver does not wait until a worker that has lost its slot has ended."""
+    init = Forgetting.__init__
+
+    def hasty(self: Forgetting, retention: float, dwell: float, clock: Any) -> None:
+        init(self, retention, 0.0, clock)
+
+    return mock.patch.object(Forgetting, "__init__", hasty)
+
+
+def begins_leaving_streams() -> AbstractContextManager[Any]:
+    """A worker lets connectors begin leaving streams, and tells them the references."""
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(EndedStreams, "ask", return_value=False))
+    stack.enter_context(mock.patch.object(EndedStreams, "ask_all", return_value=0))
+    return stack
+
+
+def settles_and_reads() -> AbstractContextManager[Any]:
+    """A plan that settles a group of leaving streams also reads rows."""
+    decide = Forgetting.decide
+
+    def reading(self: Forgetting, start: VersionedReferences, plan: Plan, ends: References, slots: int) -> Decision:
+        return replace(decide(self, start, plan, ends, slots), settles=False)
+
+    return mock.patch.object(Forgetting, "decide", reading)
+
+
+def counts_retention_from_planning() -> AbstractContextManager[Any]:
+    """A stream's retention begins when the batch of its end is planned, and not when that is committed."""
+    decide, answer = Forgetting.decide, WorkerState.offer
+
+    def early(self: Forgetting, start: VersionedReferences, plan: Plan, ends: References, slots: int) -> Decision:
+        decision = decide(self, start, plan, ends, slots)
+        times = {scope: dict(streams) for scope, streams in decision.endings.times.items()}
+        for key, reference in plan.ended.items():
+            if reference_of(ends, key) == reference:
+                times.setdefault(key.scope, {})[str(key.stream_id)] = decision.endings.at
+        return replace(decision, endings=decision.endings._replace(times=times))
+
+    def at_once(self: WorkerState, question: PlanQuestion) -> PlanAnswer:
+        found = answer(self, question)
+        streams = (stream for stream in self.buffer.with_rows() if stream.ended and stream.key in found.offers)
+        ended = {stream.key: found.offers[stream.key].end for stream in streams}
+        return replace(found, ended={**found.ended, **ended})
+
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(Forgetting, "decide", early))
+    stack.enter_context(mock.patch.object(WorkerState, "offer", at_once))
+    return stack
+
+
 def commits_before_the_sink() -> AbstractContextManager[Any]:
     """The watcher sees the commit of a batch that is still being read."""
     run = Query._read
 
-    def early(self: Query, start: Any, end: Any, leaving: str) -> Steps:
+    def early(self: Query, start: Any, end: Any, leaving: tuple[str, int]) -> Steps:
         batch = max(self.world.checkpoint.batches("offsets"))
         self.world.checkpoint.commit(batch)
         self._reported()
@@ -237,6 +307,11 @@ MUTANTS: dict[str, Mutant] = {
         takes_a_plan_for_an_announcement,
         forgets_too_early,
         forgets_open_streams,
+        forgets_without_confirmation,
+        forgets_before_lost_workers_end,
+        begins_leaving_streams,
+        settles_and_reads,
+        counts_retention_from_planning,
         commits_before_the_sink,
     )
 }

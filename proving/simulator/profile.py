@@ -28,6 +28,10 @@ class Profile:
     """Simulated seconds during which faults happen."""
     fault_pause: float
     """The mean pause between two faults in seconds."""
+    retention_seconds: float | None = None
+    """The :attr:`retention` in place of the one that follows from ``fault_seconds``."""
+    cut_offs: int = 2
+    """How likely it is that the next fault puts a worker out of the driver's reach, where streams are forgotten."""
 
     @property
     def inline_bytes(self) -> int:
@@ -37,6 +41,8 @@ class Profile:
     @property
     def retention(self) -> float:
         """The ``streamRetention`` of the receiver in seconds; 0 in half of the histories. Not drawn, as above."""
+        if self.retention_seconds is not None:
+            return self.retention_seconds
         return 0.0 if self.message_ids == "opaque" else (0.0, 0.0, 1.0, 4.0)[int(self.fault_seconds * 1e6) // 3 % 4]
 
     @property

@@ -55,8 +55,9 @@ class World(Surroundings):
         sources = list(self.sources.values())
         if self.profile.retention:
             # Streams that end early are forgotten while there are faults.
-            for source in sources[::2]:
-                source.produced = len(source.ids)
+            for source in sources:
+                if source.ends:
+                    source.produced = len(source.ids)
         while self.sim.now < self.profile.fault_seconds * 0.9:
             yield random.expovariate(len(sources) / 2.0)
             source = random.choice(sources)

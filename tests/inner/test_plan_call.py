@@ -21,11 +21,11 @@ STARTS = st.dictionaries(KEYS, ENDS | st.none(), max_size=6)
 OFFERS = st.dictionaries(KEYS, st.builds(StreamOffer, ENDS | st.none(), ENDS, IDS, IDS), max_size=6)
 
 
-@given(STARTS, st.none() | IDS, st.none() | IDS)
+@given(STARTS, st.none() | IDS, st.none() | IDS, IDS)
 def test_a_question_arrives_as_it_was_asked(
-    starts: dict[StreamKey, int | str | None], rows: int | None, size: int | None
+    starts: dict[StreamKey, int | str | None], rows: int | None, size: int | None, behind: int
 ) -> None:
-    question = PlanQuestion(starts, rows, size)
+    question = PlanQuestion(starts, rows, size, behind)
 
     assert PlanQuestion.decode(question.encode()) == question
     assert decode_starts(encode_starts(starts)) == starts

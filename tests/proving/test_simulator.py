@@ -17,9 +17,27 @@ BATCH = 25
 MOST_SEEDS = 400
 """Histories in which a broken rule has to show."""
 
+FORGETS: dict[str, Any] = {
+    "message_ids": "increasing",
+    "retention_seconds": 1.0,
+    "lease_seconds": 2.0,
+    "fault_seconds": 45.0,
+    "fault_pause": 1.5,
+    "goes_back": False,
+    "max_rows": None,
+}
+"""A history in which streams are forgotten while there are faults: about one in three histories forgets some."""
+
 HARDER: dict[str, dict[str, Any]] = {
     "never_makes_room": {"large": True, "slots": 1},
     "ignores_rewinds": {"goes_back": True},
+    "forgets_too_early": FORGETS,
+    "forgets_open_streams": FORGETS,
+    "forgets_without_confirmation": {**FORGETS, "cut_offs": 40},
+    "forgets_before_lost_workers_end": FORGETS,
+    "begins_leaving_streams": FORGETS,
+    "settles_and_reads": FORGETS,
+    "counts_retention_from_planning": FORGETS,
 }
 """What a history must be like for a rule to matter."""
 

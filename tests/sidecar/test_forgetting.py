@@ -25,10 +25,10 @@ RETENTION, DWELL = 80.0, 10.0
 class Query:
     """The plans of a query with two slots, as a source makes them."""
 
-    def __init__(self, inline_bytes: int = 1 << 20, store: PlanFiles | None = None) -> None:
+    def __init__(self, inline_bytes: int = 1 << 20, store: PlanFiles | None = None, wall: float = 5_000.0) -> None:
         self.now = 1_000.0
         self.book = PlanBook("orders", "increasing", lambda: store, inline_bytes=inline_bytes, beside=lambda w: w())
-        self.forgetting = Forgetting(RETENTION, DWELL, PlanClock(lambda: 5_000.0, lambda: self.now))
+        self.forgetting = Forgetting(RETENTION, DWELL, PlanClock(lambda: wall, lambda: self.now))
         self.value = self.book.begin({})
         self.known: dict[int, str] | None = None
         """The tokens that the workers know; None: that of the last plan."""
@@ -178,6 +178,21 @@ def test_a_driver_that_died_between_the_two_plans_goes_on(tmp_path: Path) -> Non
     assert second.plan({}).due
     assert second.references == {"b": {"2": 3}}
     assert Query(0, store).book.references(second.value) == {"b": {"2": 3}}
+
+
+def test_another_process_whose_clock_is_ahead_waits_for_lost_workers_too() -> None:
+    first = Query()
+    first.end_a()
+    first.plan({})
+    second = Query(wall=1e9)
+    second.value = first.value
+    assert not second.plan({}).due
+    second.now += DWELL / 2
+    assert not second.plan({}).due
+    assert second.references.reference("a", "1") == 7
+    second.now += DWELL / 2
+    assert second.plan({}).due
+    assert second.references.reference("a", "1") is None
 
 
 @pytest.mark.parametrize("inline_bytes", [0, 1 << 20])

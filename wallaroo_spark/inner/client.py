@@ -168,11 +168,12 @@ class WorkerClient:
         boundaries: bool,
         wait: float,
         silence: float = SILENCE_SECONDS,
-        leaving: str = "",
+        leaving: tuple[str, int] = ("", 0),
     ) -> Iterator[tuple[pa.RecordBatch, list[Mark]]]:
         """The rows of the ranges, as ranges become complete; ends after ``wait`` seconds in which none did.
 
-        ``leaving`` is the token of the streams that are leaving in the batch's plan; empty when there are none.
+        ``leaving`` has the token of the streams that are leaving in the batch's plan (empty when there are none), and
+        the time of the plan behind which the batch starts.
 
         Each batch comes with marks. A range without a final mark is not complete at the worker, or was left out
         because the request has lasted for its limit; the caller has to ask for it again. Raises

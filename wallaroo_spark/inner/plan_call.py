@@ -44,18 +44,27 @@ class PlanQuestion:
     """The most rows of all streams together; None for no limit."""
     max_bytes: int | None = None
     """The most bytes of all streams together; None for no limit."""
+    behind: int = 0
+    """When the plan was made behind which the batch starts, by the plans' clock; 0 where plans have no time."""
 
     def encode(self) -> bytes:
         """The question as :meth:`decode` takes it."""
         return _dump(
-            {"of": runs(self.starts), "starts": list(self.starts.values()), "most": [self.max_rows, self.max_bytes]}
+            {
+                "of": runs(self.starts),
+                "starts": list(self.starts.values()),
+                "most": [self.max_rows, self.max_bytes],
+                "behind": self.behind,
+            }
         )
 
     @classmethod
     def decode(cls, data: bytes) -> PlanQuestion:
         """The question that :meth:`encode` has encoded."""
         body = json.loads(data)
-        return cls(dict(zip(keys(body["of"]), body["starts"], strict=True)), *body["most"])
+        max_rows, max_bytes = body["most"]
+        starts = dict(zip(keys(body["of"]), body["starts"], strict=True))
+        return cls(starts, max_rows, max_bytes, body.get("behind", 0))
 
 
 @dataclass(frozen=True, slots=True)

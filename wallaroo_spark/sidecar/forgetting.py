@@ -54,6 +54,10 @@ class PlanClock:
             self._base += (recorded - now) / 1000
         return max(now, recorded)
 
+    def counted(self) -> float:
+        """The seconds that this process has counted: the time between two calls is right, whatever any plan records."""
+        return self._elapsed()
+
 
 class EndReports(Protocol):
     """The ends of streams that workers have reported in their answers to one plan."""
@@ -88,13 +92,16 @@ class Decision:
 class Forgetting:
     """Decides for one source. ``retention`` and ``dwell`` are in seconds.
 
-    ``dwell`` is the least time between the two plans: a worker that has lost its slot has ended by then.
+    ``dwell`` is the least time between the two plans: a worker that has lost its slot has ended by then. It is counted
+    in one process, because another process may have another clock, which may be ahead.
     """
 
     def __init__(self, retention: float, dwell: float, clock: PlanClock) -> None:
         self._retention = round(retention * 1000)
-        self._dwell = round(dwell * 1000)
+        self._dwell = dwell
         self._clock = clock
+        self._watched: tuple[str, float] = ("", 0.0)
+        """The token of the leaving streams, and the counted time at which this process first found them leaving."""
         self._oldest: int | None = None
         """No stream ended before this, as far as the last look at all of them says; None before the first look."""
 
@@ -115,7 +122,17 @@ class Forgetting:
                 times.setdefault(key.scope, {})[str(key.stream_id)] = at
         if before.leaving is not None:
             return self._resolve(before, before.leaving, plan, times, slots, at)
-        return Decision({}, EndingChanges(at, times, self._next_group(before, times, at)), due=False)
+        group = self._next_group(before, times, at)
+        if group is not None:
+            self._watch(group)
+        return Decision({}, EndingChanges(at, times, group), due=False)
+
+    def _watch(self, leaving: Leaving) -> float:
+        """The counted seconds since this process first found these streams leaving."""
+        now = self._clock.counted()
+        if self._watched[0] != leaving.token:
+            self._watched = (leaving.token, now)
+        return now - self._watched[1]
 
     def _resolve(
         self,
@@ -133,7 +150,8 @@ class Forgetting:
             # It is open, so it has not ended before now.
             times.setdefault(key.scope, {})[str(key.stream_id)] = at
         known = all(plan.leaving.get(slot) == leaving.token for slot in range(slots))
-        if not slots or not known or at - leaving.since < self._dwell:
+        waited = self._watch(leaving)
+        if not slots or not known or waited < self._dwell:
             return Decision({}, EndingChanges(at, times, leaving), due=bool(wanted))
         forgotten: dict[str, dict[str, Reference | None]] = {}
         for key in streams:

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any
 
 from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion, Starts, StreamOffer
-from wallaroo_spark.reference_versions import reference_of
+from wallaroo_spark.reference_versions import endings_of, reference_of
 from wallaroo_spark.references import PlannedRange, Reference, References, StreamKey, slot_of_ephemeral
 
 MOST_ROUNDS = 5
@@ -156,6 +156,8 @@ class Inquiry:
 
     def __init__(self, slots: Iterable[int], start: References, limits: Limits, uncommitted: Uncommitted) -> None:
         self._start = start
+        endings = endings_of(start)
+        self._behind = 0 if endings is None else endings.at
         self._limits = limits
         self._uncommitted = uncommitted
         self._rounds = 0
@@ -200,7 +202,7 @@ class Inquiry:
         self.questions = questions
 
     def _question(self, keys: Iterable[StreamKey]) -> PlanQuestion:
-        return PlanQuestion(self._starts(keys), self._limits.max_rows, self._limits.max_bytes)
+        return PlanQuestion(self._starts(keys), self._limits.max_rows, self._limits.max_bytes, self._behind)
 
     def _starts(self, keys: Iterable[StreamKey]) -> dict[StreamKey, Reference | None]:
         return {key: reference_of(self._start, key) for key in keys}
@@ -222,7 +224,7 @@ class Inquiry:
         for slot, differing in self._differing.items():
             if differing:
                 asked = self._asked[slot]
-                found[slot] = PlanQuestion({**asked.starts, **differing}, asked.max_rows, asked.max_bytes)
+                found[slot] = replace(asked, starts={**asked.starts, **differing})
         return found
 
     def _divisions(self) -> dict[int, PlanQuestion]:
@@ -233,7 +235,7 @@ class Inquiry:
         divided = shares({slot: (one.rows, one.size) for slot, one in self._answers.items()}, self._limits)
         if len(divided) < 2:
             return {}
-        return {slot: PlanQuestion(self._asked[slot].starts, *share) for slot, share in divided.items()}
+        return {slot: PlanQuestion(self._asked[slot].starts, *share, self._behind) for slot, share in divided.items()}
 
 
 class NextCall(Enum):

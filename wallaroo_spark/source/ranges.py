@@ -65,6 +65,8 @@ class RangePartition(InputPartition):
     """The log of the task's process; None leaves it as it is."""
     leaving: str = ""
     """The token of the streams that are leaving in the batch's plan; empty when there are none."""
+    behind: int = 0
+    """When the plan was made behind which the batch starts, by the plans' clock; 0 where plans have no time."""
 
     def __post_init__(self) -> None:
         super().__init__(self.slot)
@@ -174,7 +176,7 @@ def _read_from(
     """The rows of the missing ranges that one worker has; ``missing`` is updated as rows are returned."""
     indexes = list(missing)
     asked = [missing[index] for index in indexes]
-    boundaries, leaving = partition.include_boundaries, partition.leaving
+    boundaries, leaving = partition.include_boundaries, (partition.leaving, partition.behind)
     for batch, marks in client.read(asked, boundaries=boundaries, wait=wait, silence=silence, leaving=leaving):
         for number, reference, done in marks:
             index = indexes[number]

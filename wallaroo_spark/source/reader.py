@@ -360,8 +360,9 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for one in planned:
             slot = slot_of(one, self._holders, assigned)
             by_slot.setdefault(slot, []).append(one)
-        endings = self._book.references(end).endings
-        leaving = "" if endings is None or endings.leaving is None else endings.leaving.token
+        before, endings = self._book.references(start).endings, self._book.references(end).endings
+        token = "" if endings is None or endings.leaving is None else endings.leaving.token
+        leaving = (token, 0 if before is None else before.at)
         return [self._partition(slot, by_slot[slot], leaving) for slot in sorted(by_slot)]
 
     def _await_place(self, *offsets: dict[str, Any]) -> None:
@@ -381,7 +382,7 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while not self._fleet.addresses() and time.monotonic() < until:
             self._fleet.wait(self._fleet.stamp, _LOOK_SECONDS)
 
-    def _partition(self, slot: int, planned: list[PlannedRange], leaving: str = "") -> RangePartition:
+    def _partition(self, slot: int, planned: list[PlannedRange], leaving: tuple[str, int] = ("", 0)) -> RangePartition:
         options = self.options
         return RangePartition(
             slot=slot,
@@ -397,7 +398,8 @@ class WallarooStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             trust=self._trust,
             query=self._fleet.query if self._fleet.query not in (NO_QUERY, QUERY_STARTS) else "",
             log=LogSettings(options.receiver, least_level(options.log_level, ""), options.log_format),
-            leaving=leaving,
+            leaving=leaving[0],
+            behind=leaving[1],
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -242,8 +242,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         """Stream planned ranges as they become complete. Ranges that are incomplete at the time limit are left out."""
         request = json.loads(ticket.ticket)
         ranges = {index: PlannedRange.from_json(planned) for index, planned in enumerate(request["ranges"])}
-        if leaving := request.get("leaving"):
-            self._tell(e.ReadBegan(leaving))
+        token, behind = request.get("leaving", ("", 0))
+        if token:
+            self._tell(e.ReadBegan(token, behind))
         return flight.GeneratorStream(STORED_SCHEMA, self._batches(context, ranges, request["wait"]))
 
     def _batches(

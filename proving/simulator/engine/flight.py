@@ -23,6 +23,8 @@ class InnerPort(Part):
         self.beyond = Part(f"{name}'s callers")
         """The callers' side: it receives the answer, or none, even after the worker has died."""
         self.serving = False
+        self.cut_off_until = 0.0
+        """Until this time neither the driver nor a reading task can reach it; connectors can."""
 
     def handle(self, event: e.Event) -> None:
         """Give an event to the worker's state."""
@@ -42,7 +44,7 @@ class InnerPort(Part):
         wait: float,
         deliver: Callable[[Any, Any], None],
         done: Promise,
-        leaving: str,
+        leaving: tuple[str, int],
     ) -> None:
         """Stream ranges to a task."""
         raise NotImplementedError
@@ -58,7 +60,8 @@ class InnerNetwork:
     def find(self, address: str, token: str) -> InnerPort:
         """The worker that serves at an address. Raises :class:`TransportError`."""
         worker = self.ports.get(address)
-        if worker is None or not worker.alive or worker.token != token:
+        cut_off = worker is not None and self.sim.now < worker.cut_off_until
+        if worker is None or cut_off or not worker.alive or worker.token != token:
             raise TransportError(f"worker at {address} did not answer", address=address)
         return worker
 

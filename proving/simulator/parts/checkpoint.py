@@ -103,10 +103,11 @@ class Checkpoint:
         """The references up to which a batch reads; none for the batch before the first."""
         return {scope: dict(streams) for scope, streams in plain(self._plan_of(batch)).items()}
 
-    def leaving(self, batch: int) -> str:
-        """The token of the streams that are leaving in the plan of a batch; empty when there are none."""
-        endings = endings_of(self._plan_of(batch))
-        return "" if endings is None or endings.leaving is None else endings.leaving.token
+    def leaving(self, batch: int) -> tuple[str, int]:
+        """The token of the streams that are leaving in the plan of a batch, and the time of the plan before it."""
+        before, endings = endings_of(self._plan_of(batch - 1)), endings_of(self._plan_of(batch))
+        token = "" if endings is None or endings.leaving is None else endings.leaving.token
+        return token, 0 if before is None else before.at
 
     def _plan_of(self, batch: int) -> References:
         value = self.offset(batch)

@@ -173,13 +173,16 @@ class Query(Part):
             start = checkpoint.references(batch - 1)
             if f"offsets/{batch}" not in checkpoint.files:
                 value = yield from self._plan_until_there_is_something(checkpoint.offset(batch - 1))
-                ends = self._book.references(value).plain()
+                planned = self._book.references(value)
+                ends = planned.plain()
                 self.world.judge.planned(batch, start, ends)
+                self.world.judge.named(self, planned.endings)
                 if value["wallaroo"] == NAMED_VERSION:
                     self.sim.log(self.name, f"the plan of batch {batch} is written beside the checkpoint")
                     # A query that dies here leaves a plan that Spark does not know.
                     yield PLAN_SECONDS
                 checkpoint.plan(batch, value)
+                self.world.judge.written(start, ends)
                 self.sim.log(self.name, f"offsets/{batch} is written: {_shown(start, ends)}")
                 yield self.sim.latency()
             try:
@@ -272,7 +275,7 @@ class Query(Part):
         asked = question.encode()
         return self.world.inner.call(address, self.token, lambda worker: worker.plan(asked))
 
-    def _read(self, start: dict[str, Any], end: dict[str, Any], leaving: str) -> Steps:
+    def _read(self, start: dict[str, Any], end: dict[str, Any], leaving: tuple[str, int]) -> Steps:
         """All rows of a batch, task by task; a failed task is run again a few times."""
         by_slot: dict[int, list[PlannedRange]] = {}
         for one in ranges(start, end):
@@ -302,7 +305,7 @@ class Query(Part):
 class Task(Part):
     """One reading task, as ``source/ranges.py`` reads."""
 
-    def __init__(self, query: Query, slot: int, planned: list[PlannedRange], leaving: str) -> None:
+    def __init__(self, query: Query, slot: int, planned: list[PlannedRange], leaving: tuple[str, int]) -> None:
         super().__init__(f"task {slot}")
         self.query = query
         self.world = query.world
@@ -322,6 +325,12 @@ class Task(Part):
         if self.alive:
             self.alive = False
             self.done.fail(TransportError("the task was killed"))
+
+    def leave(self) -> None:
+        """Its executor is lost to the driver, and its process goes on; the driver uses none of its rows."""
+        if self.alive and not self.done.settled:
+            done, self.done = self.done, Promise()
+            done.fail(TransportError("the task's executor is lost"))
 
     def advance(self, index: int, reference: Any, done: bool) -> None:
         """A range has come as far as a reference, or to its end."""

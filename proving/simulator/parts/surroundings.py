@@ -42,6 +42,12 @@ class Observer(Protocol):
     def planned(self, batch: int, start: Mapping[str, Any], ends: Mapping[str, Any]) -> None:
         """The offset of a batch is about to be written."""
 
+    def named(self, query: Any, endings: Any) -> None:
+        """The plan of a batch is made, with these ends of streams."""
+
+    def written(self, start: Mapping[str, Any], ends: Mapping[str, Any]) -> None:
+        """The offset of a batch is written."""
+
     def waits(self, query: Any) -> None:
         """A query waits, because a plan has found nothing."""
 

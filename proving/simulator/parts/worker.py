@@ -520,11 +520,11 @@ class Worker(InnerPort):
         wait: float,
         deliver: Callable[[Any, Any], None],
         done: Promise,
-        leaving: str,
+        leaving: tuple[str, int],
     ) -> None:
         """Stream ranges to a task, and notify it of the end."""
-        if leaving:
-            self.handle(e.ReadBegan(leaving))
+        if leaving[0]:
+            self.handle(e.ReadBegan(*leaving))
         self.sim.spawn(self, self._read(ranges, wait, deliver, done))
 
     def _read(

@@ -23,7 +23,7 @@ PARTS: dict[str, Any] = {
     "error": ValueError(LONG), "granted": frozenset(MANY), "instance": LONG, "instances": NAMES, "names": NAMES,
     "now": 1.5, "parts": tuple((number, LONG.encode()) for number in range(50)), "peer": LONG, "queued": 5,
     "ranges": (PlannedRange(KEY, None, 9),) * 1000, "reason": LONG, "received_at": 1,
-    "leaving": ("a group", frozenset({KEY})),
+    "leaving": ("a group", frozenset({KEY})), "behind": 7,
     "ended": (KEY,),
     "references": {KEY: 9},
     "connection": 4, "slot": 1, "streams": MANY, "text": LONG, "told_at": 5, "warning": True,

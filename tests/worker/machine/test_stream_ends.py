@@ -21,8 +21,8 @@ def bench() -> Bench:
     return Bench(stream_retention=60.0)
 
 
-def ask(bench: Bench) -> PlanAnswer:
-    return PlanAnswer.decode(bench.state.offer(PlanQuestion()).encode())
+def ask(bench: Bench, behind: int = 0) -> PlanAnswer:
+    return PlanAnswer.decode(bench.state.offer(PlanQuestion(behind=behind)).encode())
 
 
 def tell(bench: Bench, leaving: StreamKey | None = None, *, forgotten: StreamKey | None = None) -> None:
@@ -100,7 +100,7 @@ def test_a_connector_is_let_in_while_a_batch_is_read_that_forgets_nothing(bench:
     bench.rewind({key(revision): 3}, 5)
     tell(bench, key(revision))
     assert ask(bench).wanted == ()
-    bench.do(e.ReadBegan("a group"))
+    bench.do(e.ReadBegan("a group", 0))
     connector = bench.join(revision)
     connector.open(7, 3)
     if revision is V3:
@@ -115,10 +115,38 @@ def test_a_connector_is_let_in_while_a_batch_is_read_that_forgets_nothing(bench:
 def test_a_read_of_another_plan_lets_nobody_in(bench: Bench, revision: Revision, token: str) -> None:
     bench.rewind({key(revision): 3}, 5)
     tell(bench, key(revision))
-    bench.do(e.ReadBegan("a group"))
+    bench.do(e.ReadBegan("a group", 0))
     # The plan that follows may forget the stream.
     assert ask(bench).wanted == ()
-    bench.do(e.ReadBegan(token))
+    bench.do(e.ReadBegan(token, 0))
+    assert_sent_away(bench, revision)
+
+
+@revisions
+def test_a_task_that_lives_on_after_its_batch_lets_nobody_in(bench: Bench, revision: Revision) -> None:
+    bench.rewind({key(revision): 3}, 5)
+    tell(bench, key(revision))
+    bench.do(e.ReadBegan("a group", 1_000))
+    assert ask(bench, 2_000).wanted == ()
+    # The answer may have led to a plan that forgets the stream.
+    bench.do(e.ReadBegan("a group", 1_000))
+    assert_sent_away(bench, revision)
+
+
+@revisions
+def test_a_query_that_starts_again_behind_an_older_plan_lets_connectors_in(bench: Bench, revision: Revision) -> None:
+    bench.rewind({key(revision): 3}, 5)
+    tell(bench, key(revision))
+    ask(bench, 2_000)
+    left = ("a group", frozenset({key(revision)}))
+    bench.do(e.Rewound(bench.epoch + 1, 3, {key(revision): 3}, left))
+    bench.do(e.ReadBegan("a group", 1_000))
+    connector = bench.join(revision)
+    connector.open(7, 3)
+    assert connector.said(Ok)
+
+
+def assert_sent_away(bench: Bench, revision: Revision) -> None:
     connector = bench.connect(revision)
     connector.hello()
     if revision is V3:

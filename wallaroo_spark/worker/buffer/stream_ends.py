@@ -23,11 +23,17 @@ class EndedStreams:
         self._asked: set[StreamKey] = set()
         self._read_with = ""
         """The token of the leaving streams in a batch that is read now; empty after the next plan."""
+        self._asked_behind = 0
+        """When the plan was made behind which a driver has asked for a plan last; 0 where none has in this query."""
 
     @property
     def any_unrecorded(self) -> bool:
         """Whether there are ends to report."""
         return bool(self._unrecorded)
+
+    def is_leaving(self, key: StreamKey) -> bool:
+        """Whether connectors are kept from a stream, because it may be forgotten."""
+        return key in self._leaving
 
     def ended(self, key: StreamKey, reference: Reference | None) -> None:
         """A stream has ended, and all of it is committed."""
@@ -59,6 +65,7 @@ class EndedStreams:
 
     def rewound(self, references: Mapping[StreamKey, Reference]) -> None:
         """The query goes on from these references; an end elsewhere has to come again."""
+        self._asked_behind = 0
         found = self._unrecorded.items()
         self._unrecorded = {key: reference for key, reference in found if references.get(key) == reference}
 
@@ -69,18 +76,22 @@ class EndedStreams:
                 if reference is None:
                     self._unrecorded.pop(key, None)
 
-    def read(self, token: str) -> None:
-        """A batch is read whose plan still has the leaving streams of this token.
+    def read(self, token: str, behind: int) -> None:
+        """A batch is read whose plan still has the leaving streams of this token. It starts behind a plan of this time.
 
         So it forgets none of them, and a later plan cannot before this worker has answered it. Until then a connector
         may have such a stream with its reference, and the answer says that the stream is wanted. Else a batch that
         waits for messages of a connector, and the connector that waits for the next plan, would wait forever.
+
+        A reading task whose executor is lost may go on for a while. Its batch starts behind an older plan than the last
+        question, so it says nothing of the plan that follows from the answer.
         """
-        self._read_with = token
+        if behind >= self._asked_behind:
+            self._read_with = token
 
     def ask(self, key: StreamKey) -> bool:
         """A connector asks for a stream: whether it must ask again later, because the stream is leaving."""
-        if key not in self._leaving:
+        if not self.is_leaving(key):
             return False
         self._asked.add(key)
         return self._read_with != self._token
@@ -91,13 +102,14 @@ class EndedStreams:
         self._asked.update(found)
         return 0 if self._read_with == self._token else len(found)
 
-    def report(self, held: Collection[StreamKey]) -> StreamEnds | None:
+    def report(self, held: Collection[StreamKey], behind: int) -> StreamEnds | None:
         """The ends to tell a planner; ``held`` are the streams that are open here or of which rows are held.
 
-        None where the receiver remembers streams for good.
+        ``behind`` is the time of the plan behind which the planner plans. None where the receiver remembers streams for
+        good.
         """
         if not self._records:
             return None
-        self._read_with = ""
+        self._read_with, self._asked_behind = "", behind
         wanted = [key for key in self._leaving if key in held or key in self._asked]
         return StreamEnds(self._unrecorded, self._token, wanted)

@@ -144,6 +144,8 @@ class ReadBegan:
 
     leaving: str
     """The token of these streams."""
+    behind: int
+    """When the plan was made behind which the batch starts, by the plans' clock."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ class WorkerState:
             case e.Wanted():
                 self._gates.want(event.ranges)
             case e.ReadBegan():
-                self.connections.ends.read(event.leaving)
+                self.connections.ends.read(event.leaving, event.behind)
             case e.Stuck():
                 self.connections.stuck(event)
             case e.Tick():
@@ -147,7 +147,7 @@ class WorkerState:
 
     def offer(self, question: PlanQuestion) -> PlanAnswer:
         """How far a batch may go on this worker."""
-        return offer(self.buffer, question, self.connections.ends.report(self.buffer.streams.keys()))
+        return offer(self.buffer, question, self.connections.ends.report(self.buffer.streams.keys(), question.behind))
 
     @property
     def has_ends_to_report(self) -> bool:
