@@ -48,6 +48,19 @@ def test_the_environment_gives_defaults_to_every_verb(desk: Desk) -> None:
         assert json.loads(run(environment, verb, "--json").stdout)["receiver"] == desk.receiver
 
 
+def test_the_verbs_of_a_group_and_tokens_have_defaults_too(desk: Desk, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('context = "test"\n[contexts.test.up]\nlisten = "127.0.0.1:7911"\n')
+    shown = run({"WALLAROO_CONFIG": str(config), "WALLAROO_COOKIE": "sesame"}, "dev", "up", "--help").stdout
+    tapped = run(
+        {"WALLAROO_REGISTRY": desk.url, "WALLAROO_RECEIVER": "nobody", "WALLAROO_TOKEN": "secret"}, "tap", "orders"
+    )
+
+    assert "[default: 127.0.0.1:7911]" in shown
+    assert "[default: sesame]" in shown
+    assert "receiver 'nobody' has no worker" in tapped.stderr
+
+
 def test_a_profile_gives_defaults_and_is_named_in_three_ways(desk: Desk, profiles: dict[str, str]) -> None:
     given = run(profiles, "--context", "test", "status", "--json")
     named = run({**profiles, "WALLAROO_CONTEXT": "test"}, "status", "--json")

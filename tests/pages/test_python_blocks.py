@@ -18,6 +18,7 @@ from tests.conftest import ROOT
 from tests.pages.reading import Reader, blocks_of, pages, python_blocks
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark import BlockingConnector, Receiver
+from wallaroo_spark.connector import CONNECTOR_CODES
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.registry import EmbeddedRedis
 from wallaroo_spark.testing import FakeWorker, LocalReceiver
@@ -25,7 +26,7 @@ from wallaroo_spark.testing import FakeWorker, LocalReceiver
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TRIED = {"README.md", "docs/pubsub.md", "docs/testing.md"}
+TRIED = {"README.md", "docs/producers.md", "docs/pubsub.md", "docs/testing.md"}
 """The pages whose Python a test below runs."""
 
 
@@ -174,6 +175,27 @@ def test_the_page_on_publish_subscribe(spark: SparkSession, tmp_path: Path, monk
         by_epoch.result(SECONDS)
         by_item.result(SECONDS)
         page.finish()
+
+
+def test_the_page_on_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COOKIE", "secret")
+    printed: list[tuple[Any, ...]] = []
+    with FakeWorker(cookie="secret") as worker, worker.committing():
+        page = Reader("docs/producers.md", {"host:7100": worker.address}, print=lambda *shown: printed.append(shown))
+        page.run()
+        assert printed == [(100, "orders/shop-1 has nothing to wait for: everything that was sent is acknowledged")]
+        assert page["failed"] == []
+        page.run()
+        assert page["seen"][-1].reference == 3
+        assert sum(one.messages for one in page["seen"]) == 3
+        page.finish()
+        assert worker.committed.num_rows == 103
+
+
+def test_the_page_on_producers_lists_all_codes() -> None:
+    text = (ROOT / "docs" / "producers.md").read_text(encoding="utf-8")
+
+    assert [code for code, meaning in CONNECTOR_CODES.items() if f"| `{code}` | {meaning} |\n" not in text] == []
 
 
 def test_the_page_on_testing(spark: SparkSession, tmp_path: Path) -> None:

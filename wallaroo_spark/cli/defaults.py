@@ -34,7 +34,7 @@ CONFIG = "WALLAROO_CONFIG"
 """The environment variable with the path of the profiles' file."""
 VARIABLES = {
     name: f"WALLAROO_{name.upper()}"
-    for name in ("registry", "receiver", "checkpoint", "workers", "cookie", "instance", "tls", "tls_ca")
+    for name in ("registry", "receiver", "checkpoint", "workers", "cookie", "instance", "token", "tls", "tls_ca")
 }
 """Option (its parameter's name) → environment variable. Others have none: a cluster manager may set similar names."""
 
@@ -48,11 +48,14 @@ def config_file(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def defaults(command: click.Command, context: str, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """The defaults of a verb's options, by their parameters' names.
+    """The defaults of a verb's options, by their parameters' names; of a group, those of its verbs by their names.
 
     ``context`` is the name of the profile; empty: that of the environment, or of the file. Raises
     :class:`ConfigurationError` for a file or a profile that cannot be used.
     """
+    if isinstance(command, click.Group):
+        # The profile's table of a group's verb has the verb's own name, as in contexts.test.up for "dev up".
+        return {name: defaults(verb, context, environment) for name, verb in command.commands.items()}
     options = {option.name: option for option in command.params if isinstance(option, click.Option) and option.name}
     found = _of_profile(command.name or "", options, context, environment)
     for name, variable in VARIABLES.items():
