@@ -94,6 +94,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "status",
         "telemetry",
         "wiretap",
+        "pipelines",
         "yaml_reader",
     ),
     "testing": ("protocol", "columnar", "transport", "registry", "inner", "worker", "connector", "receiver", "wiretap"),

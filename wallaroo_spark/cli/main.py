@@ -26,6 +26,11 @@ from wallaroo_spark.cli.common import DEBUG, INTERRUPTED, debug_option
 from wallaroo_spark.cli.defaults import defaults
 
 VERBS = {
+    "apply": (
+        "wallaroo_spark.cli.schema.apply",
+        "apply",
+        "Apply YAML documents to the schema of an application.",
+    ),
     "check": (
         "wallaroo_spark.cli.check.command",
         "check",
@@ -41,16 +46,31 @@ VERBS = {
         "decode_command",
         "Print the frames of a capture, or of plain bytes, as text or JSON.",
     ),
+    "delete": (
+        "wallaroo_spark.cli.schema.apply",
+        "delete",
+        "Delete objects of an application's schema.",
+    ),
     "demo": (
         "wallaroo_spark.cli.demo",
         "demo",
         "Run the whole product on this machine and compare its output with its input.",
+    ),
+    "describe": (
+        "wallaroo_spark.cli.schema.show",
+        "describe",
+        "Show one object of an application's schema in full.",
     ),
     "dev": ("wallaroo_spark.cli.dev", "dev", "Tools for authors of connectors."),
     "explain": (
         "wallaroo_spark.cli.explain",
         "explain",
         "Explain the code of an error, an alert or a cause.",
+    ),
+    "get": (
+        "wallaroo_spark.cli.schema.show",
+        "get",
+        "List the objects of an application's schema.",
     ),
     "list": (
         "wallaroo_spark.cli.status.list_command",

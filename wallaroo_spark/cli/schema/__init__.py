@@ -1,0 +1,1 @@
+"""The verbs for the schema and the tokens of an application."""
