@@ -240,6 +240,7 @@ class RotatedLines(Lines):
                 raise ReplayError(
                     f"file {path} was compressed before it was read; uncompress it, and let the rotation compress "
                     "files later (delaycompress)",
+                    code="source-changed",
                     path=str(path),
                 )
             return True
@@ -309,6 +310,7 @@ class RotatedLines(Lines):
             raise ReplayError(
                 f"file {self._reading}: offset {offset} (reference {self._at}) is not the end of a line; the file was "
                 f"changed, or the positions in {self._positions} are those of another stream",
+                code="source-changed",
                 path=str(self._reading),
                 reference=self._at,
             )
@@ -373,6 +375,7 @@ class RotatedLines(Lines):
             f"the lines of {self.path} from reference {reference} to {upto} are not acknowledged, and their file is "
             f"not beside it under a rotated name such as {self.path.name}.1; restore it uncompressed, or delete "
             f"{self._positions} and use another --stream to begin with the present file",
+            code="source-changed",
             path=str(self.path),
             reference=reference,
         )
