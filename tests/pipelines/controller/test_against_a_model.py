@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.pipelines.controller.one_key import BEGINNING, LATEST, REPLY, Key, record, start_at
 from wallaroo_spark.pipelines.controller.messages import events as e
@@ -55,6 +55,12 @@ class OneKey(RuleBasedStateMachine):
         self.active: set[int] = set()
         self.begun: list[int] = []
         self.work: dict[int, StageDelivery] = {}
+
+    @initialize()
+    def begin(self) -> None:
+        """Both groups have members, so that there are deliveries from the start."""
+        for group in [*GROUPS, *GROUPS]:
+            self.join(group, BEGINNING, 1)
 
     @rule(names=st.lists(st.tuples(st.integers(1, 30), st.sampled_from(KINDS)), min_size=1, max_size=4))
     def publish(self, names: list[tuple[int, str]]) -> None:
@@ -211,4 +217,4 @@ class OneKey(RuleBasedStateMachine):
 
 
 TestOneKey = OneKey.TestCase
-TestOneKey.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+TestOneKey.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
