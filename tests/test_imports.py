@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "pubsub.topic_catalog",
         "telemetry",
     ),
-    "connector": ("protocol", "transport", "registry"),
+    "connector": ("codes", "protocol", "transport", "registry"),
     "sinks": ("protocol", "transport", "storage", "sidecar", "checkpoint", "slots.spark_checks"),
     "pubsub": ("protocol.faults", "transport", "storage", "sidecar", "checkpoint", "registry", "slots"),
     "pipelines": ("sidecar", "storage", "yaml_reader"),
@@ -101,7 +101,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 }
 
 # These run where only the standard library, redis and tenacity may be counted on.
-LIGHT_ROOMS = ("connector", "protocol", "transport", "registry", "wiretap")
+LIGHT_ROOMS = ("codes", "connector", "protocol", "transport", "registry", "wiretap")
 HEAVY_PACKAGES = ("pyspark", "pyarrow", "numpy", "pandas")
 
 

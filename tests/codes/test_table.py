@@ -23,7 +23,7 @@ def test_an_entry_is_whole(entry: CodeEntry) -> None:
     assert all(text.endswith(".") for text in (entry.title, entry.cause, entry.cure) if text)
     assert entry.title
     assert entry.cause
-    assert entry.cure or entry.code in HEALTHY
+    assert entry.cure or entry.code in HEALTHY | {"idle"}
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.code)

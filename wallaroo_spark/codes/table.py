@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from wallaroo_spark.codes.entry import CodeEntry, CodeGroup
 from wallaroo_spark.codes.groups.checkpoints import CHECKPOINTS
+from wallaroo_spark.codes.groups.connectors import CONNECTORS
 from wallaroo_spark.codes.groups.network import NETWORK
 from wallaroo_spark.codes.groups.options import OPTIONS
 from wallaroo_spark.codes.groups.pipelines import PIPELINES
@@ -19,6 +20,7 @@ from wallaroo_spark.codes.groups.topics import TOPICS
 
 GROUPS: tuple[CodeGroup, ...] = (
     STATUS,
+    CONNECTORS,
     OPTIONS,
     RECEIVER,
     CHECKPOINTS,

@@ -35,9 +35,9 @@ def snapshot(**given: Any) -> ConnectorStatus:
 
 
 FACTS: list[tuple[dict[str, Any], str, str, bool]] = [
-    ({"state": "new"}, "not-started", "orders/shop-1 is not connected yet", True),
-    ({"state": "closed"}, "closed", "orders/shop-1 is closed", True),
-    ({"state": "failed", "last_error": "no cookie"}, "failed", "orders/shop-1 has failed: no cookie", False),
+    ({"state": "new"}, "connector-not-started", "orders/shop-1 is not connected yet", True),
+    ({"state": "closed"}, "connector-closed", "orders/shop-1 is closed", True),
+    ({"state": "failed", "last_error": "no cookie"}, "connector-failed", "orders/shop-1 has failed: no cookie", False),
     (
         {"state": "connecting", "down": 12.3, "last_error": "refused"},
         "no-session",
@@ -62,7 +62,7 @@ FACTS: list[tuple[dict[str, Any], str, str, bool]] = [
     ({"waiting_for": "messages that are sent again first"}, "resending", "orders/shop-1 waits: messages of", True),
     (
         {"waiting_for": "memory", "unacknowledged_messages": 7, "unacknowledged_bytes": 900},
-        "memory-full",
+        "unacknowledged-full",
         "orders/shop-1 waits: 7 messages (900 bytes) are unacknowledged, which is the limit",
         True,
     ),
@@ -93,7 +93,7 @@ def test_every_code_is_described_and_found() -> None:
 async def test_a_connector_shows_where_it_stands_from_its_beginning_to_its_end() -> None:
     async with ScriptedWorker(credits=4, regrant=False, auto_commit=False) as worker:
         sender = connector(worker)
-        assert (sender.status().state, sender.status().cause.code) == ("new", "not-started")
+        assert (sender.status().state, sender.status().cause.code) == ("new", "connector-not-started")
         async with sender:
             stream = await sender.open("a")
             idle = sender.status()
@@ -122,7 +122,7 @@ async def test_a_connector_shows_where_it_stands_from_its_beginning_to_its_end()
             assert (lost.state, lost.worker, lost.cause.code) == ("connecting", None, "session-pending")
             assert lost.handshake_with == worker.address
             assert f"connection to {worker.address} was cut" in lost.last_error
-        assert (sender.status().state, sender.status().cause.code) == ("closed", "closed")
+        assert (sender.status().state, sender.status().cause.code) == ("closed", "connector-closed")
 
 
 async def test_a_connector_that_has_failed_says_why(unused_port: int) -> None:
@@ -130,7 +130,7 @@ async def test_a_connector_that_has_failed_says_why(unused_port: int) -> None:
         with pytest.raises(TransportError):
             await sender.open("a")
         found = sender.status()
-        assert (found.state, found.cause.code, found.cause.healthy) == ("failed", "failed", False)
+        assert (found.state, found.cause.code, found.cause.healthy) == ("failed", "connector-failed", False)
         assert "refused" in found.last_error
         await sender.close()
 
@@ -145,5 +145,5 @@ async def test_the_blocking_form_has_it_too_also_once_it_is_closed() -> None:
         return [*found, sender.status().cause.code]
 
     async with ScriptedWorker() as worker:
-        assert await asyncio.to_thread(use, worker.address) == ["idle", "closed"]
+        assert await asyncio.to_thread(use, worker.address) == ["idle", "connector-closed"]
         await spin(lambda: worker.session.over)

@@ -106,9 +106,9 @@ SENDING = CodeGroup(
         ),
         CodeEntry(
             "no-session",
-            "The connector has found no worker that accepts it for a long time.",
+            "The connector has no session with a worker, and tries to get one.",
             "The receiver does not run, its query has not started, or the addresses are wrong. The message has the "
-            "last reason of each address.",
+            "last reason of each address. It is an error once the connector's time for it is over.",
             "Check that the receiver and its query run, and that these are the addresses that it prints.",
             "docs/protocol.md#when-to-try-again",
         ),

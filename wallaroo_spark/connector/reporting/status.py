@@ -1,30 +1,38 @@
 """The live state of a connector as a value, with one sentence on what it waits for and a stable code. Pure.
 
-The codes follow the scheme of a receiver's causes. Source: ``docs/status.md#causes``.
+The codes are those of the one table of codes. Source: ``docs/producers.md#what-a-connector-waits-for``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from wallaroo_spark.codes import ENTRIES
+
 LONG_SECONDS = 60.0
 """A wait that lasts longer is not healthy. A choice, the same as for a batch: many batches take some seconds."""
 
 CONNECTOR_CODES = {
-    "not-started": "The connector has not been asked to connect yet.",
-    "closed": "The connector is closed.",
-    "failed": "The connector has ended with an error, and does not try again.",
-    "no-session": "There is no session with a worker; the connector tries again.",
-    "session-pending": "A worker has not answered HELLO yet.",
-    "stream-pending": "A worker has not opened a stream yet.",
-    "resending": "Messages of an earlier session are sent again before new ones.",
-    "no-credits": "The worker has granted no more messages for now.",
-    "network-full": "The network takes no more bytes for now.",
-    "memory-full": "As many bytes are unacknowledged as the connector may keep.",
-    "commit-awaited": "Messages are sent and wait until Spark commits their batch.",
-    "idle": "Everything that was sent is acknowledged.",
+    code: ENTRIES[code].title
+    for code in (
+        "connector-not-started",
+        "connector-closed",
+        "connector-failed",
+        "no-session",
+        "session-pending",
+        "stream-pending",
+        "resending",
+        "no-credits",
+        "network-full",
+        "unacknowledged-full",
+        "commit-awaited",
+        "idle",
+    )
 }
 """Every code of a connector with its meaning. Codes are stable: programs may compare them."""
+
+_NO_WAIT = frozenset(["connector-not-started", "connector-closed", "connector-failed", "idle"])
+"""Codes of a connector that waits for nothing."""
 
 _SENDS = {
     "answer to NOTIFY": ("stream-pending", "the worker has not opened the stream", ""),
@@ -36,7 +44,7 @@ _SENDS = {
     ),
     "network": ("network-full", "the network takes no more bytes", "check the network to {worker}"),
     "memory": (
-        "memory-full",
+        "unacknowledged-full",
         "{messages} messages ({bytes} bytes) are unacknowledged, which is the limit",
         "check that the receiver's query commits, or raise max_unacknowledged",
     ),
@@ -100,19 +108,24 @@ class ConnectorStatus:
 
 def _cause(status: ConnectorStatus) -> ConnectorCause:
     code, text, cure, seconds = _finding(status)
-    verb = " " if code in ("not-started", "closed", "failed", "idle") else " waits: "
+    verb = " " if code in _NO_WAIT else " waits: "
     sentence = f"{status.program}/{status.instance}{verb}{text}"
-    return ConnectorCause(code, sentence, code != "failed" and (seconds or 0.0) < LONG_SECONDS, cure)
+    return ConnectorCause(code, sentence, code != "connector-failed" and (seconds or 0.0) < LONG_SECONDS, cure)
 
 
 def _finding(status: ConnectorStatus) -> tuple[str, str, str, float | None]:
     """Code, sentence behind the subject, cure, and seconds of the wait."""
     if status.state == "failed":
-        return "failed", f"has failed: {status.last_error}", "open another connector once the cause is mended", None
+        return (
+            "connector-failed",
+            f"has failed: {status.last_error}",
+            "open another connector once the cause is mended",
+            None,
+        )
     if status.state == "closed":
-        return "closed", "is closed", "", None
+        return "connector-closed", "is closed", "", None
     if status.state == "new":
-        return "not-started", "is not connected yet; it connects with the first stream", "", None
+        return "connector-not-started", "is not connected yet; it connects with the first stream", "", None
     if status.state == "connecting":
         return _connecting(status)
     if status.waiting_for in _SENDS:
