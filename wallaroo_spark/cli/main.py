@@ -96,6 +96,11 @@ VERBS = {
         "Show the streams of a receiver, with references, lag and age.",
     ),
     "subscribe": ("wallaroo_spark.cli.subscribe", "subscribe", "Print the rows of a topic as they are published."),
+    "support": (
+        "wallaroo_spark.cli.support.command",
+        "support",
+        "Write an archive for the report of a defect, without secrets.",
+    ),
     "top": ("wallaroo_spark.cli.status.top_command", "top", "Watch a receiver live, by slot, instance and stream."),
     "validate": (
         "wallaroo_spark.cli.receive.validate",

@@ -94,13 +94,18 @@ def _watch(
         raise click.exceptions.Exit(1)
 
 
-def look(collector: RegistryCollector, registry: str = "", checkpoint: str = "") -> ReceiverStatus:
-    """One snapshot, with the topics of the registry and the sinks of the checkpoint where these are given."""
+def look(
+    collector: RegistryCollector, registry: str = "", checkpoint: str = "", *, story: bool = False
+) -> ReceiverStatus:
+    """One snapshot, with the topics of the registry and the sinks of the checkpoint where these are given.
+
+    With ``story`` or the flag ``--debug`` it has the last events of each worker.
+    """
     from wallaroo_spark.cli.status.topics_view import sinks_in, topics_in
     from wallaroo_spark.status.collect import Question
     from wallaroo_spark.status.topics import may_not_list
 
-    found = collector.status(Question(story=debugging()))
+    found = collector.status(Question(story=story or debugging()))
     if registry and not found.registry_error:
         try:
             found = dataclasses.replace(found, topics=topics_in(registry))

@@ -67,7 +67,7 @@ NETWORK = CodeGroup(
             "This program has a defect.",
             "A state was reached that cannot be reached if the program is right. A worker that finds its state damaged "
             "ends, and the driver starts another; no message is lost.",
-            "Report it with the traceback from the log.",
+            "Report it, with the archive that `wallaroo-spark support` writes and the traceback from the log.",
             "docs/reliability.md",
             also=("WallarooInternalErrors",),
         ),

@@ -1,0 +1,1 @@
+"""``wallaroo-spark support``: an archive for the report of a defect, with secrets removed."""

@@ -1,0 +1,135 @@
+"""The archive of ``support``: its parts, the reasons of those that are missing, and its file."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wallaroo_spark.cli.support.cleaning import Cleaner
+from wallaroo_spark.errors import ConfigurationError, WallarooError
+
+PART_SECONDS = 60.0
+"""The longest wait for one part. A choice: Redis, workers and file systems have shorter limits of their own."""
+
+
+@dataclass(frozen=True)
+class ArchivedFile:
+    """One file of the archive."""
+
+    name: str
+    """Its name."""
+    about: str
+    """Its content, in a few words."""
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True)
+class MissingPart:
+    """A part that could not be collected, or only in part."""
+
+    name: str
+    """Its name."""
+    reason: str
+    """Why, as a sentence."""
+
+
+class Bundle:
+    """Collects parts, and writes them once all secrets are known."""
+
+    def __init__(self, cleaner: Cleaner) -> None:
+        self.cleaner = cleaner
+        self._parts: list[tuple[str, str, Any]] = []
+        self._missing: list[MissingPart] = []
+
+    def collect(self, name: str, about: str, part: Callable[[], Any]) -> None:
+        """Add what ``part`` returns: a text, or a value for JSON. Its error, or its silence, is a reason.
+
+        Raises nothing but what ends the program.
+        """
+        answers: list[Any] = []
+        reasons: list[str] = []
+
+        def run() -> None:
+            try:
+                answers.append(part())
+            except Exception as error:
+                # A part calls Redis clients, Spark's storage and other programs, each with errors of its own.
+                reasons.append(_reason(error))
+
+        thread = threading.Thread(target=run, name=f"support-{name}", daemon=True)
+        thread.start()
+        thread.join(PART_SECONDS)
+        if answers:
+            self._parts.append((name, about, answers[0]))
+        else:
+            self.miss(name, reasons[0] if reasons else f"it took more than {PART_SECONDS:g} s")
+
+    def miss(self, name: str, reason: str) -> None:
+        """Note that a part, or something in it, was not reached."""
+        self._missing.append(MissingPart(name, reason))
+
+    def write(self, path: Path) -> tuple[list[ArchivedFile], list[MissingPart]]:
+        """Write the archive. Raises :class:`ConfigurationError` when its file cannot be written, or exists."""
+        members: list[ArchivedFile] = []
+        missing = [MissingPart(self.cleaner.text(one.name), self.cleaner.text(one.reason)) for one in self._missing]
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+                top = self.cleaner.text(path.name.removesuffix(".tgz").removesuffix(".tar.gz"))
+                for name, about, content in self._parts:
+                    data = self._cleaned(content)
+                    members.append(ArchivedFile(self.cleaner.text(name), self.cleaner.text(about), len(data)))
+                    _add(archive, f"{top}/{members[-1].name}", data)
+                _add(archive, f"{top}/contents.json", _json(contents(members, missing)))
+        except FileExistsError:
+            raise ConfigurationError(
+                f"file {path} exists; name another one with --output, or remove it", code="file-unwritable"
+            ) from None
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise ConfigurationError(
+                f"file {path} cannot be written: {error.strerror}; name another place with --output",
+                code="file-unwritable",
+            ) from None
+        return members, missing
+
+    def _cleaned(self, content: Any) -> bytes:
+        if isinstance(content, str):
+            return self.cleaner.text(content).encode("utf-8", "replace")
+        return _json(self.cleaner.json(content))
+
+
+def contents(members: list[ArchivedFile], missing: list[MissingPart]) -> dict[str, Any]:
+    """The list of an archive's members, and of the parts that it lacks."""
+    return {
+        "collected": [{"name": one.name, "about": one.about, "bytes": one.size} for one in members],
+        "missing": [{"name": one.name, "reason": one.reason} for one in missing],
+    }
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, ensure_ascii=False, default=str) + "\n").encode("utf-8", "replace")
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
+    archive.addfile(entry, io.BytesIO(data))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error.name} is not installed here"
+    if isinstance(error, WallarooError):
+        return str(error)
+    text = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,166 @@
+"""``wallaroo-spark support``: one archive with what a person needs who looks for the cause of a failure."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+import tomllib
+from functools import partial
+from pathlib import Path
+
+import click
+
+from wallaroo_spark.cli.common import count, debug_option, set_up_logging, size
+from wallaroo_spark.cli.defaults import config_file
+from wallaroo_spark.cli.status import sources
+from wallaroo_spark.cli.support import deployment, machine
+from wallaroo_spark.cli.support.bundle import Bundle, contents
+from wallaroo_spark.cli.support.cleaning import Cleaner, names_secret
+from wallaroo_spark.cli.support.deployment import Deployment
+
+LOG_BYTES = 10 << 20
+"""The most bytes of each log file, from its end. A choice: the end has the failure, and an archive has to be sent."""
+_SHORTEST_VARIABLE = 8
+"""Minimum length of a secret that is only guessed from the name of its variable. A choice: ``MY_KEY=true`` is none."""
+_ENDS = (".tar.gz", ".tgz")
+
+
+@click.command(
+    short_help="Write an archive for the report of a defect, without secrets.",
+    epilog="""\b
+Examples:
+  wallaroo-spark support orders.yaml --log driver.log
+  wallaroo-spark support --registry redis://127.0.0.1:6379 --receiver orders --checkpoint /data/orders
+  wallaroo-spark support --context test --log stderr --secret env:DATABASE_PASSWORD""",
+)
+@click.argument("config", required=False, default="", type=click.Path(dir_okay=False))
+@sources.registry_options
+@sources.receiver_option
+@click.option("--checkpoint", default="", metavar="PATH", help="The query's checkpoint; its files are only listed.")
+@click.option(
+    "--log", "logs", multiple=True, metavar="FILE", help="A log file, of which the last 10 MiB are taken. Repeatable."
+)
+@click.option(
+    "--secret", "secrets", multiple=True, metavar="TEXT",
+    help="Another text to remove, better as env:NAME or file:PATH. Repeatable.",
+)  # fmt: skip
+@click.option(
+    "--output", default="", metavar="FILE", help="The archive (.tar.gz); by default a new file in this directory."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of the lists.")
+@debug_option
+def support(
+    config: str,
+    registry: str,
+    receiver: str,
+    checkpoint: str,
+    tls: bool,
+    tls_ca: str,
+    logs: tuple[str, ...],
+    secrets: tuple[str, ...],
+    output: str,
+    as_json: bool,
+) -> None:
+    """Write one archive for the report of a defect, and list what it has and what could not be reached.
+
+    It has the versions of this package, Python, PySpark, Java and the system, the packages of each extra, the variables
+    of Spark and Java, the status of the receiver with the last events of each worker, the topics, the names of the
+    registry's keys, the names, sizes and times of the checkpoint's files, and the log files that you name. With CONFIG,
+    the YAML file of receive, it also has its values and the findings of check. It has no message of a stream, unless a
+    log file has one.
+
+    Secrets are replaced by ***: those of CONFIG, of the profiles and of variables with such names, those given by
+    --secret, users and passwords in URLs, and values behind names such as password or token. Look through the archive
+    before you give it away. A part that cannot be reached is listed with its reason, and the exit status is 0.
+    """
+    path = Path(output or time.strftime("wallaroo-spark-support-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
+    if not path.name.endswith(_ENDS):
+        raise click.UsageError(f"--output {output}: the archive is a .tar.gz, so let its name end with .tar.gz")
+    set_up_logging()
+    cleaner = _knowing(registry, secrets)
+    bundle = Bundle(cleaner)
+    place = Deployment(config, registry, receiver, checkpoint, tls, tls_ca)
+    bundle.collect("versions.json", "versions of this package and of what it runs on", machine.versions)
+    bundle.collect("variables.json", "environment variables of Spark, Java and Python", machine.variables)
+    place = _configured(bundle, place)
+    _of_registry(bundle, place)
+    _of_checkpoint(bundle, place)
+    for number, log in enumerate(logs, start=1):
+        name = re.sub(r"[^\w.-]", "_", Path(log).name)
+        bundle.collect(f"logs/{number}-{name}", f"the end of {log}", partial(machine.end_of_log, log, LOG_BYTES))
+    members, missing = bundle.write(path)
+    if as_json:
+        click.echo(json.dumps({"archive": str(path.absolute()), **contents(members, missing)}))
+        return
+    for member in members:
+        click.echo(f"collected  {member.name} ({size(member.size)}): {member.about}")
+    for lack in missing:
+        click.echo(f"missing    {lack.name}: {lack.reason}")
+    click.echo(
+        f"Wrote {path.absolute()} ({size(path.stat().st_size)}, {count(len(members), 'file')}). Secrets are replaced "
+        "by ***; look through it before you give it away."
+    )
+
+
+def _knowing(registry: str, secrets: tuple[str, ...]) -> Cleaner:
+    """The cleaner with the secrets of the command line, of variables and of the profiles."""
+    cleaner = Cleaner()
+    cleaner.learn_url(registry)
+    for secret in secrets:
+        cleaner.learn(secret)
+    for name, value in os.environ.items():
+        if names_secret(name) and len(value) >= _SHORTEST_VARIABLE:
+            cleaner.learn(value)
+        elif "://" in value:
+            cleaner.learn_url(value)
+    # A broken file of profiles was refused before this verb began.
+    with contextlib.suppress(OSError, ValueError):
+        cleaner.learn_named(tomllib.loads(config_file().read_text(encoding="utf-8")))
+    return cleaner
+
+
+def _configured(bundle: Bundle, place: Deployment) -> Deployment:
+    """Collect the configuration; the place with its values."""
+    if not place.config:
+        bundle.miss("options.json", "no CONFIG was named")
+        return place
+    try:
+        values = deployment.document(place.config, bundle.cleaner)
+    except Exception as error:
+        bundle.miss("options.json", str(error))
+        return place
+    bundle.collect("options.json", f"the values of {place.config}, and defaults", lambda: deployment.options(values))
+    bundle.collect("check.json", "the findings of check without Spark", lambda: deployment.check(place.config))
+    return deployment.completed(place, values)
+
+
+def _of_registry(bundle: Bundle, place: Deployment) -> None:
+    """Collect the parts that the registry and the workers know."""
+    if not place.registry or place.registry == "embedded":
+        reason = "the receiver has a Redis of its own; give --registry the URL that receive --show-registry prints"
+        bundle.miss("status", reason if place.registry else "no --registry was named, so nobody can be asked")
+        return
+    bundle.collect(
+        "receivers.json",
+        "the status of receivers, with the last events of each worker",
+        lambda: dict(deployment.statuses(place, lambda name, reason: bundle.miss(f"status of {name}", reason))),
+    )
+    bundle.collect("topics.json", "the status of topics", lambda: deployment.topics(place))
+    bundle.collect(
+        "registry.json",
+        "the leases, and the registry's keys without their values",
+        lambda: deployment.registry_keys(place, bundle.cleaner, bundle.miss),
+    )
+
+
+def _of_checkpoint(bundle: Bundle, place: Deployment) -> None:
+    """Collect the parts that the checkpoint shows."""
+    if not place.checkpoint:
+        bundle.miss("checkpoint.json", "no --checkpoint was named")
+        return
+    about = "names, sizes and times of the checkpoint's files"
+    bundle.collect("checkpoint.json", about, lambda: deployment.checkpoint_files(place.checkpoint))
+    bundle.collect("sinks.json", "the transactional sinks of the query", lambda: deployment.sinks(place.checkpoint))

@@ -1,0 +1,220 @@
+"""The parts of ``support`` that describe a deployment: configuration, registry, receivers, topics and checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from wallaroo_spark.cli.status import sources
+from wallaroo_spark.cli.support.cleaning import Cleaner
+from wallaroo_spark.errors import CheckpointError, ConfigurationError, RegistryError, WallarooError
+from wallaroo_spark.options import table
+
+MOST_KEYS = 2_000
+"""The most keys of the registry that are listed. A choice; it bounds memory and the archive."""
+MOST_FILES = 20_000
+"""The most files of a checkpoint that are listed. A choice; it bounds memory and the archive."""
+MOST_RECEIVERS = 20
+"""The most receivers whose status is asked for. A choice: each may take some seconds."""
+Miss = Callable[[str, str], None]
+"""Notes the name of a part that was not reached, and the reason."""
+_SECRET_OPTIONS = {row.name.lower() for row in table() if row.secret}
+_SIZES = {"string": "strlen", "hash": "hlen", "set": "scard", "zset": "zcard", "list": "llen", "stream": "xlen"}
+"""Type of a key → the command for its size."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Deployment:
+    """Where the deployment is."""
+
+    config: str = ""
+    """Path of the YAML file; empty: none is given."""
+    registry: str = dataclasses.field(default="", repr=False)
+    """The registry's URL, ``env:NAME`` or ``file:PATH``; empty: it is not known."""
+    receiver: str = ""
+    """The receiver's name; empty: all of the registry."""
+    checkpoint: str = ""
+    """The query's checkpoint; empty: it is not known."""
+    tls: bool = False
+    """Whether the workers use TLS."""
+    tls_ca: str = ""
+    """PEM file of the authority of the workers' certificates."""
+
+
+def document(path: str, cleaner: Cleaner) -> dict[str, Any]:
+    """The names and values of a YAML file, whose secrets the cleaner learns.
+
+    Raises :class:`ConfigurationError` without the text of the file, because a broken line may hold a secret.
+    """
+    from wallaroo_spark.cli.receive.document import read
+
+    try:
+        values = dict(read(path).values)
+    except ConfigurationError as error:
+        line = error.fields.get("line")
+        where = f", line {line}" if line else ""
+        raise ConfigurationError(
+            f"{path}{where} cannot be read, and its secrets are not known: wallaroo-spark validate says why; a reason "
+            "here might contain a part of the file",
+            code=error.code or "config-invalid",
+        ) from None
+    for name, value in values.items():
+        if str(name).lower() in _SECRET_OPTIONS and str(value) not in ("", "embedded"):
+            (cleaner.learn_url if str(name).lower() == "registry" else cleaner.learn)(str(value))
+    cleaner.learn_named(values)
+    return values
+
+
+def completed(place: Deployment, values: dict[str, Any]) -> Deployment:
+    """The place with what a configuration adds to it; the command line comes first."""
+    given = {str(name).lower(): value for name, value in values.items()}
+    tls = given.get("tls") if isinstance(given.get("tls"), dict) else {}
+    certificate = (tls or {}).get("certificate") or given.get("tls.certificate")
+    authority = (tls or {}).get("workersCa") or given.get("tls.workersca")
+    return dataclasses.replace(
+        place,
+        registry=place.registry or str(given.get("registry") or ""),
+        receiver=place.receiver or str(given.get("receiver") or ""),
+        checkpoint=place.checkpoint or str(given.get("checkpoint") or ""),
+        tls=place.tls or bool(certificate),
+        tls_ca=place.tls_ca or str(authority or ""),
+    )
+
+
+def options(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a configuration, and the default of each option that it does not give."""
+    given = {str(name).lower() for name in values}
+    defaults = {row.name: row.default for row in table() if not row.secret and row.name.lower() not in given}
+    return {"given": values, "defaults": defaults}
+
+
+def check(path: str) -> list[dict[str, str]]:
+    """The findings of ``check`` without Spark."""
+    from wallaroo_spark.cli.check.command import findings
+
+    return [dataclasses.asdict(finding) for finding in findings(path, (), with_spark=False)]
+
+
+def statuses(place: Deployment, miss: Miss) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The names of the receivers with the status of each, with each worker's last events.
+
+    Each part of a status that was not reached is given to ``miss``.
+    """
+    from wallaroo_spark.cli.status.command import as_json_values, look
+    from wallaroo_spark.registry.fleet_record import receiver_names
+
+    names = [place.receiver] if place.receiver else receiver_names(place.registry, sources.ATTEMPTS)
+    for name in names[MOST_RECEIVERS:]:
+        miss(name, f"only the first {MOST_RECEIVERS} receivers are asked; name this one with --receiver")
+    for name in names[:MOST_RECEIVERS]:
+        with sources.collector(place.registry, name, place.tls, place.tls_ca) as collector:
+            found = look(collector, story=True)
+        if found.registry_error:
+            miss(name, found.registry_error)
+        for slot in found.slots:
+            if slot.error:
+                miss(name, f"slot {slot.slot}: {slot.error}")
+        if not found.running and not found.registry_error:
+            miss(name, f"receiver {name!r} does not run: no driver and no worker holds a lease in this registry")
+        yield name, as_json_values(found)
+
+
+def topics(place: Deployment) -> list[Any]:
+    """The topics of the registry."""
+    from wallaroo_spark.cli.status.topics_view import topics_in
+    from wallaroo_spark.status.schema import record_to_json
+
+    return [record_to_json(topic) for topic in topics_in(place.registry)]
+
+
+def registry_keys(place: Deployment, cleaner: Cleaner, miss: Miss) -> dict[str, Any]:
+    """The leases, and the keys of the receiver, of topics and of checkpoints: name, type, size and time to live.
+
+    The values of other keys are not read. A user of Redis that may not list keys gets the leases alone.
+    """
+    from wallaroo_spark.registry import Registry
+    from wallaroo_spark.registry.connection import RedisConnection
+
+    answer: dict[str, Any] = {}
+    if place.receiver:
+        with Registry(place.registry, place.receiver, attempts=sources.ATTEMPTS) as registry:
+            fleet = registry.fleet()
+            cleaner.learn_named(fleet)
+            leases = registry.known_leases().values()
+            answer = {"fleet": fleet, "leases": [{**dataclasses.asdict(lease), "live": live} for lease, live in leases]}
+    front = ("wallaroo:{" + place.receiver + "}:",) if place.receiver else ("wallaroo:{",)
+    connection = RedisConnection(place.registry, attempts=sources.ATTEMPTS, timeout=5.0)
+    try:
+        answer["redis"] = _redis(connection)
+        try:
+            listed = connection.names_between("list the keys", "wallaroo:{", "")
+        except RegistryError as error:
+            miss("keys of the registry", error.message)
+            return answer
+        names = [
+            name
+            for name in listed
+            if f"wallaroo:{{{name}".startswith((*front, "wallaroo:{topic:", "wallaroo:{checkpoints}:"))
+        ]
+        keys = [_key(connection, f"wallaroo:{{{name}") for name in names[:MOST_KEYS]]
+        return {**answer, "keys": keys, "keys_in_all": len(names)}
+    finally:
+        connection.close()
+
+
+def _key(connection: Any, name: str) -> dict[str, Any]:
+    try:
+        kind = str(connection.call("read the type of a key", lambda: connection.client.type(name)))
+        size = connection.call("read the size of a key", lambda: getattr(connection.client, _SIZES[kind])(name))
+        left = connection.call("read the time of a key", lambda: connection.client.pttl(name))
+    except (RegistryError, KeyError) as error:
+        # A user of Redis may have the right to list keys, and not to read these.
+        return {"name": name, "unread": error.message if isinstance(error, WallarooError) else "it ended meanwhile"}
+    return {"name": name, "type": kind, "size": size, "milliseconds_left": left if left >= 0 else None}
+
+
+def _redis(connection: Any) -> dict[str, Any]:
+    try:
+        told = connection.call("read the version", lambda: connection.client.info("server"))
+    except RegistryError as error:
+        return {"endpoint": connection.endpoint, "unread": error.message}
+    return {"endpoint": connection.endpoint, "version": told.get("redis_version"), "mode": told.get("redis_mode")}
+
+
+def checkpoint_files(location: str) -> dict[str, Any]:
+    """The files of a checkpoint: name, bytes and time of the last write, without their content."""
+    from pyarrow import fs
+
+    from wallaroo_spark.storage.locations import open_location
+
+    opened = open_location(location)
+    try:
+        if opened.filesystem.get_file_info(opened.root).type != fs.FileType.Directory:
+            raise CheckpointError(f"checkpoint {opened.identity} is not a folder", code="checkpoint-unreadable")
+        found = opened.filesystem.get_file_info(fs.FileSelector(opened.root, recursive=True))
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint {opened.identity} cannot be listed: {error}", code="checkpoint-unreadable"
+        ) from error
+    files = sorted((one for one in found if one.type == fs.FileType.File), key=lambda one: str(one.path))
+    return {
+        "location": opened.identity,
+        "files_in_all": len(files),
+        "files": [
+            {
+                "name": str(one.path).removeprefix(opened.root).lstrip("/"),
+                "bytes": one.size,
+                "written": one.mtime.isoformat() if one.mtime else None,
+            }
+            for one in files[-MOST_FILES:]
+        ],
+    }
+
+
+def sinks(location: str) -> list[Any]:
+    """The transactional sinks of a checkpoint."""
+    from wallaroo_spark.cli.status.topics_view import sinks_in
+    from wallaroo_spark.status.schema import record_to_json
+
+    return [record_to_json(sink) for sink in sinks_in(location)]
