@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -77,6 +78,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """More examples, where all is to be tried."""
     if config.getoption("--long"):
         settings.load_profile("thorough")
+
+
+@pytest.fixture(autouse=True)
+def _log_of_the_package() -> Iterator[None]:
+    """A verb that a test runs in this process sets the package's log up; the next test has it as it was."""
+    logger = logging.getLogger("wallaroo_spark")
+    handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    yield
+    logger.handlers, logger.propagate = handlers, propagate
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -84,7 +84,6 @@ def test_many_aliases_of_aliases_take_little_memory() -> None:
         ("a:\n  - b: 1\n    b: 2\n", "f.yaml, line 3: a.0.b is given twice, first in line 2; remove one of them", 3),
         ("---\na: 1\n---\na: !!python/object:os.system {}\n", "f.yaml is not YAML in line 4", 4),
         ("a: 2026-02-31", "f.yaml is not YAML: day is out of range", None),
-        ("[" * 5000, "f.yaml is not YAML: it is nested too deep; correct that value", None),
         ("a: \x07", "f.yaml is not YAML: unacceptable character", None),
     ],
 )
@@ -94,6 +93,16 @@ def test_a_text_that_is_no_yaml_is_refused_with_its_place(text: str, problem: st
 
     assert caught.value.message.startswith(problem)
     assert caught.value.fields.get("line") == line
+
+
+def test_a_text_that_is_nested_too_deep_is_refused() -> None:
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    try:
+        with pytest.raises(ConfigurationError, match="it is nested too deep; correct that value"):
+            documents_of("[" * 5000, "f.yaml")
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_a_file_that_cannot_be_read_is_named_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

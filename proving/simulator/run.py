@@ -18,7 +18,12 @@ LIVENESS_SECONDS = 60.0
 """Seconds after the last fault within which all messages are committed and acknowledged, without a row limit."""
 BATCH_SECONDS = 2.0
 """Further seconds for each batch where a row limit makes many batches."""
-RUN_AGAIN_SECONDS = 5.0
+RUN_AGAIN_SECONDS = 20.0
+"""When the operator lets all sources be sent again, in seconds after the last fault.
+
+The registry is away for 8 s at most, so the driver has told every worker by then that the query went back. A connector
+that is acknowledged before that has no reason to send again.
+"""
 MOST_STEPS = 300_000
 ROWS_A_BATCH = 7
 STORY_LINES = 20

@@ -57,7 +57,7 @@ def test_a_file_system_that_only_spark_s_hadoop_has_is_refused(vault: Vault, tmp
     checkpoint = vault.checkpoint
     with pytest.raises(ConfigurationError) as caught:
         require_reach(vault.spark, checkpoint, "sink bills")
-    told = str(caught.value)
+    told = caught.value.message
     assert told.startswith(f"sink bills needs {checkpoint}/_wallaroo in its tasks, which do not reach it: ")
     assert "there is no file system for this scheme" in told
     assert told.endswith("check that the executors may use that file system")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -66,29 +67,33 @@ def status(known: ReceiverFacts, *answers: Answer) -> ReceiverStatus:
         return collector.status(known, Question())
 
 
-DIED = JobReport(0, True, 1, 1, 1, (Death(time.time(), 1, "it was killed"),), "it was killed")
+def died() -> JobReport:
+    """The job of a slot whose worker has just died."""
+    return JobReport(0, True, 1, 1, 1, (Death(time.time(), 1, "it was killed"),), "it was killed")
 
 
 @pytest.mark.parametrize(
     ("known", "answer", "state"),
     [
-        (facts((lease(0), True)), worker(), "serving"),
-        (facts((lease(0), True), query=NO_QUERY), worker(), "waiting"),
-        (facts((lease(0), True)), worker(ready=False), "waiting"),
-        (facts((lease(0), True)), worker(stopping="the receiver stops"), "stopping"),
-        (facts((lease(0), True)), SILENT, "frozen"),
-        (facts((lease(0), True)), REFUSED, "unreachable"),
-        (facts((lease(0), False)), REFUSED, "lost"),
-        (facts((lease(0), True), jobs=(JobReport(0, True, 2, 2),)), REFUSED, "lost"),
-        (facts((lease(0), True), jobs=(JobReport(0, False, 1, 1),)), REFUSED, "lost"),
-        (facts(), worker(), "vacant"),
-        (facts(jobs=(JobReport(0, True, 1, 1),)), worker(), "starting"),
-        (facts(jobs=(DIED,)), worker(), "lost"),
-        (facts((lease(0), True)), RuntimeError("a defect"), "unreachable"),
+        (lambda: facts((lease(0), True)), worker(), "serving"),
+        (lambda: facts((lease(0), True), query=NO_QUERY), worker(), "waiting"),
+        (lambda: facts((lease(0), True)), worker(ready=False), "waiting"),
+        (lambda: facts((lease(0), True)), worker(stopping="the receiver stops"), "stopping"),
+        (lambda: facts((lease(0), True)), SILENT, "frozen"),
+        (lambda: facts((lease(0), True)), REFUSED, "unreachable"),
+        (lambda: facts((lease(0), False)), REFUSED, "lost"),
+        (lambda: facts((lease(0), True), jobs=(JobReport(0, True, 2, 2),)), REFUSED, "lost"),
+        (lambda: facts((lease(0), True), jobs=(JobReport(0, False, 1, 1),)), REFUSED, "lost"),
+        (facts, worker(), "vacant"),
+        (lambda: facts(jobs=(JobReport(0, True, 1, 1),)), worker(), "starting"),
+        (lambda: facts(jobs=(died(),)), worker(), "lost"),
+        (lambda: facts((lease(0), True)), RuntimeError("a defect"), "unreachable"),
     ],
 )
-def test_a_slot_has_a_state_whatever_its_worker_answers(known: ReceiverFacts, answer: Answer, state: str) -> None:
-    (slot,) = status(known, answer).slots
+def test_a_slot_has_a_state_whatever_its_worker_answers(
+    known: Callable[[], ReceiverFacts], answer: Answer, state: str
+) -> None:
+    (slot,) = status(known(), answer).slots
 
     assert slot.state == state
     if isinstance(answer, RuntimeError):

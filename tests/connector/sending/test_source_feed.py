@@ -226,8 +226,10 @@ class TestErrors:
             raise OSError("the disk is on fire")
 
         async with ScriptedWorker() as worker, connector(worker) as sender:
+            reports: list[FeedProgress] = []
             with pytest.raises(OSError, match="on fire"):
-                await sender.feed(Records("a", broken))
+                await sender.feed(Records("a", broken), progress=reports.append)
+            assert reports[-1].messages == 1
             assert (await sender.feed(numbers(3, "b"))).messages == 3
 
     async def test_a_source_without_the_requested_records_raises(self, tmp_path: Path) -> None:

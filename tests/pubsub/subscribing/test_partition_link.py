@@ -52,7 +52,7 @@ def outage(link: PartitionLink, clock: Clock, *reasons: str) -> str:
     clock.now += 60
     with pytest.raises(PubSubError) as caught:
         link.trouble(last)
-    return str(caught.value)
+    return caught.value.message
 
 
 async def test_an_outage_names_its_last_reason_and_those_before_it(make_link: Any, clock: Clock) -> None:

@@ -107,6 +107,7 @@ class SourceFeed:
             await asyncio.wait({sending, watch})
         for task in (watch, sending):
             if not task.cancelled() and (error := task.exception()) is not None:
+                self._report()
                 raise error
         return not sending.cancelled()
 
