@@ -238,11 +238,27 @@ def test_a_part_without_an_end_is_left_out(tmp_path: Path, monkeypatch: pytest.M
         ("authorization: Basic dXNlcjpwdw==", "authorization: *** ***"),
         ("cookie: env:ORDERS_COOKIE", "cookie: env:ORDERS_COOKIE"),
         ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nrest", "***\nrest"),
+        ('password="cut off\nnext line', "password=***\nnext line"),
         ("12 tokens of 40 keys", "12 tokens of 40 keys"),
     ],
 )
 def test_secrets_are_found_by_their_place(text: str, clean: str) -> None:
     assert Cleaner().text(text) == clean
+
+
+def test_a_known_secret_is_found_in_other_forms() -> None:
+    cleaner = Cleaner()
+    cleaner.learn('with "quotes" and/more')
+
+    assert cleaner.text('{"a": "with \\"quotes\\" and/more"}, with%20%22quotes%22%20and%2Fmore') == '{"a": "***"}, ***'
+
+
+@pytest.mark.parametrize("part", ["a", "token", "://", "token='", 'cookie="', "basic ", "x.y-"])
+def test_a_long_line_is_searched_in_the_time_of_its_length(part: str) -> None:
+    """A search whose time grows with the square of the length would not end here for hours."""
+    line = part * (200_000 // len(part))
+
+    assert len(Cleaner().text(f"{line} password=abc\nend")) > 3
 
 
 def test_json_keeps_its_form_and_hides_by_name() -> None:

@@ -6,6 +6,7 @@ name such as ``password=``, the credentials of an Authorization header, and a pr
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -20,9 +21,10 @@ _SECRET_NAME = re.compile(_NAMES, re.IGNORECASE)
 _IN_URL = re.compile(r"(?<=://)[^\s/@\"']+@")
 _KEY = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?(?:-----END \1-----|\Z)", re.DOTALL)
 _HEADER = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]+", re.IGNORECASE)
+# Every part is bounded or ends with the line, so that the search takes no longer than the text is long.
 _NAMED = re.compile(
-    rf"""(?P<name>[\w.-]*(?:{_NAMES})[\w.-]*["']?\s*[:=]\s*)"""
-    r"""(?P<value>b?"(?:\\.|[^"\\])*"|b?'(?:\\.|[^'\\])*'|[^\s,;&"')}\]]+)""",
+    rf"""(?P<name>(?:{_NAMES})[\w.-]{{0,60}}["']?[ \t]{{0,8}}[:=][ \t]{{0,8}})"""
+    r"""(?P<value>b?"(?:\\.|[^"\\\n])*"?|b?'(?:\\.|[^'\\\n])*'?|[^\s,;&"')}\]]+)""",
     re.IGNORECASE,
 )
 
@@ -93,8 +95,8 @@ class Cleaner:
 
 
 def _forms(secret: str) -> list[str]:
-    """The forms in which a secret may be written: plain, and quoted or not as a part of a URL."""
-    return [secret, quote(secret, safe=""), quote(secret), unquote(secret)]
+    """The forms in which a secret may be written: plain, in a text of JSON, and quoted or not as a part of a URL."""
+    return [secret, json.dumps(secret)[1:-1], quote(secret, safe=""), quote(secret), unquote(secret)]
 
 
 def _hide_value(found: re.Match[str]) -> str:
