@@ -1,0 +1,40 @@
+"""The folders of an application.
+
+    <folder>/_wallaroo/schema/           versions of the schema
+                       tokens/           hashes of tokens
+                       inbox/            events that gateways and the driver have received
+                       batches/          outputs of batches, until they are moved into tables and read by gateways
+             checkpoint/                 Spark's checkpoint of the query
+             streams/<namespace>/<name>/partition=<p>/…    the tables of streams, as Parquet
+             history/                    the history of instances, as Parquet
+
+Source: ``docs/pipelines/engine.md#files``.
+"""
+
+from __future__ import annotations
+
+CHECKPOINT = "checkpoint"
+STREAMS = "streams"
+HISTORY = "history"
+INBOX = "inbox"
+BATCHES = "batches"
+TOKENS = "tokens"
+
+
+def checkpoint_of(folder: str) -> str:
+    """The location of the query's checkpoint."""
+    return _below(folder, CHECKPOINT)
+
+
+def table_of(folder: str, stream: str) -> str:
+    """The location of a stream's table; ``stream`` is ``namespace/name``."""
+    return _below(folder, STREAMS, stream)
+
+
+def history_of(folder: str) -> str:
+    """The location of the history of instances."""
+    return _below(folder, HISTORY)
+
+
+def _below(folder: str, *names: str) -> str:
+    return "/".join((folder.rstrip("/"), *names))

@@ -1,0 +1,129 @@
+"""The Arrow schemas of an application's files: inputs, carried messages, records, history and messages for gateways.
+
+Source: ``docs/pipelines/engine.md#files``.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+import pyarrow as pa
+
+
+class Rank(IntEnum):
+    """The order of a key's events within one batch; the rank comes first, then origin, sequence and place."""
+
+    DECLARED = 0
+    """A declaration of the schema."""
+    CARRIED = 1
+    """A message that another key has carried: its origin is that key, its sequence the number of the message."""
+    RECEIVED = 2
+    """A message of a gateway: origin: the gateway's generation; sequence: the file; place: the row in it."""
+    DUE = 3
+    """No event: a timer of the key is due."""
+
+
+INPUT = pa.schema(
+    [
+        pa.field("stream", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("rank", pa.int32(), nullable=False),
+        pa.field("origin", pa.string(), nullable=False),
+        pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("place", pa.int32(), nullable=False),
+        pa.field("event", pa.binary()),
+    ]
+)
+"""One event of a key; ``event`` is encoded by the controller's format, and null where only time has passed."""
+
+RECORDS = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("written_at", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("type", pa.string(), nullable=False),
+        pa.field("subject", pa.string()),
+        pa.field("time", pa.timestamp("us", "UTC")),
+        pa.field("datacontenttype", pa.string()),
+        pa.field("dataschema", pa.string()),
+        pa.field("extensions", pa.map_(pa.string(), pa.string()), nullable=False),
+        pa.field("data", pa.binary()),
+    ]
+)
+"""The records of a stream's table; the folders' names have ``partition``. ``written_at`` is the batch's time."""
+
+
+class HistoryKind(StrEnum):
+    """The kinds of rows in the history of instances."""
+
+    BEGAN = "began"
+    OUTPUT = "output"
+    POINTER = "pointer"
+    ENDED = "ended"
+    SKIPPED = "skipped"
+
+
+HISTORY = pa.schema(
+    [
+        pa.field("pipeline", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("instance", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("at", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("version", pa.int64()),
+        pa.field("stage", pa.string()),
+        pa.field("began_at", pa.timestamp("us", "UTC")),
+        pa.field("output", pa.binary()),
+        pa.field("content_type", pa.string()),
+        pa.field("target_stream", pa.string()),
+        pa.field("target_partition", pa.int32()),
+        pa.field("offsets", pa.list_(pa.int64())),
+        pa.field("outcome", pa.string()),
+        pa.field("reason", pa.string()),
+    ]
+)
+"""One step of an instance. ``at`` is the time of the batch. In a row ``skipped``, ``instance`` is the first skipped
+offset, and ``offsets`` has the first and the last one."""
+
+OUTBOX = pa.schema([pa.field("instruction", pa.binary(), nullable=False), pa.field("records", pa.binary())])
+"""One message for a gateway, in order for each key.
+
+``instruction`` is encoded by the controller's format. ``records`` has the records of a DeliverRecords, as a tuple of
+CloudEvents in the same format, where the batch has all of them; else the gateway reads them from the table.
+"""
+
+
+class OutputKind(StrEnum):
+    """The kinds of a batch's output."""
+
+    RECORDS = "records"
+    """Records of one partition; the body has the schema RECORDS."""
+    HISTORY = "history"
+    """Rows of the history; the body has the schema HISTORY."""
+    CARRIED = "carried"
+    """Messages to keys, for a later batch; the body has the schema INPUT."""
+    OUTBOX = "outbox"
+    """Messages for the gateway ``target``; the body has the schema OUTBOX."""
+    TIMER = "timer"
+    """``first`` is the time in milliseconds at which the key is to be woken; null: not at all."""
+
+
+OUTPUT = pa.schema(
+    [
+        pa.field("stream", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("target", pa.string(), nullable=False),
+        pa.field("first", pa.int64()),
+        pa.field("last", pa.int64()),
+        pa.field("rows", pa.int32(), nullable=False),
+        pa.field("body", pa.binary()),
+    ]
+)
+"""One output of a key in a batch, from the operator to the writer of the batch. ``body`` is an Arrow IPC stream of
+``rows`` rows. ``first`` and ``last`` are the offsets of records."""
+OUTPUT_DDL = (
+    "stream string, partition int, kind string, target string, first bigint, last bigint, rows int, body binary"
+)
+"""OUTPUT as Spark's DDL."""
