@@ -19,7 +19,7 @@ from tests.web.browser import Browser
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import Options
 from wallaroo_spark.receiver import Receiver, checks, page
-from wallaroo_spark.web import Place
+from wallaroo_spark.web import PageAddress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ def test_a_page_that_others_reach_is_refused_at_the_start_without_a_token(monkey
         checks.status_page(Options(status_page="0.0.0.0:4140"))
     monkeypatch.setenv("PAGE_TOKEN", "x" * 16)
     place = checks.status_page(Options(status_page="0.0.0.0:4140", status_page_token="env:PAGE_TOKEN"))
-    assert place == Place("0.0.0.0", 4140, "x" * 16)
+    assert place == PageAddress("0.0.0.0", 4140, "x" * 16)
     assert checks.status_page(Options(status_page="off")) is None
 
 
@@ -76,9 +76,9 @@ def test_a_program_without_logging_is_told_the_address_of_the_page(logs: str, sa
 import logging
 from wallaroo_spark.options import Options
 from wallaroo_spark.receiver import page
-from wallaroo_spark.web import Place
+from wallaroo_spark.web import PageAddress
 {logs}
-page.start_page(Place("127.0.0.1", 0, ""), Options(receiver="orders"), {{}}).stop()
+page.start_page(PageAddress("127.0.0.1", 0, ""), Options(receiver="orders"), {{}}).stop()
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
 
@@ -88,7 +88,7 @@ page.start_page(Place("127.0.0.1", 0, ""), Options(receiver="orders"), {{}}).sto
 
 
 def test_a_default_port_that_cannot_be_used_leaves_the_receiver_running(caplog: pytest.LogCaptureFixture) -> None:
-    nowhere = Place("203.0.113.1", 0, "x" * 16)
+    nowhere = PageAddress("203.0.113.1", 0, "x" * 16)
 
     assert page.start_page(nowhere, Options(receiver="orders"), {}) is None
     assert "receiver orders has no status page: option statusPage: cannot listen on" in caplog.text

@@ -6,7 +6,7 @@ import pytest
 
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.web.server.access import Access
-from wallaroo_spark.web.server.place import Place, is_loopback
+from wallaroo_spark.web.server.place import PageAddress, is_loopback
 from wallaroo_spark.web.server.requests import Request
 from wallaroo_spark.web.server.responses import SAFE_HEADERS, Response, encode
 from wallaroo_spark.web.server.routes import Route
@@ -88,26 +88,26 @@ def test_every_response_has_the_safe_headers() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost", "LOCALHOST"])
 def test_addresses_of_this_machine_need_no_token(host: str) -> None:
     assert is_loopback(host)
-    assert Place.parse(f"[{host}]:4140" if ":" in host else f"{host}:4140", "") == Place(host, 4140, "")
+    assert PageAddress.parse(f"[{host}]:4140" if ":" in host else f"{host}:4140", "") == PageAddress(host, 4140, "")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "driver.example", "10.1.2.3", "localhost.example"])
 def test_an_address_that_others_reach_is_refused_without_a_token(host: str) -> None:
     with pytest.raises(ConfigurationError, match="set statusPageToken to 16 characters or more, or use 127"):
-        Place.parse(f"{host}:4140", "")
+        PageAddress.parse(f"{host}:4140", "")
     with pytest.raises(ConfigurationError, match="has 15 characters, and needs 16 or more"):
-        Place.parse(f"{host}:4140", "x" * 15)
-    place = Place.parse(f"{host}:4140", "x" * 16)
+        PageAddress.parse(f"{host}:4140", "x" * 15)
+    place = PageAddress.parse(f"{host}:4140", "x" * 16)
     assert place is not None
     assert place.token == "x" * 16
 
 
 @pytest.mark.parametrize("text", ["off", " OFF "])
 def test_the_page_can_be_left_out(text: str) -> None:
-    assert Place.parse(text, "") is None
+    assert PageAddress.parse(text, "") is None
 
 
 @pytest.mark.parametrize("text", ["", "4140", "localhost", "localhost:99999", "::1:4140", "http://localhost:4140"])
 def test_an_address_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"option statusPage: address .*; or off for no page"):
-        Place.parse(text, "")
+        PageAddress.parse(text, "")

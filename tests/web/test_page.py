@@ -15,7 +15,7 @@ from proving.ports import lasting_port
 from tests.web import fakes
 from tests.web.browser import Browser, Page
 from wallaroo_spark.status import ReceiverStatus, with_causes
-from wallaroo_spark.web import PageServer, Place, Route
+from wallaroo_spark.web import PageAddress, PageServer, Route
 from wallaroo_spark.web.monitor import Monitor
 from wallaroo_spark.web.static_files import static_routes
 
@@ -28,7 +28,7 @@ SHOWN = "document.querySelectorAll('#streams tbody tr').length > 0"
 class Stage:
     """A page of a receiver that does not exist. Tests say which status comes next."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: PageAddress) -> None:
         self.status: ReceiverStatus = fakes.running(1_700_000_000.0)
         self._steps = itertools.count(1)
         self._monitor = Monitor(self._sample, "orders")
@@ -55,7 +55,7 @@ class Stage:
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
-    with Stage(Place("127.0.0.1", 0, "")) as opened:
+    with Stage(PageAddress("127.0.0.1", 0, "")) as opened:
         yield opened
 
 
@@ -113,7 +113,7 @@ def test_names_of_strangers_are_text(browser: Browser, stage: Stage) -> None:
 
 def test_a_lost_driver_is_shown_as_such_and_comes_back(browser: Browser) -> None:
     port = lasting_port()
-    with Stage(Place("127.0.0.1", port, "")) as stage, browser.open(stage.server.address) as page:
+    with Stage(PageAddress("127.0.0.1", port, "")) as stage, browser.open(stage.server.address) as page:
         stage.add(*history(3))
         page.wait(SHOWN)
         assert page.run("document.getElementById('lost').hidden")
@@ -122,7 +122,7 @@ def test_a_lost_driver_is_shown_as_such_and_comes_back(browser: Browser) -> None
         assert re.match(r"No answer from the driver since \d+ s; the figures are those of", page.text("#lost"))
         assert page.run("document.title") == "✗ orders: no answer"
 
-        again = Stage(Place("127.0.0.1", port, ""))
+        again = Stage(PageAddress("127.0.0.1", port, ""))
         with again:
             again.add(*history(3, trouble="lost"))
             page.wait("!document.body.classList.contains('lost')")
@@ -273,7 +273,7 @@ def test_a_very_large_receiver_shows_the_worst_of_everything(browser: Browser, s
 
 
 def test_a_page_with_a_token_asks_for_it_once(browser: Browser) -> None:
-    with Stage(Place("127.0.0.1", 0, TOKEN)) as stage:
+    with Stage(PageAddress("127.0.0.1", 0, TOKEN)) as stage:
         stage.add(*history(3))
         with browser.open(stage.server.address) as page:
             page.wait("!document.getElementById('login').hidden")

@@ -13,11 +13,11 @@ import pytest
 from proving.ports import lasting_port
 from tests.waiting import eventually
 from wallaroo_spark.errors import ConfigurationError
-from wallaroo_spark.web import PageServer, Place, Request, Response, Route
+from wallaroo_spark.web import PageAddress, PageServer, Request, Response, Route
 from wallaroo_spark.web.server import page_server
 from wallaroo_spark.web.server.requests import LONGEST_HEAD
 
-PLACE = Place("127.0.0.1", 0, "")
+PLACE = PageAddress("127.0.0.1", 0, "")
 GENEROUS = 60.0
 
 
@@ -171,13 +171,13 @@ def test_an_end_closes_every_socket_and_thread(server: PageServer) -> None:
 def test_a_restart_takes_the_same_port_again() -> None:
     """Also while a browser's connections of before are still in TIME_WAIT."""
     number = lasting_port()
-    server = PageServer(Place("127.0.0.1", number, ""), ROUTES, "orders")
+    server = PageServer(PageAddress("127.0.0.1", number, ""), ROUTES, "orders")
     server.start()
     assert get(server, "/")[0] == 200
     with connected(server) as half_open:
         half_open.sendall(b"GET /")
         server.stop()
-        again = PageServer(Place("127.0.0.1", number, ""), ROUTES, "orders")
+        again = PageServer(PageAddress("127.0.0.1", number, ""), ROUTES, "orders")
         again.start()
         try:
             assert port(again) == number
@@ -188,8 +188,8 @@ def test_a_restart_takes_the_same_port_again() -> None:
 
 def test_a_port_that_is_taken_is_passed_over() -> None:
     def two_on(first: int) -> bool:
-        one = PageServer(Place("127.0.0.1", first, ""), ROUTES, "orders")
-        other = PageServer(Place("127.0.0.1", first, ""), ROUTES, "orders")
+        one = PageServer(PageAddress("127.0.0.1", first, ""), ROUTES, "orders")
+        other = PageServer(PageAddress("127.0.0.1", first, ""), ROUTES, "orders")
         with running(one), running(other):
             assert get(one, "/")[0] == get(other, "/")[0] == 200
             return first <= port(one) < port(other)
@@ -213,14 +213,14 @@ class running:
 @pytest.mark.parametrize(
     ("place", "wanted"),
     [
-        (Place("203.0.113.1", 0, "x" * 16), r"option statusPage: cannot listen on 203\.0\.113\.1:0: "),
+        (PageAddress("203.0.113.1", 0, "x" * 16), r"option statusPage: cannot listen on 203\.0\.113\.1:0: "),
         (
-            Place("no-such-host.invalid", 4140, "x" * 16),
+            PageAddress("no-such-host.invalid", 4140, "x" * 16),
             "option statusPage: cannot listen on no-such-host.invalid:4140",
         ),
     ],
 )
-def test_an_address_that_cannot_be_used_is_refused(place: Place, wanted: str) -> None:
+def test_an_address_that_cannot_be_used_is_refused(place: PageAddress, wanted: str) -> None:
     server = PageServer(place, ROUTES, "orders")
     with pytest.raises(ConfigurationError, match=wanted):
         server.start()
@@ -232,7 +232,7 @@ def test_ports_that_are_all_taken_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     first = lasting_port(range(2))
     servers = [socket.create_server(("127.0.0.1", first + number)) for number in range(2)]
     try:
-        server = PageServer(Place("127.0.0.1", first, ""), ROUTES, "orders")
+        server = PageServer(PageAddress("127.0.0.1", first, ""), ROUTES, "orders")
         with pytest.raises(ConfigurationError, match=f"nor on the ports after {first}"):
             server.start()
     finally:

@@ -22,7 +22,7 @@ from wallaroo_spark.options import Options, resolve_secret
 from wallaroo_spark.receiver import writers
 from wallaroo_spark.slots.spark_checks import classic_context
 from wallaroo_spark.transport import advertised
-from wallaroo_spark.web import Place
+from wallaroo_spark.web import PageAddress
 
 log = one_line(logging.getLogger("wallaroo_spark.receiver"))
 
@@ -140,12 +140,12 @@ def addresses(options: Options) -> None:
         )
 
 
-def status_page(options: Options) -> Place | None:
+def status_page(options: Options) -> PageAddress | None:
     """Return where the status page listens, None when there is none.
 
     Refuses an address that cannot be read, and one that other machines reach without a token.
     """
-    return Place.parse(options.status_page, resolve_secret(options.status_page_token))
+    return PageAddress.parse(options.status_page, resolve_secret(options.status_page_token))
 
 
 def synchronous(writer: Any, holes: tuple[int, ...], checkpoint: str) -> None:

@@ -49,3 +49,9 @@ class Registry(Leases, Assignments, Claims, Locks, FleetRecord):
     def close(self) -> None:
         """Close the connections to Redis."""
         self._connection.close()
+
+
+def application_registry(url: str, application: str, *, lease_seconds: float = 10.0, attempts: int = 5) -> Registry:
+    """The registry of an application of durable streams: a lease for each of its gateways, by slot, and the lock of its
+    driver. The field ``connect`` of a lease is the gateway's ``host:port``."""
+    return Registry(url, f"application:{application}", lease_seconds=lease_seconds, attempts=attempts)

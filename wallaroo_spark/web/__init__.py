@@ -2,9 +2,9 @@
 
 from wallaroo_spark.web.monitor import Monitor
 from wallaroo_spark.web.server.page_server import PageServer
-from wallaroo_spark.web.server.place import Place
+from wallaroo_spark.web.server.place import PageAddress
 from wallaroo_spark.web.server.requests import Request
 from wallaroo_spark.web.server.responses import Response
 from wallaroo_spark.web.server.routes import Route, Routes
 
-__all__ = ["Monitor", "PageServer", "Place", "Request", "Response", "Route", "Routes"]
+__all__ = ["Monitor", "PageAddress", "PageServer", "Request", "Response", "Route", "Routes"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from wallaroo_spark.errors import ConfigurationError, one_line
 from wallaroo_spark.options import Options
-from wallaroo_spark.web import Monitor, PageServer, Place, Route, Routes
+from wallaroo_spark.web import Monitor, PageAddress, PageServer, Route, Routes
 from wallaroo_spark.web.report.html import report_html
 from wallaroo_spark.web.static_files import static_routes
 
@@ -38,7 +38,7 @@ def page_routes(monitor: Monitor) -> Routes:
     return {**static_routes(), "/api/status": Route(monitor.answer)}
 
 
-def start_page(place: Place | None, options: Options, routes: Routes) -> PageServer | None:
+def start_page(place: PageAddress | None, options: Options, routes: Routes) -> PageServer | None:
     """Start the server of the page at ``place``; None without a place.
 
     Raises :class:`ConfigurationError` when the address cannot be used and the option ``statusPage`` gives it. The

@@ -12,7 +12,7 @@ from importlib import resources
 from wallaroo_spark.status import ReceiverStatus
 from wallaroo_spark.web.report import charts
 from wallaroo_spark.web.report.charts import Curve
-from wallaroo_spark.web.report.run_record import Batch, Event, Point, RunRecord
+from wallaroo_spark.web.report.run_record import Batch, Point, RunEvent, RunRecord
 from wallaroo_spark.web.report.texts import count, day_and_clock, rate, seconds, size
 
 STEPS = {
@@ -188,7 +188,7 @@ def _events(record: RunRecord) -> str:
         f"<p class='note'>{count(left_out)} events between the first and the last are left out.</p>" if left_out else ""
     )
 
-    def row(event: Event) -> Sequence[str]:
+    def row(event: RunEvent) -> Sequence[str]:
         return day_and_clock(event.time), event.kind, event.where, event.text
 
     return note + _table("Events", ("Time", "Kind", "Where", "Text"), [(row(event), event.bad) for event in events])

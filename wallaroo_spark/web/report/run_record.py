@@ -79,7 +79,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Event:
+class RunEvent:
     """Something that has happened: a death, an error, a refused connection, or a change of the cause."""
 
     number: int
@@ -115,8 +115,8 @@ class RunRecord:
         self.rows_out = 0
         """Rows of them that were committed."""
         self.started: float | None = None
-        self._first_events: list[Event] = []
-        self._last_events: deque[Event] = deque(maxlen=EVENTS)
+        self._first_events: list[RunEvent] = []
+        self._last_events: deque[RunEvent] = deque(maxlen=EVENTS)
         self._rates: Rates | None = None
         self._known: dict[str, str] = {}
         self._deaths: dict[int, tuple[int, float]] = {}
@@ -156,7 +156,7 @@ class RunRecord:
         for slot in status.slots:
             self._count(slot)
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[RunEvent]:
         """The kept events, the newest first."""
         last = list(self._last_events)
         first = [event for event in self._first_events if not last or event.number < last[0].number]
@@ -198,7 +198,7 @@ class RunRecord:
         if len(text) > LONGEST_TEXT:
             text = f"{text[:LONGEST_TEXT]}… ({len(text)} characters)"
         self.death_count += kind == "death"
-        event = Event(self.event_count, time, kind, where, text, bad)
+        event = RunEvent(self.event_count, time, kind, where, text, bad)
         self.event_count += 1
         self._last_events.append(event)
         if len(self._first_events) < FIRST_EVENTS:

@@ -19,7 +19,7 @@ from wallaroo_spark.loop_thread import LoopThread
 from wallaroo_spark.transport.address import format_address
 from wallaroo_spark.transport.binding import bind
 from wallaroo_spark.web.server.access import Access
-from wallaroo_spark.web.server.place import Place
+from wallaroo_spark.web.server.place import PageAddress
 from wallaroo_spark.web.server.requests import HEAD_END, LONGEST_HEAD, BadRequestError, parse
 from wallaroo_spark.web.server.responses import Response, encode
 from wallaroo_spark.web.server.routes import Routes
@@ -48,7 +48,7 @@ STOP_SECONDS = 5.0
 class PageServer:
     """Serves routes over HTTP, from :meth:`start` to :meth:`stop`."""
 
-    def __init__(self, place: Place, routes: Routes, name: str) -> None:
+    def __init__(self, place: PageAddress, routes: Routes, name: str) -> None:
         """``name`` is the receiver's name, for the log and for the names of the threads."""
         self._place = place
         self._routes = routes

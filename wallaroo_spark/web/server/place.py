@@ -16,7 +16,7 @@ SHORTEST_TOKEN = 16
 
 
 @dataclass(frozen=True)
-class Place:
+class PageAddress:
     """The address at which the status page listens, and the token that a browser must present there."""
 
     host: str
