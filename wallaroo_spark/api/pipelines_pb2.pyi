@@ -180,18 +180,20 @@ class Joined(_message.Message):
     def __init__(self, member: _Optional[str] = ...) -> None: ...
 
 class GroupDelivery(_message.Message):
-    __slots__ = ("delivery", "partition", "first", "events", "missed")
+    __slots__ = ("delivery", "partition", "first", "events", "missed", "more")
     DELIVERY_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     MISSED_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     delivery: int
     partition: int
     first: int
     events: _containers.RepeatedCompositeFieldContainer[_cloudevents_pb2.CloudEvent]
     missed: int
-    def __init__(self, delivery: _Optional[int] = ..., partition: _Optional[int] = ..., first: _Optional[int] = ..., events: _Optional[_Iterable[_Union[_cloudevents_pb2.CloudEvent, _Mapping]]] = ..., missed: _Optional[int] = ...) -> None: ...
+    more: bool
+    def __init__(self, delivery: _Optional[int] = ..., partition: _Optional[int] = ..., first: _Optional[int] = ..., events: _Optional[_Iterable[_Union[_cloudevents_pb2.CloudEvent, _Mapping]]] = ..., missed: _Optional[int] = ..., more: bool = ...) -> None: ...
 
 class Settled(_message.Message):
     __slots__ = ("delivery", "written", "problem")

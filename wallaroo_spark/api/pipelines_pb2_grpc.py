@@ -56,7 +56,9 @@ class StreamsServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Publish(self, request, context):
-        """Append events to one stream. All are written or none. The answer comes when they are committed.
+        """Append events to one stream. The answer comes when they are committed. The events of one partition are written
+        together or not at all. After any error the same request may be sent again: events that are there already are
+        recognized by their source and id, and the answer has their places.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -336,7 +338,7 @@ class ExchangesServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Receive(self, request, context):
-        """Receive the messages of an exchange as a member of a group.
+        """Receive the messages of an exchange as a member of a group. The initial metadata come when the member is there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -453,7 +455,8 @@ class EndpointsServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Serve(self, request_iterator, context):
-        """Serve an endpoint: calls come as events, and are answered by messages with the same call number.
+        """Serve an endpoint: calls come as events, and are answered by messages with the same call number. The initial
+        metadata come when the consumer is there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
