@@ -57,7 +57,18 @@ class SchemaStep(Enum):
     WRITTEN = "a new version of the schema is written, and its author has not been told"
 
 
-AnyStep = Step | SinkStep | SchemaStep
+class InboxStep(Enum):
+    """A step of an event into a batch of an application. The value says what the process has just done.
+
+    Source: ``docs/pipelines/engine.md#the-inbox``.
+    """
+
+    GENERATION_CLAIMED = "a gateway has claimed a generation, and has not checked whether another one did"
+    EVENTS_WRITTEN = "a gateway has written a file of events durably, and has answered nobody"
+    READ_HALF_DELETED = "the driver has deleted a part of the files that committed batches have read"
+
+
+AnyStep = Step | SinkStep | SchemaStep | InboxStep
 
 _watches: list[Callable[[AnyStep], None]] = []
 

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from wallaroo_spark.checkpoint.glance import COARSE_NS, Glance
+from wallaroo_spark.checkpoint.glance import Glance
+from wallaroo_spark.sidecar.listing import COARSE_NS
 
 
 class Clock:

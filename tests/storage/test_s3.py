@@ -10,10 +10,12 @@ import pytest
 from tests.checkpoint.conftest import offset, offsets_text
 from tests.storage.servers import BUCKET, KEY, REGION, SECRET, S3Server
 from wallaroo_spark.checkpoint import CheckpointFiles, PlannedBatch, QueryProgress
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.sinks.interface import Transaction
 from wallaroo_spark.sinks.stores.staged_rows import StagedRows
 from wallaroo_spark.storage.locations import PortableLocation
+from wallaroo_spark.streams.inbox import InboxFile, InboxPosition, InboxReader, InboxWriter
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +81,20 @@ def test_the_shown_location_has_no_secret(place: PortableLocation) -> None:
     shown = f"{place} {place!r} {CheckpointFiles(place)!r} {SidecarFolder(place)!r}"
     assert SECRET not in shown
     assert KEY not in shown
+
+
+def test_an_inbox_has_its_files_and_generations(place: PortableLocation) -> None:
+    key = PartitionKey("shop/orders", 0)
+    for generation in (1, 2):
+        writer = InboxWriter(place, "g0")
+        assert writer.open() == generation
+        assert [writer.write([(key, b"one")]), writer.write([(key, b"two")] * 2)] == [1, 2]
+    reader = InboxReader(place)
+
+    assert reader.unread({"g0": InboxPosition(1, 1)}) == {
+        "g0": {1: (InboxFile(2, 2),), 2: (InboxFile(1, 1), InboxFile(2, 2))}
+    }
+    assert sum(batch.num_rows for batch in reader.read("g0", 2, InboxFile(2, 2))) == 2
+    assert reader.delete_read({"g0": InboxPosition(2, 1)}) == 1
+    assert reader.unread({}, fresh=True) == {"g0": {2: (InboxFile(2, 2),)}}
+    assert InboxWriter(place, "g0").open() == 3

@@ -37,10 +37,8 @@ from wallaroo_spark.sidecar.plan_names import NamedPlan, not_needed
 from wallaroo_spark.sidecar.plan_place import place_record
 from wallaroo_spark.sidecar.plan_reader import PlanReader
 from wallaroo_spark.steps import Step, passed
-from wallaroo_spark.storage.locations import Location, open_location
+from wallaroo_spark.storage.locations import Location, is_mounted, open_location
 
-# Object stores that are mounted as directories.
-_MOUNTS = ("/dbfs/", "/Volumes/")
 _TRIES = 5
 """Attempts to read files that Spark may be writing. A choice: with the pause, they take a tenth of a second."""
 _LIST_SECONDS = 10.0
@@ -115,7 +113,7 @@ class CheckpointFiles:
     def __init__(self, location: Location, spark: Any = None) -> None:
         self._location, self._spark = location, spark
         self.filesystem, self._root, self.identity = open_location(location, spark)
-        self._remote = not isinstance(self.filesystem, fs.LocalFileSystem) or self._root.startswith(_MOUNTS)
+        self._remote = not isinstance(self.filesystem, fs.LocalFileSystem) or is_mounted(self._root)
         self._plans: dict[tuple[str, int, _Entry], PlannedBatch | None] = {}
         self._commits: tuple[int, _Entry] | None = None
         self._known_logs: tuple[float, _Log, _Log] | None = None

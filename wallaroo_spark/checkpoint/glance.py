@@ -8,14 +8,10 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+from wallaroo_spark.sidecar.listing import COARSE_NS
+
 GLANCE_SECONDS = 0.02
 """Pause between two checks. A choice: a check costs one ``stat``, and the pause delays an ACK by at most this."""
-COARSE_NS = 50_000_000
-"""The age from which the modification time of a folder is trusted.
-
-File systems take the time from a coarse clock (the kernel's tick, 1 to 10 ms), so two changes may have the same time.
-The age is five of the longest ticks.
-"""
 
 
 class Stamped(Protocol):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from wallaroo_spark.codes.entry import CodeEntry, CodeGroup
 from wallaroo_spark.codes.groups.checkpoints import CHECKPOINTS
 from wallaroo_spark.codes.groups.connectors import CONNECTORS
+from wallaroo_spark.codes.groups.durable.inboxes import INBOXES
 from wallaroo_spark.codes.groups.network import NETWORK
 from wallaroo_spark.codes.groups.options import OPTIONS
 from wallaroo_spark.codes.groups.pipelines import PIPELINES
@@ -30,6 +31,7 @@ GROUPS: tuple[CodeGroup, ...] = (
     SINKS,
     TOPICS,
     PIPELINES,
+    INBOXES,
     TOOLS,
 )
 """All groups, in the order of the page."""

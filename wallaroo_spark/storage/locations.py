@@ -30,6 +30,8 @@ SCHEMES = ("file", "hdfs", "viewfs", "s3", "s3a", "gs", "abfs", "abfss", "dbfs")
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _DATABRICKS_MOUNT = "/dbfs"
 _DATABRICKS_VOLUMES = "/Volumes/"
+_MOUNTS = (f"{_DATABRICKS_MOUNT}/", _DATABRICKS_VOLUMES)
+"""Folders in which object stores are mounted."""
 _OBJECTS = re.compile(r"s3|gcs|py::hadoop\+(s3[an]?|gs|gcs)://.*")
 
 
@@ -73,6 +75,11 @@ class Opened(NamedTuple):
 def is_local(filesystem: Any) -> bool:
     """Whether a file system of ``pyarrow.fs`` is this machine's own, or a mount that looks like it. Checks its type."""
     return isinstance(filesystem, fs.LocalFileSystem)
+
+
+def is_mounted(path: str) -> bool:
+    """Whether a local path is in an object store that is mounted as a folder."""
+    return path.startswith(_MOUNTS)
 
 
 class JvmSession:

@@ -1,0 +1,1 @@
+"""Codes of the engine of durable streams, a file for each part."""

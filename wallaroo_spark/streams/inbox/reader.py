@@ -1,0 +1,123 @@
+"""Lists, reads and deletes the files of an inbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.sidecar.folder import SidecarFolder
+from wallaroo_spark.sidecar.listing import FolderListing
+from wallaroo_spark.steps import InboxStep, passed
+from wallaroo_spark.storage.locations import Location
+from wallaroo_spark.streams.inbox.names import (
+    InboxFile,
+    InboxPosition,
+    claimed,
+    event_files,
+    generation_folders,
+    generation_name,
+    is_gateway,
+)
+from wallaroo_spark.streams.places import INBOX
+from wallaroo_spark.streams.rows import INPUT
+
+Unread = Mapping[int, tuple[InboxFile, ...]]
+"""The unread files of a gateway, by generation; a generation without unread files is there too."""
+
+
+class InboxReader:
+    """The inbox of the application at ``location``, resolved by the Spark session ``spark`` if this process has one.
+
+    Not for several threads at once. Methods raise :class:`wallaroo_spark.errors.CheckpointError` when files cannot be
+    read or deleted.
+    """
+
+    def __init__(self, location: Location, spark: Any = None) -> None:
+        self._location, self._spark = location, spark
+        self._all = FolderListing(self._folder())
+        self._gateways: dict[str, FolderListing] = {}
+        self._generations: dict[tuple[str, int], FolderListing] = {}
+
+    def unread(self, positions: Mapping[str, InboxPosition], *, fresh: bool = False) -> dict[str, Unread]:
+        """Return the files behind ``positions``, by gateway: those of the position's generation and of newer ones.
+
+        A gateway without a position is read from its first generation. The claims of generations are listed before
+        their files, as the writer expects. ``fresh`` lists every folder, also one that seems to be unchanged.
+        """
+        found: dict[str, Unread] = {}
+        known: set[tuple[str, int]] = set()
+        for gateway in filter(is_gateway, self._all.names(fresh=fresh)):
+            at = positions.get(gateway, InboxPosition())
+            listing = self._gateways.setdefault(gateway, FolderListing(self._folder(gateway)))
+            generations = {one for one in claimed(listing.names(fresh=fresh)).values() if one >= at.generation}
+            newest = max(generations, default=0)
+            files: dict[int, tuple[InboxFile, ...]] = {}
+            for generation in sorted(generations):
+                known.add((gateway, generation))
+                # An older generation is left for ever when nothing in it is unread, so its listing is never a kept one.
+                here = self._files(gateway, generation).names(fresh=fresh or generation < newest)
+                last = at.sequence if generation == at.generation else 0
+                files[generation] = tuple(file for file in event_files(here) if file.sequence > last)
+            found[gateway] = files
+        self._generations = {key: listing for key, listing in self._generations.items() if key in known}
+        return found
+
+    def read(self, gateway: str, generation: int, file: InboxFile) -> Iterator[pa.RecordBatch]:
+        """Iterate over the rows of a file, with the schema INPUT."""
+        folder = self._folder(gateway, generation_name(generation))
+        try:
+            with folder.filesystem.open_input_stream(folder.file(file.name)) as data, pa.ipc.open_stream(data) as rows:
+                for batch in rows:
+                    yield batch.cast(INPUT)
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                f"{folder.identity}/{file.name} is missing, and a batch has to read it; restore the folder _wallaroo "
+                "along with the checkpoint",
+                code="inbox-missing",
+                file=file.name,
+            ) from error
+        except (OSError, pa.ArrowInvalid) as error:
+            raise CheckpointError(
+                f"{folder.identity}/{file.name} cannot be read: {error}; check that every executor reaches the "
+                "application's file system",
+                code="checkpoint-unreadable",
+                file=file.name,
+            ) from error
+
+    def delete_read(self, positions: Mapping[str, InboxPosition]) -> int:
+        """Delete the files up to ``positions``, which a committed batch has reached; return the number of files.
+
+        Of each gateway the claim of its generation remains, and with it the number of the generation.
+        """
+        deleted = 0
+        for gateway, at in positions.items():
+            folder = self._folder(gateway)
+            names = folder.names()
+            for generation in generation_folders(names):
+                if generation < at.generation:
+                    folder.delete_folder(generation_name(generation))
+                    passed(InboxStep.READ_HALF_DELETED)
+            for name, generation in claimed(names).items():
+                if generation < at.generation:
+                    folder.delete(name)
+                    passed(InboxStep.READ_HALF_DELETED)
+            files = self._folder(gateway, generation_name(at.generation))
+            for file in event_files(files.names()):
+                if file.sequence <= at.sequence:
+                    files.delete(file.name)
+                    deleted += 1
+                    passed(InboxStep.READ_HALF_DELETED)
+        return deleted
+
+    def _files(self, gateway: str, generation: int) -> FolderListing:
+        listing = self._generations.get((gateway, generation))
+        if listing is None:
+            listing = FolderListing(self._folder(gateway, generation_name(generation)))
+            self._generations[gateway, generation] = listing
+        return listing
+
+    def _folder(self, *names: str) -> SidecarFolder:
+        return SidecarFolder(self._location, INBOX, *names, spark=self._spark)

@@ -1,0 +1,154 @@
+"""Writes the events of one gateway to its inbox, in files that are durable before anybody is answered."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
+
+from wallaroo_spark.errors import CheckpointError, ConfigurationError
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
+from wallaroo_spark.sidecar.arrow_ipc import as_arrow_stream
+from wallaroo_spark.sidecar.folder import SidecarFolder
+from wallaroo_spark.steps import InboxStep, passed
+from wallaroo_spark.storage.locations import Location
+from wallaroo_spark.streams.inbox.names import (
+    InboxFile,
+    checked_gateway,
+    claim_name,
+    claimed,
+    generation_folders,
+    generation_name,
+    origin_of,
+)
+from wallaroo_spark.streams.places import INBOX
+from wallaroo_spark.streams.rows import INPUT, Rank
+
+_CLAIMS = 12
+"""The most claims of one :meth:`InboxWriter.open`. A choice: several processes of one gateway are rare, and the pauses
+between the claims are random and grow."""
+_PAUSE_SECONDS = 0.02
+"""The longest pause after the first claim that another process disputed; it doubles with each. A choice."""
+_again = Retrying(
+    stop=stop_after_attempt(3), wait=wait_fixed(0.1), retry=retry_if_exception_type(CheckpointError), reraise=True
+)
+"""A file is written again under its own name with its own content, so a second writing changes nothing. A choice."""
+
+
+class InboxWriter:
+    """The writer of one generation of a gateway in the application at ``location``. Its calls block; one thread at a
+    time.
+
+    ``gateway`` is the gateway's name; the driver's own is ``driver``. ``spark`` is a Spark session of this process, if
+    it has one. :meth:`open` begins a generation, and each later call of it a newer one. Methods raise
+    :class:`wallaroo_spark.errors.CheckpointError` when files cannot be read or written.
+    """
+
+    def __init__(self, location: Location, gateway: str, spark: Any = None) -> None:
+        self._location, self._spark, self._gateway = location, spark, checked_gateway(gateway)
+        self._own = SidecarFolder(location, INBOX, gateway, spark=spark)
+        self._generation = 0
+        self._files: SidecarFolder | None = None
+        self._sequence = 0
+
+    def __repr__(self) -> str:
+        return f"InboxWriter({self._own.identity!r}, generation={self._generation})"
+
+    @property
+    def generation(self) -> int:
+        """The generation that :meth:`open` began; 0 before."""
+        return self._generation
+
+    def open(self) -> int:
+        """Begin the next generation, which no other process has; return its number, from 1.
+
+        From now on no events of earlier generations are read, except those that are there already. Raises
+        :class:`CheckpointError` when other processes dispute each generation that this call tries.
+        """
+        self._files = None
+        for attempt in range(_CLAIMS):
+            names = self._own.names()
+            generation = max((*claimed(names).values(), *generation_folders(names)), default=0) + 1
+            claim = claim_name(generation, uuid.uuid4().hex[:8])
+            self._own.write(claim, b"")
+            passed(InboxStep.GENERATION_CLAIMED)
+            # Of several claims of one generation, the one that is written last sees the others, on every file system. A
+            # claim that sees another one of its generation is given up, so at most one of them is taken.
+            others = {name: number for name, number in claimed(self._own.names()).items() if name != claim}
+            if max(others.values(), default=0) < generation:
+                self._generation, self._sequence = generation, 0
+                name = generation_name(generation)
+                self._files = SidecarFolder(self._location, INBOX, self._gateway, name, spark=self._spark)
+                return generation
+            time.sleep(random.uniform(0, _PAUSE_SECONDS * 2**attempt))
+        raise CheckpointError(
+            f"{self._own.identity}: {_CLAIMS} times in a row another process claimed the same generation of gateway "
+            f"{self._gateway}; give each process the name of a gateway of its own",
+            code="inbox-disputed",
+            gateway=self._gateway,
+        )
+
+    def write(self, events: Sequence[tuple[PartitionKey, bytes]]) -> int:
+        """Write events as one file; return its number within the generation, from 1. It is durable then.
+
+        ``events`` has the key of each event and its encoding by the controller's format; a batch has all of them or
+        none. When this returns, the file is read by a batch, also if another process opens a newer generation now.
+        When it raises, it is not known whether the file is read, and only :meth:`open` makes the writer usable again.
+        Raises :class:`CheckpointError` when the file cannot be written or a newer generation has begun, and
+        :class:`ConfigurationError` without events or before :meth:`open`.
+        """
+        files = self._files
+        if files is None or not events:
+            raise ConfigurationError(
+                f"gateway {self._gateway}: "
+                + ("there is no event to write" if files is not None else "the inbox is not open; call open() first"),
+                code="inbox-misused",
+                gateway=self._gateway,
+            )
+        file = InboxFile(self._sequence + 1, len(events))
+        data = as_arrow_stream(self._rows(file.sequence, events))
+        self._files = None
+        _again(files.write, file.name, data)
+        passed(InboxStep.EVENTS_WRITTEN)
+        self._check_newest()
+        self._files, self._sequence = files, file.sequence
+        return file.sequence
+
+    def superseded(self) -> bool:
+        """Whether a newer generation of this gateway has begun, so that nothing more of this one is read."""
+        return max(claimed(self._own.names()).values(), default=0) > self._generation
+
+    def _check_newest(self) -> None:
+        """Raise an error if a newer generation has begun.
+
+        The source lists the claims before the files. So when there is no newer claim after the file was written, the
+        source finds the file before it turns to a newer generation.
+        """
+        if self.superseded():
+            raise CheckpointError(
+                f"gateway {self._gateway}: another process has begun a newer generation than {self._generation}, and "
+                "events of this one may not be read; end this process, or call open() again",
+                code="inbox-superseded",
+                gateway=self._gateway,
+                generation=self._generation,
+            )
+
+    def _rows(self, sequence: int, events: Sequence[tuple[PartitionKey, bytes]]) -> pa.RecordBatch:
+        rows = len(events)
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array([key.stream for key, _ in events], pa.string()),
+                pa.array([key.partition for key, _ in events], pa.int32()),
+                pa.repeat(pa.scalar(int(Rank.RECEIVED), pa.int32()), rows),
+                pa.repeat(pa.scalar(origin_of(self._gateway, self._generation), pa.string()), rows),
+                pa.repeat(pa.scalar(sequence, pa.int64()), rows),
+                pa.array(range(rows), pa.int32()),
+                pa.array([event for _, event in events], pa.binary()),
+            ],
+            schema=INPUT,
+        )
