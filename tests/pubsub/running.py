@@ -18,7 +18,7 @@ from tests.waiting import SECONDS, eventually
 from wallaroo_spark.pubsub.messages import VERSION, Data, Decoder, Message, SubscriberHello, encode
 from wallaroo_spark.pubsub.publishing.partition_tenancy import ENDED, PartitionTenancy
 from wallaroo_spark.pubsub.publishing.publisher import PublisherService, PublisherSetup
-from wallaroo_spark.pubsub.publishing.topic_log import Manifest, TopicLog
+from wallaroo_spark.pubsub.publishing.topic_log import TopicLog, TopicManifest
 from wallaroo_spark.pubsub.row_payloads import unpack_rows
 from wallaroo_spark.pubsub.topic_catalog import TopicCatalog, TopicRecord, leases_of
 from wallaroo_spark.slots.service import ServiceThread
@@ -101,7 +101,7 @@ class Stage:
         """Stage the rows of a batch, a list of numbers for each partition of its DataFrame."""
         rows = [pa.record_batch({"n": pa.array(numbers, pa.int64())}) for numbers in partitions]
         files = [self.topic_log.stage(batch, number, 0, [part], column) for number, part in enumerate(rows)]
-        self.topic_log.seal(Manifest(batch, tuple(file for file in files if file is not None)))
+        self.topic_log.seal(TopicManifest(batch, tuple(file for file in files if file is not None)))
 
     def commit(self, batch: int) -> None:
         self.checkpoint.commit(batch)

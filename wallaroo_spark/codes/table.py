@@ -8,6 +8,7 @@ from wallaroo_spark.codes.entry import CodeEntry, CodeGroup
 from wallaroo_spark.codes.groups.checkpoints import CHECKPOINTS
 from wallaroo_spark.codes.groups.connectors import CONNECTORS
 from wallaroo_spark.codes.groups.durable.inboxes import INBOXES
+from wallaroo_spark.codes.groups.durable.tables import TABLES
 from wallaroo_spark.codes.groups.network import NETWORK
 from wallaroo_spark.codes.groups.options import OPTIONS
 from wallaroo_spark.codes.groups.pipelines import PIPELINES
@@ -32,6 +33,7 @@ GROUPS: tuple[CodeGroup, ...] = (
     TOPICS,
     PIPELINES,
     INBOXES,
+    TABLES,
     TOOLS,
 )
 """All groups, in the order of the page."""

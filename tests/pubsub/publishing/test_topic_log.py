@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from wallaroo_spark.errors import CheckpointError, PubSubError
 from wallaroo_spark.pubsub.publishing import topic_log as module
-from wallaroo_spark.pubsub.publishing.topic_log import Manifest, StagedFile, TopicLog
+from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog, TopicManifest
 
 
 def rows(**columns: list[Any]) -> pa.RecordBatch:
@@ -31,11 +31,11 @@ def topic_log(tmp_path: Path) -> TopicLog:
 def test_staged_rows_are_read_as_messages(topic_log: TopicLog) -> None:
     file = topic_log.stage(7, 3, 0, [rows(a=[1, 2]), rows(a=[3])], None)
     assert file is not None
-    topic_log.seal(Manifest(7, (file,)))
+    topic_log.seal(TopicManifest(7, (file,)))
 
     found = topic_log.manifest(7)
 
-    assert found == Manifest(7, (file,))
+    assert found == TopicManifest(7, (file,))
     assert (file.partition, file.rows, file.parts) == (3, 3, ((7, 2), (7, 1)))
     assert decoded(topic_log, 7, file) == [(7, [{"a": 1}, {"a": 2}]), (7, [{"a": 3}])]
 
@@ -48,7 +48,7 @@ def test_a_column_makes_times_of_two_parts_and_a_message_for_each(topic_log: Top
         ((7, 3), [{"hour": 3, "a": "y"}]),
         ((7, 5), [{"hour": 5, "a": "x"}, {"hour": 5, "a": "z"}]),
     ]
-    assert Manifest(7, (file,)).times() == {(7, 3), (7, 5)}
+    assert TopicManifest(7, (file,)).times() == {(7, 3), (7, 5)}
 
 
 @given(batches=st.lists(st.lists(st.integers(0, 3), max_size=30), max_size=4))
@@ -114,11 +114,11 @@ def test_a_batch_that_is_run_again_replaces_its_unseen_rows(topic_log: TopicLog)
     tries = [file for file in staged if file is not None]
     assert len(tries) == 2
     for file in tries:
-        topic_log.seal(Manifest(4, (file,)))
+        topic_log.seal(TopicManifest(4, (file,)))
 
     manifest = topic_log.manifest(4)
 
-    assert manifest == Manifest(4, (tries[1],))
+    assert manifest == TopicManifest(4, (tries[1],))
     assert tries[0].name != tries[1].name
 
 
@@ -128,7 +128,7 @@ def test_a_batch_that_published_nothing_has_no_manifest(topic_log: TopicLog) -> 
 
 def test_partitions_are_shared_out_over_publishers() -> None:
     files = tuple(StagedFile(partition, f"{partition}.arrow", 1, 1, ((0, 1),)) for partition in range(5))
-    manifest = Manifest(0, files)
+    manifest = TopicManifest(0, files)
 
     assert [[file.partition for file in manifest.of(part, 2)] for part in range(2)] == [[0, 2, 4], [1, 3]]
 
@@ -139,7 +139,7 @@ def test_old_batches_are_deleted_and_reported_as_not_retained(topic_log: TopicLo
         staged = topic_log.stage(batch, 0, 0, [rows(a=[batch])], None)
         assert staged is not None
         files[batch] = staged
-        topic_log.seal(Manifest(batch, (files[batch],)))
+        topic_log.seal(TopicManifest(batch, (files[batch],)))
 
     topic_log.keep_from(5)
 
@@ -149,7 +149,7 @@ def test_old_batches_are_deleted_and_reported_as_not_retained(topic_log: TopicLo
             topic_log.manifest(batch)
     with pytest.raises(PubSubError, match="the rows of batch 1 on topic totals are no longer retained"):
         decoded(topic_log, 1, files[1])
-    assert topic_log.manifest(5) == Manifest(5, (files[5],))
+    assert topic_log.manifest(5) == TopicManifest(5, (files[5],))
     assert topic_log.manifest(6) is None
     assert len(list(tmp_path.rglob("*.arrow"))) == 1
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import IntegralType
 
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.errors import PubSubError, split_code
-from wallaroo_spark.pubsub.publishing.topic_log import Manifest, StagedFile, TopicLog
+from wallaroo_spark.pubsub.publishing.topic_log import StagedFile, TopicLog, TopicManifest
 from wallaroo_spark.slots.job_errors import in_short
 from wallaroo_spark.storage.locations import Location, for_tasks
 
@@ -43,8 +43,8 @@ class Named(Protocol):
 class Staged:
     """The files that the tasks of a batch have written, before their manifest is sealed."""
 
-    manifest: Manifest
-    """Manifest of the files."""
+    manifest: TopicManifest
+    """TopicManifest of the files."""
     schema: Any
     """``pyarrow`` schema of the rows; None when there are no rows."""
     run: str
@@ -79,7 +79,7 @@ def stage(df: DataFrame, epoch: EpochArgument, files: CheckpointFiles, topic_log
         raise
     written = sorted((StagedFile.from_json(row.file) for row in rows), key=lambda file: file.partition)
     schema = pa.ipc.read_schema(pa.py_buffer(bytes(rows[0].columns))) if rows else None
-    return Staged(Manifest(batch, tuple(written)), schema, run)
+    return Staged(TopicManifest(batch, tuple(written)), schema, run)
 
 
 def _writer(

@@ -5,9 +5,8 @@
                                           <batch>.json                      the manifest: the files of the batch
                                           kept.json                         the oldest retained batch
 
-The tasks of a batch write the row files, then the driver writes the manifest, both before the batch's commit.
-Publishers read them after the commit. A batch that runs again replaces its manifest, so that files of an earlier try
-belong to no batch. A batch without a manifest published nothing. Source: ``docs/pubsub.md#on-the-wire``.
+It is a :class:`BatchLog` with the topic's identity. A batch without a manifest published nothing.
+Source: ``docs/pubsub.md#on-the-wire``.
 """
 
 from __future__ import annotations
@@ -15,22 +14,20 @@ from __future__ import annotations
 import itertools
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wallaroo_spark.errors import CheckpointError, PubSubError
+from wallaroo_spark.errors import PubSubError
 from wallaroo_spark.pubsub.messages import MAX_MESSAGE_BYTES
 from wallaroo_spark.pubsub.times import Time, pack, parse
 from wallaroo_spark.sidecar.arrow_ipc import write_arrow
-from wallaroo_spark.sidecar.folder import SidecarFolder
+from wallaroo_spark.sidecar.batch_log import BatchLog
 from wallaroo_spark.storage.locations import Location
-
-T = TypeVar("T")
 
 FOLDER = "topics"
 RETAIN = 64
@@ -45,6 +42,7 @@ A choice. It bounds the memory of one message in a publisher and in a subscriber
 """
 VERSION = 1
 """Version of the files' format."""
+_WAY_OUT = "delete the folder to begin a new history"
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ class StagedFile:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class TopicManifest:
     """The files that a batch published."""
 
     batch: int
@@ -103,7 +101,7 @@ class Manifest:
         return json.dumps(values).encode()
 
     @classmethod
-    def from_json(cls, data: bytes) -> Manifest:
+    def from_json(cls, data: bytes) -> TopicManifest:
         """Decode a manifest file. Raises ``ValueError``, ``KeyError`` or ``TypeError`` when it is malformed."""
         values = json.loads(data)
         if values["version"] != VERSION:
@@ -127,16 +125,16 @@ class TopicLog:
     """The folder of one topic beside a checkpoint. ``checkpoint`` is a path or a URI, as the session ``spark`` opens
     it.
 
-    Methods raise :class:`CheckpointError` when files cannot be read or written.
+    Methods raise :class:`wallaroo_spark.errors.CheckpointError` when files cannot be read or written.
     """
 
     def __init__(self, checkpoint: Location, topic: str, spark: Any = None) -> None:
         self.checkpoint = checkpoint
         self.topic = topic
-        self._folder = SidecarFolder(checkpoint, FOLDER, topic, spark=spark)
+        self._log = BatchLog(checkpoint, FOLDER, topic, not_kept=self._not_kept, way_out=_WAY_OUT, spark=spark)
 
     def __repr__(self) -> str:
-        return f"TopicLog({self._folder.identity!r})"
+        return f"TopicLog({self._log.folder.identity!r})"
 
     def identity(self, partitions: int, product: bool) -> str:
         """Return the identity of the topic's history. It is new when there is none, or when the shape has changed."""
@@ -144,13 +142,13 @@ class TopicLog:
         if found is not None and (found.partitions, found.product) == (partitions, product):
             return found.identity
         made = TopicIdentity(uuid.uuid4().hex, partitions, product)
-        self._folder.write("topic.json", json.dumps(vars(made)).encode())
+        self._log.folder.write("topic.json", json.dumps(vars(made)).encode())
         return made.identity
 
     def known(self) -> TopicIdentity | None:
         """The identity from the last start of the topic; None before the first."""
-        data = self._folder.read("topic.json")
-        return None if data is None else self._parsed("topic.json", lambda: TopicIdentity(**json.loads(data)))
+        data = self._log.folder.read("topic.json")
+        return None if data is None else self._log.parsed("topic.json", lambda: TopicIdentity(**json.loads(data)))
 
     def stage(
         self, batch: int, partition: int, attempt: int, rows: Iterable[pa.RecordBatch], column: str | None
@@ -172,81 +170,38 @@ class TopicLog:
                 parts.append((time, piece.num_rows))
                 yield piece
 
-        folder = SidecarFolder(self.checkpoint, FOLDER, self.topic, str(batch))
-        try:
-            with folder.new_file(name) as stream:
-                count = write_arrow(stream, noted())
-                size = stream.tell()
-        except OSError as error:
-            raise CheckpointError(
-                f"{folder.identity}/{name} cannot be written: {error}; check that executors may write to "
-                "the checkpoint's file system, and that there is room",
-                code="checkpoint-unwritable",
-                batch=batch,
-            ) from error
+        with self._log.new_file(batch, name) as stream:
+            count = write_arrow(stream, noted())
+            size = stream.tell()
         return StagedFile(partition, name, count, size, tuple(parts))
 
-    def seal(self, manifest: Manifest) -> None:
+    def seal(self, manifest: TopicManifest) -> None:
         """Write the manifest of a batch; it replaces an earlier one."""
-        self._folder.write(f"{manifest.batch}.json", manifest.to_json())
+        self._log.seal(manifest.batch, manifest.to_json())
 
-    def manifest(self, batch: int) -> Manifest | None:
+    def manifest(self, batch: int) -> TopicManifest | None:
         """Return the manifest of a batch; None if it published nothing.
 
         Raises :class:`PubSubError` when the batch is no longer retained.
         """
-        data = self._folder.read(f"{batch}.json")
-        # The order of these reads matters: ``kept.json`` is written before any file is deleted.
-        if batch < self.kept_from():
-            raise self._not_kept(batch)
-        return None if data is None else self._parsed(f"{batch}.json", lambda: Manifest.from_json(data))
+        return self._log.manifest(batch, TopicManifest.from_json)
 
     def messages(self, batch: int, file: StagedFile) -> Iterator[tuple[Time, pa.RecordBatch]]:
         """Iterate over the rows of a file as they become messages: (time, record batch).
 
         Raises :class:`PubSubError` when the file is no longer retained.
         """
-        path = f"{self._folder.path}/{batch}/{file.name}"
-        try:
-            with self._folder.filesystem.open_input_stream(path) as source, pa.ipc.open_stream(source) as reader:
-                for (time, _), rows in zip(file.parts, reader, strict=True):
-                    yield time, rows
-        except FileNotFoundError:
-            raise self._not_kept(batch) from None
-        except (OSError, pa.ArrowInvalid, ValueError) as error:
-            raise CheckpointError(
-                f"{self._folder.identity}/{batch}/{file.name} cannot be read: {error}; check that every executor "
-                "reaches the checkpoint's file system",
-                code="checkpoint-unreadable",
-                batch=batch,
-            ) from error
+        with self._log.reading(batch, file.name) as source, pa.ipc.open_stream(source) as reader:
+            for (time, _), rows in zip(file.parts, reader, strict=True):
+                yield time, rows
 
     def kept_from(self) -> int:
         """The oldest retained batch."""
-        data = self._folder.read("kept.json")
-        return 0 if data is None else self._parsed("kept.json", lambda: int(json.loads(data)["batch"]))
+        return self._log.kept_from()
 
     def keep_from(self, batch: int) -> None:
         """Delete the files of batches before ``batch``."""
-        names = self._folder.names()
-        old = {int(name.removesuffix(".json")) for name in names if name.removesuffix(".json").isdecimal()}
-        gone = sorted(number for number in old if number < batch)
-        if not gone:
-            return
-        self._folder.write("kept.json", json.dumps({"batch": batch}).encode())
-        for number in gone:
-            self._folder.delete(f"{number}.json")
-            self._folder.delete_folder(str(number))
-
-    def _parsed(self, name: str, read: Callable[[], T]) -> T:
-        try:
-            return read()
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"{self._folder.identity}/{name} is damaged: {error!r}; delete the folder to begin a new history",
-                code="checkpoint-damaged",
-                file=name,
-            ) from error
+        self._log.keep_from(batch)
 
     def _not_kept(self, batch: int) -> PubSubError:
         return PubSubError(

@@ -1,0 +1,55 @@
+"""Outputs of keys as the operator returns them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
+from wallaroo_spark.sidecar.arrow_ipc import as_arrow_stream
+from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, OUTPUT, OutputKind
+from wallaroo_spark.streams.tables.conversion import as_rows
+
+ORDERS = "shop/orders"
+NOON = 1_700_000_000_000
+
+
+def event(offset: int) -> CloudEvent:
+    """The event at an offset."""
+    return CloudEvent(f"e{offset}", "/shop", "paid", f"body {offset}".encode(), (("subject", f"order {offset}"),))
+
+
+def output(kind: OutputKind, **fields: Any) -> dict[str, Any]:
+    """A row of OUTPUT of the key shop/orders/0, with these fields in place of the usual ones."""
+    nothing = {"stream": ORDERS, "partition": 0, "target": "", "first": None, "last": None, "rows": 0, "body": None}
+    return {**nothing, "kind": str(kind), **fields}
+
+
+def records(first: int, last: int, *, stream: str = ORDERS, partition: int = 0) -> dict[str, Any]:
+    """Records at the offsets from first to last."""
+    rows = as_rows(first, [event(offset) for offset in range(first, last + 1)], NOON)
+    return output(
+        OutputKind.RECORDS,
+        stream=stream,
+        partition=partition,
+        first=first,
+        last=last,
+        rows=rows.num_rows,
+        body=as_arrow_stream(rows),
+    )
+
+
+def rows_of(kind: OutputKind, rows: Sequence[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    """An output with a body of these rows."""
+    schema = {OutputKind.HISTORY: HISTORY, OutputKind.CARRIED: INPUT, OutputKind.OUTBOX: OUTBOX}[kind]
+    body = as_arrow_stream(pa.RecordBatch.from_pylist(list(rows), schema))
+    return output(kind, rows=len(rows), body=body, **fields)
+
+
+def outputs(*rows: dict[str, Any]) -> list[pa.RecordBatch]:
+    """Rows of OUTPUT, in two batches."""
+    batch = pa.RecordBatch.from_pylist(list(rows), OUTPUT)
+    half = batch.num_rows // 2
+    return [batch.slice(0, half), batch.slice(half)]

@@ -1,0 +1,73 @@
+"""Events as rows of a stream's table, and back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
+from wallaroo_spark.streams.rows import RECORDS
+from wallaroo_spark.streams.tables.conversion import as_events, as_rows, canonical
+
+NOON = 1_700_000_000_000
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+times = st.one_of(
+    texts,
+    st.datetimes().map(lambda moment: moment.isoformat() + "Z"),
+    st.datetimes(timezones=st.timezones()).map(lambda moment: moment.isoformat()),
+)
+known = st.fixed_dictionaries(
+    {}, optional={"subject": texts, "time": times, "datacontenttype": texts, "dataschema": texts}
+)
+extensions = st.dictionaries(st.text("abc0", min_size=1, max_size=3), texts, max_size=3)
+attributes = st.tuples(known, extensions).flatmap(
+    lambda both: st.permutations([(name, value) for one in both for name, value in one.items()]).map(tuple)
+)
+events = st.builds(CloudEvent, texts, texts, texts, st.none() | st.binary(max_size=5), attributes)
+
+
+@given(st.lists(events, max_size=5))
+def test_an_event_comes_back_from_its_row_with_its_attributes_in_order(given: list[CloudEvent]) -> None:
+    rows = as_rows(7, given, NOON)
+
+    assert rows.schema == RECORDS
+    assert rows.column("offset").to_pylist() == list(range(7, 7 + len(given)))
+    found = as_events(rows)
+    assert found == tuple(canonical(event) for event in given)
+    assert [dict(event.attributes) for event in found] == [dict(event.attributes) for event in given]
+    assert as_events(pa.Table.from_batches([rows])) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("2024-02-29T12:30:00Z", False),
+        ("2024-02-29T12:30:00.250Z", False),
+        ("2024-02-29T12:30:00.000001Z", False),
+        ("1969-12-31T23:59:59.500Z", False),
+        ("2024-02-29T12:30:00+01:00", True),
+        ("2024-02-29T12:30:00.123456789Z", True),
+        ("2024-02-29T12:30:00", True),
+        ("yesterday", True),
+        ("0001-01-01T00:00:00+14:00", True),
+    ],
+)
+def test_the_text_of_a_time_is_kept_where_the_column_would_change_it(text: str, kept: bool) -> None:
+    event = CloudEvent("1", "/shop", "paid", attributes=(("time", text),))
+    rows = as_rows(1, [event], NOON)
+
+    assert ("time" in dict(rows.column("extensions")[0].as_py())) is kept
+    assert as_events(rows) == (event,)
+
+
+def test_times_are_timestamps_in_the_table() -> None:
+    event = CloudEvent("1", "/shop", "paid", attributes=(("time", "2024-02-29T12:30:00+01:00"),))
+    (row,) = as_rows(1, [event], NOON).to_pylist()
+
+    assert row["time"] == datetime(2024, 2, 29, 11, 30, tzinfo=UTC)
+    assert row["written_at"] == datetime.fromtimestamp(NOON / 1000, UTC)
