@@ -76,7 +76,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pubsub": ("protocol.faults", "transport", "storage", "sidecar", "checkpoint", "registry", "slots"),
     "pipelines": ("sidecar", "storage", "yaml_reader"),
     "api": (),
-    "streams": ("sidecar", "storage", "pipelines"),
+    "streams": ("sidecar", "storage", "checkpoint", "pipelines"),
     "wiretap": ("protocol", "transport", "connector"),
     "status": ("codes", "registry", "inner"),
     "telemetry": ("status", "web", "worker.buffer"),
