@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from wallaroo_spark.codes.entry import CodeEntry, CodeGroup
 from wallaroo_spark.codes.groups.checkpoints import CHECKPOINTS
 from wallaroo_spark.codes.groups.connectors import CONNECTORS
+from wallaroo_spark.codes.groups.durable.applications import APPLICATIONS
 from wallaroo_spark.codes.groups.durable.inboxes import INBOXES
 from wallaroo_spark.codes.groups.durable.tables import TABLES
 from wallaroo_spark.codes.groups.network import NETWORK
@@ -32,6 +33,7 @@ GROUPS: tuple[CodeGroup, ...] = (
     SINKS,
     TOPICS,
     PIPELINES,
+    APPLICATIONS,
     INBOXES,
     TABLES,
     TOOLS,
