@@ -9,6 +9,7 @@ from wallaroo_spark.codes.groups.checkpoints import CHECKPOINTS
 from wallaroo_spark.codes.groups.connectors import CONNECTORS
 from wallaroo_spark.codes.groups.durable.applications import APPLICATIONS
 from wallaroo_spark.codes.groups.durable.inboxes import INBOXES
+from wallaroo_spark.codes.groups.durable.operator import OPERATOR
 from wallaroo_spark.codes.groups.durable.tables import TABLES
 from wallaroo_spark.codes.groups.network import NETWORK
 from wallaroo_spark.codes.groups.options import OPTIONS
@@ -36,6 +37,7 @@ GROUPS: tuple[CodeGroup, ...] = (
     APPLICATIONS,
     INBOXES,
     TABLES,
+    OPERATOR,
     TOOLS,
 )
 """All groups, in the order of the page."""
