@@ -1,11 +1,9 @@
 """A driver as a process of its own, for tests that kill it.
 
-    python driver.py DIRECTORY PORT [RETENTION]
+    python driver.py DIRECTORY PORT
 
 It runs a receiver with two workers on PORT and PORT + 1 and writes the rows of batch N to ``DIRECTORY/rows/N.json``, in
-place of what was there. RETENTION is its ``streamRetention`` in seconds.
-
-It begins when a line comes on its standard input, and ends in good order when that ends.
+place of what was there. It begins when a line comes on its standard input, and ends in good order when that ends.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -25,7 +22,7 @@ from wallaroo_spark import Receiver
 from wallaroo_spark.steps import Step, passed
 
 
-def main(directory: Path, port: int, retention: float = 0.0) -> None:
+def main(directory: Path, port: int) -> None:
     """Run until standard input ends."""
     be_mortal()
     builder = SparkSession.builder.master("local[4,4]").appName("a driver to be killed")
@@ -47,8 +44,7 @@ def main(directory: Path, port: int, retention: float = 0.0) -> None:
         os.replace(draft, rows / f"{number}.json")
         passed(Step.SINK_WRITTEN)
 
-    options: dict[str, Any] = {"workers": 2, "port": port, "cookie": COOKIE, "lease_seconds": 3}
-    options["stream_retention"] = retention
+    options = {"workers": 2, "port": port, "cookie": COOKIE, "lease_seconds": 3}
     with Receiver(spark, "orders", max_offsets_per_trigger=50, **options) as receiver:
         query = receiver.start(
             receiver.stream().writeStream.foreachBatch(write), checkpoint=str(directory / "checkpoint")
@@ -59,4 +55,4 @@ def main(directory: Path, port: int, retention: float = 0.0) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), *map(float, sys.argv[3:]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from wallaroo_spark.codes.entry import CodeEntry, CodeGroup
 from wallaroo_spark.codes.groups.checkpoints import CHECKPOINTS
 from wallaroo_spark.codes.groups.connectors import CONNECTORS
-from wallaroo_spark.codes.groups.durable.applications import APPLICATIONS
 from wallaroo_spark.codes.groups.durable.inboxes import INBOXES
-from wallaroo_spark.codes.groups.durable.operator import OPERATOR
 from wallaroo_spark.codes.groups.durable.tables import TABLES
 from wallaroo_spark.codes.groups.network import NETWORK
 from wallaroo_spark.codes.groups.options import OPTIONS
-from wallaroo_spark.codes.groups.pipelines import PIPELINES
+from wallaroo_spark.codes.groups.pipelines import GATEWAYS, PIPELINES
 from wallaroo_spark.codes.groups.protocol import PROTOCOL
 from wallaroo_spark.codes.groups.receiver import RECEIVER
 from wallaroo_spark.codes.groups.sending import SENDING
@@ -34,10 +32,9 @@ GROUPS: tuple[CodeGroup, ...] = (
     SINKS,
     TOPICS,
     PIPELINES,
-    APPLICATIONS,
+    GATEWAYS,
     INBOXES,
     TABLES,
-    OPERATOR,
     TOOLS,
 )
 """All groups, in the order of the page."""

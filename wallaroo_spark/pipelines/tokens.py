@@ -1,8 +1,8 @@
 """Tokens: random secrets that are shown once, kept as hashes, and checked against permissions. Pure functions.
 
 A token is the text ``wst_<id>_<secret>``. The identifier finds the kept token, and the hash of the secret proves it.
-The secret has 256 random bits, so a plain SHA-256 is enough: there is nothing to guess. Where kept tokens are stored,
-and which door checks them, is not built yet.
+The secret has 256 random bits, so a plain SHA-256 is enough: there is nothing to guess. Gateways check tokens, and keep
+them in files.
 """
 
 from __future__ import annotations
@@ -60,6 +60,13 @@ def refusal(
     ``kept`` has the tokens by identifier, ``declared`` the Tokens of the schema by name. Neither the text nor its
     secret is in the answer.
     """
+    return token_problem(text, kept, declared, now) or permission_problem(text, access, key, kept, declared)
+
+
+def token_problem(
+    text: str, kept: Mapping[str, KeptToken], declared: Mapping[str, TokenDeclaration], now: float
+) -> str:
+    """Return why a token is not valid for anything; empty if it is valid. Arguments as of :func:`refusal`."""
     found = _TOKEN.fullmatch(text)
     token = kept.get(found[1]) if found else None
     if found is None or token is None or not hmac.compare_digest(_hash(found[2]), token.hash):
@@ -68,10 +75,17 @@ def refusal(
         return f"token {token.id} of {token.name!r} was revoked; create another"
     if token.expires_at is not None and now >= token.expires_at:
         return f"token {token.id} of {token.name!r} has expired; create another"
-    declaration = declared.get(token.name)
-    if declaration is None:
+    if token.name not in declared:
         return f"token {token.id} has no permissions, because Token {token.name!r} is not in the schema; declare it"
-    if not any(permission.permits(access, key) for permission in declaration.permissions):
+    return ""
+
+
+def permission_problem(
+    text: str, access: str, key: ObjectKey, kept: Mapping[str, KeptToken], declared: Mapping[str, TokenDeclaration]
+) -> str:
+    """Return why the bearer of a valid token has no such access to an object; empty if it has."""
+    token = kept[_TOKEN.fullmatch(text)[1]]  # type: ignore[index]  # a valid token has this form
+    if not any(permission.permits(access, key) for permission in declared[token.name].permissions):
         return f"token {token.id} of {token.name!r} does not permit to {access} with {key}; add it to its permissions"
     return ""
 

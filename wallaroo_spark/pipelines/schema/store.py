@@ -63,8 +63,12 @@ class SchemaStore:
 
     def newest(self) -> StoredSchema:
         """Return the newest version."""
-        versions = [int(found[1]) for name in self._folder.names() if (found := _FILE.fullmatch(name))]
-        return self.version(max(versions)) if versions else StoredSchema()
+        number = self.newest_version()
+        return self.version(number) if number else StoredSchema()
+
+    def newest_version(self) -> int:
+        """Return the number of the newest version without reading it; 0 before anything was applied."""
+        return max((int(found[1]) for name in self._folder.names() if (found := _FILE.fullmatch(name))), default=0)
 
     def version(self, number: int) -> StoredSchema:
         """Return one version. Raises :class:`PipelineError` if there is none of this number."""

@@ -1,0 +1,309 @@
+"""An application of durable streams in memory: the real controllers in batches of a thread, without Spark or files.
+
+:class:`MemoryApplication` has the keys' states, the records and the messages for gateways.
+:meth:`MemoryApplication.files` gives a gateway its files, and :func:`serving` runs a real gateway with a gRPC server
+around them, so a test of a client has the whole way of a message but Spark and the file system::
+
+    async with serving(MemoryApplication(SHOP)) as gateway:
+        async with grpc.aio.insecure_channel(gateway.address) as channel: ...
+
+A batch runs as soon as there is something for it. A test that calls :meth:`MemoryApplication.hold` runs batches itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wallaroo_spark.gateway.files import Message
+from wallaroo_spark.gateway.limits import GatewayLimits
+from wallaroo_spark.gateway.server.gateway import Gateway
+from wallaroo_spark.gateway.server.listener import bind, make_server
+from wallaroo_spark.pipelines.controller.controller import handle
+from wallaroo_spark.pipelines.controller.messages import events as e
+from wallaroo_spark.pipelines.controller.messages import instructions as i
+from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, partition_plan
+from wallaroo_spark.pipelines.controller.messages.values import IN_SPARK, CloudEvent, PartitionKey
+from wallaroo_spark.pipelines.controller.stored.encoding import decode
+from wallaroo_spark.pipelines.declarations import PipelineDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.schema.documents import read_declarations
+from wallaroo_spark.pipelines.schema.problems import Problems
+from wallaroo_spark.pipelines.schema.store import StoredSchema
+from wallaroo_spark.pipelines.tokens import KeptToken
+from wallaroo_spark.streams.inbox.names import DRIVER
+from wallaroo_spark.yaml_reader import documents_of
+
+_FOR_GATEWAYS = (
+    i.AnswerRequest,
+    i.RefuseRequest,
+    i.WarnClient,
+    i.DeliverRecords,
+    i.DeliverInputs,
+    i.WithdrawDelivery,
+    i.EndSubscription,
+)
+
+
+def schema_of(text: str, version: int = 1) -> StoredSchema:
+    """The schema of YAML documents."""
+    problems = Problems()
+    found = read_declarations(documents_of(text, "test"), problems)
+    assert problems.found == []
+    return StoredSchema(version, {placed.key: placed.declaration for placed in found})
+
+
+class MemoryApplication:
+    """The streams and pipelines of a schema. ``functions`` run the stages that are declared to run in Spark."""
+
+    def __init__(self, schema: str, functions: Mapping[str, Callable[[i.RunFunction], e.Event]] | None = None) -> None:
+        self.schema = schema_of(schema)
+        self.tokens: dict[str, KeptToken] = {}
+        self.records: dict[PartitionKey, list[CloudEvent]] = defaultdict(list)
+        self.said: list[tuple[PartitionKey, i.Instruction]] = []
+        """Every instruction of every committed batch."""
+        self.seen: list[tuple[PartitionKey, e.Event]] = []
+        """Every event that a gateway has written."""
+        self.attach = True
+        """Whether records are attached to deliveries."""
+        self.committed = 0
+        self._functions = functions or {}
+        self._entries: dict[PartitionKey, dict[bytes, bytes]] = defaultdict(dict)
+        self._declared = 0
+        self._inbox: list[tuple[PartitionKey, e.Event]] = []
+        self._carried: list[tuple[PartitionKey, e.CarriedIn]] = []
+        self._timers: dict[PartitionKey, int] = {}
+        self._outbox: dict[str, dict[int, list[Message]]] = defaultdict(lambda: defaultdict(list))
+        self._generations: dict[str, int] = defaultdict(int)
+        self._turn = threading.Condition(threading.RLock())
+        self._held = False
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="memory-application", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._turn:
+            self._closed = True
+            self._turn.notify_all()
+        self._thread.join()
+
+    def hold(self) -> None:
+        """Run no batch any more, except by :meth:`run_batch`."""
+        with self._turn:
+            self._held = True
+
+    def release(self) -> None:
+        """Run batches again."""
+        with self._turn:
+            self._held = False
+            self._turn.notify_all()
+
+    def apply(self, text: str) -> None:
+        """Apply a new version of the schema, which replaces the whole."""
+        with self._turn:
+            self.schema = schema_of(text, self.schema.version + 1)
+            self._turn.notify_all()
+
+    def files(self, gateway: str = "g0") -> MemoryFiles:
+        """The files as a gateway has them."""
+        return MemoryFiles(self, gateway)
+
+    def expire(self, key: PartitionKey, first: int) -> None:
+        """Retention removes the records before an offset."""
+        self.write([(key, e.RecordsExpired(first))])
+
+    def write(self, events: Sequence[tuple[PartitionKey, e.Event]]) -> None:
+        """Add events to the inbox."""
+        with self._turn:
+            self._inbox += events
+            self.seen += events
+            self._turn.notify_all()
+
+    def begin_generation(self, gateway: str) -> int:
+        with self._turn:
+            self._generations[gateway] += 1
+            return self._generations[gateway]
+
+    def messages(self, gateway: str, batch: int) -> list[Message]:
+        with self._turn:
+            return self._outbox[gateway].pop(batch, [])
+
+    def run_batch(self) -> None:
+        """Run and commit one batch with everything that waits."""
+        with self._turn:
+            now = _now()
+            events: dict[PartitionKey, list[e.Event]] = defaultdict(list)
+            if self._declared < self.schema.version:
+                self._declared = self.schema.version
+                for key, plan in _plans(self.schema).items():
+                    events[key].append(e.PartitionDeclared(self._declared, plan))
+                for key in list(self._entries):
+                    if key not in events:
+                        events[key].append(e.PartitionDeclared(self._declared, None))
+            for key, carried in self._carried:
+                events[key].append(carried)
+            for key, event in self._inbox:
+                events[key].append(event)
+            for key, due in self._timers.items():
+                if due <= now:
+                    events.setdefault(key, [])
+            self._carried, self._inbox = [], []
+            for key, given in events.items():
+                self._handle(key, now, given)
+            self.committed += 1
+
+    def _handle(self, key: PartitionKey, now: int, events: list[e.Event]) -> None:
+        while True:
+            said, changes = handle(key, now, self._entries[key], events)
+            events = []
+            for name, value in changes.items():
+                if value is None:
+                    self._entries[key].pop(name, None)
+                else:
+                    self._entries[key][name] = value
+            for one in said:
+                events += self._take(key, one)
+            if not events:
+                return
+
+    def _take(self, key: PartitionKey, one: i.Instruction) -> Iterator[e.Event]:
+        self.said.append((key, one))
+        table = self.records[key]
+        match one:
+            case i.AppendRecords():
+                assert one.first == len(table) + 1
+                table += one.records
+            case i.CarryOut():
+                self._carried.append((one.target, e.CarriedIn(key, one.sequence, one.message)))
+            case i.ReadRecords():
+                found = tuple(table[one.first - 1 : one.first - 1 + one.limit])
+                yield e.RecordsRead(one.pipeline, one.first, one.first, found)
+            case i.RunFunction():
+                yield self._functions[one.function](one)
+            case i.ArmTimer():
+                self._timers.pop(key, None)
+                if one.at is not None:
+                    self._timers[key] = one.at
+            case _ if isinstance(one, _FOR_GATEWAYS):
+                records = None
+                if isinstance(one, i.DeliverRecords) and self.attach:
+                    records = tuple(table[one.first - 1 : one.last])
+                name = getattr(one, "member", "") or one.reply_to.gateway  # type: ignore[union-attr]  # one of _FOR_GATEWAYS without a member
+                gateway = name.partition(".")[0]
+                if gateway != DRIVER and name != IN_SPARK:
+                    self._outbox[gateway][self.committed + 1].append((one, records))
+
+    def _run(self) -> None:
+        while True:
+            with self._turn:
+                if self._closed:
+                    return
+                if not self._held and self._waiting():
+                    self.run_batch()
+                    continue
+                due = min(self._timers.values(), default=None)
+                self._turn.wait(None if due is None or self._held else max(0.001, (due - _now()) / 1000))
+
+    def _waiting(self) -> bool:
+        due = any(due <= _now() for due in self._timers.values())
+        return bool(self._inbox or self._carried or due or self._declared < self.schema.version)
+
+
+class MemoryFiles:
+    """The files of a :class:`MemoryApplication` for one gateway; see ``ApplicationFiles``."""
+
+    def __init__(self, application: MemoryApplication, gateway: str) -> None:
+        self.application = application
+        self.reads: list[tuple[str, int, int, int]] = []
+        """The ranges that the gateway has read from tables."""
+        self.writes = 0
+        """Number of files that the gateway has written."""
+        self.stuck = threading.Event()
+        """While it is clear, writing a file waits."""
+        self.stuck.set()
+        self.failure: Exception | None = None
+        """Raised by the next write."""
+        self._gateway = gateway
+        self._known: int | None = None
+
+    def open(self) -> int:
+        return self.application.begin_generation(self._gateway)
+
+    def write(self, events: Sequence[tuple[PartitionKey, bytes]]) -> int:
+        self.stuck.wait()
+        if self.failure is not None:
+            raise self.failure
+        self.writes += 1
+        self.application.write([(key, decode(data)) for key, data in events])
+        return self.writes
+
+    def committed(self) -> int | None:
+        return self.application.committed
+
+    def changed(self) -> bool | None:
+        known, self._known = self._known, self.application.committed
+        return known != self._known
+
+    def messages(self, batch: int) -> Sequence[Message]:
+        return self.application.messages(self._gateway, batch)
+
+    def read(self, stream: str, partition: int, first: int, last: int) -> tuple[int, Sequence[CloudEvent]]:
+        self.reads.append((stream, partition, first, last))
+        return first, self.application.records[PartitionKey(stream, partition)][first - 1 : last]
+
+    def schema(self, known: int) -> StoredSchema | None:
+        return self.application.schema if self.application.schema.version != known else None
+
+    def tokens(self) -> Mapping[str, KeptToken]:
+        return dict(self.application.tokens)
+
+
+@dataclass
+class ServedGateway:
+    """A gateway that serves an address."""
+
+    gateway: Gateway
+    files: MemoryFiles
+    address: str
+    failures: list[BaseException] = field(default_factory=list)
+    """The errors that have ended it."""
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    application: MemoryApplication, name: str = "g0", limits: GatewayLimits | None = None, **tls: Any
+) -> AsyncIterator[ServedGateway]:
+    """Run a gateway on a free port of loopback, with its gRPC server; ``tls``: the arguments of ``bind``."""
+    files, failures = application.files(name), list[BaseException]()
+    gateway = Gateway(name, files, limits or GatewayLimits(), failures.append)
+    server = make_server(gateway)
+    address = f"127.0.0.1:{bind(server, '127.0.0.1', 0, **tls)}"
+    gateway.addresses = lambda: [address]
+    await gateway.start()
+    await server.start()
+    try:
+        yield ServedGateway(gateway, files, address, failures)
+    finally:
+        files.stuck.set()
+        gateway.end("the test ends")
+        await server.stop(1.0)
+        await gateway.close()
+
+
+def _plans(schema: StoredSchema) -> dict[PartitionKey, PartitionPlan]:
+    streams = [one for one in schema.objects.values() if isinstance(one, StreamDeclaration)]
+    pipelines = [one for one in schema.objects.values() if isinstance(one, PipelineDeclaration)]
+    partitions = {one.key: one.partitions for one in streams}
+    plans = {one.key.path: partition_plan(one, pipelines, partitions) for one in streams}
+    return {
+        PartitionKey(one.key.path, number): plans[one.key.path] for one in streams for number in range(one.partitions)
+    }
+
+
+def _now() -> int:
+    return round(time.time() * 1000)

@@ -1,0 +1,53 @@
+"""The limits of a gateway. Each bounds memory or work that a client can cause.
+
+All are choices unless a comment names a measurement. Source: ``docs/pipelines/gateway.md#limits``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class GatewayLimits:
+    """The limits of one gateway."""
+
+    message_bytes: int = 4 * MIB
+    """The most bytes of one message of a client: gRPC's own default."""
+    event_bytes: int = 3 * MIB
+    """The most bytes of one event, so that it also fits into a message with other fields."""
+    events: int = 10_000
+    """The most events of one publish, ack or statement."""
+    attributes: int = 100
+    """The most optional attributes and extensions of one event."""
+    requests: int = 10_000
+    """The most calls at once that wait for their commit."""
+    request_seconds: float = 300.0
+    """How long a call waits for its commit when its own deadline is later."""
+    members: int = 1_000
+    """The most members at once: channels of Subscribe, Work, Receive and Serve together."""
+    concurrency: int = 1_000
+    """The most deliveries at once of a member, and the most calls at once of a consumer."""
+    records: int = 10_000
+    """The most events of a delivery."""
+    part_bytes: int = MIB
+    """Bytes from which a delivery of a group is divided into several messages."""
+    waiting_bytes: int = 16 * MIB
+    """The most bytes of deliveries that wait in memory for one member.
+
+    Events beyond it are read again from the table; a member of a stage is sent away.
+    """
+    replies: int = 1_000
+    """Messages waiting for a client from which nothing more is read from it."""
+    inbox_rows: int = 100_000
+    """The most rows that wait for the inbox; a publish beyond it is refused."""
+    inbox_bytes: int = 64 * MIB
+    """The most bytes that wait for the inbox; a publish beyond it is refused."""
+    file_rows: int = 20_000
+    """The most rows of one file of the inbox."""
+    exchange_messages: int = 1_000
+    """The most messages of an exchange that wait for one receiver; later ones are dropped."""
+    call_messages: int = 100
+    """The most messages of a call that wait for its caller, or for its consumer."""

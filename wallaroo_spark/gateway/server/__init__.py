@@ -1,0 +1,1 @@
+"""The gRPC server of a gateway: services, calls and channels around the pure state."""

@@ -1,0 +1,71 @@
+"""Errors of calls: a gRPC status, a text, and the code in the trailing metadata ``wallaroo-code``."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn
+
+import grpc
+
+from wallaroo_spark.errors import WallarooError, one_line, printable
+from wallaroo_spark.gateway.refusals import Refused
+from wallaroo_spark.gateway.state.access import bearer
+
+log = one_line(logging.getLogger("wallaroo_spark.gateway"))
+
+CODE = "wallaroo-code"
+"""The key of the trailing metadata that has the code of an error."""
+_LONGEST_TEXT = 2000
+"""The most characters of an error's text. A choice: metadata of 8 KiB are common limits."""
+
+
+async def abort(context: Any, problem: Refused) -> NoReturn:
+    """End a call with an error."""
+    text = printable(problem.message[:_LONGEST_TEXT])
+    await context.abort(grpc.StatusCode[problem.status], text, ((CODE, problem.code),))
+    raise AssertionError("a call goes on after its end")
+
+
+def explained(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """A method of a service whose errors reach the client with status, text and code."""
+
+    @functools.wraps(method)
+    async def call(self: Any, request: Any, context: Any) -> Any:
+        try:
+            return await method(self, request, context)
+        except Refused as problem:
+            await abort(context, problem)
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            raise
+        except WallarooError as error:
+            log.warning("%s failed: %s", method.__name__, error)
+            await abort(context, Refused(error.message, code=error.code or "gateway-failed", status="INTERNAL"))
+        except Exception:
+            log.exception("%s failed by an error of this program", method.__name__)
+            text = "the gateway has failed at this call; its log has the error; report it"
+            await abort(context, Refused(text, code="gateway-failed", status="INTERNAL"))
+
+    return call
+
+
+def token_of(context: Any) -> str:
+    """The token of a call; empty without one."""
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization":
+            return bearer(value if isinstance(value, str) else value.decode("latin-1"))
+    return ""
+
+
+async def first_message(messages: AsyncIterator[Any], seconds: float) -> Any:
+    """The first message of a client. Raises :class:`Refused` when none comes."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await anext(messages)
+    except StopAsyncIteration:
+        text = "the client sent no message; the first one says what to join"
+    except TimeoutError:
+        text = f"no message came within {seconds:g} seconds; the first one says what to join"
+    raise Refused(text, code="request-invalid", status="INVALID_ARGUMENT")

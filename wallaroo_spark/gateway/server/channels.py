@@ -1,0 +1,122 @@
+"""The channel of one member: a task that reads from the client and one that writes to it, around its pure state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from wallaroo_spark.api import pipelines_pb2 as pb
+from wallaroo_spark.gateway.refusals import Refused
+from wallaroo_spark.gateway.server.gateway import Gateway
+from wallaroo_spark.gateway.state.members import JoinedMember, RecordsToGive, group_messages
+from wallaroo_spark.gateway.state.requests import ToInbox
+
+Join = Callable[[Callable[[], None]], tuple[JoinedMember, list[ToInbox]]]
+"""Makes the member; its argument is called when there is something to do for the channel."""
+
+
+class MemberChannel:
+    """Serves one member until its client or the gateway ends. ``check`` raises Refused when it has lost its right."""
+
+    def __init__(
+        self, gateway: Gateway, context: Any, check: Callable[[], None], may_publish: Callable[[str], None]
+    ) -> None:
+        self._gateway = gateway
+        self._context = context
+        self._check = check
+        self._may_publish = may_publish
+        self._wake = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._taken = asyncio.Event()
+        self._member: JoinedMember | None = None
+
+    async def serve(self, join: Join, messages: AsyncIterator[Any]) -> None:
+        """Join, and serve. Raises :class:`Refused` when the channel ends with an error."""
+        member, events = join(self._changed)
+        self._member = member
+        gateway = self._gateway
+        gateway.add(events)
+        gateway.rules_changed[self] = self._rules_changed
+        tasks = [asyncio.ensure_future(self._write(member)), asyncio.ensure_future(self._ended.wait())]
+        reading = asyncio.ensure_future(self._read(member, messages))
+        tasks.append(reading)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done() and reading.exception() is None:
+                # The client sends nothing more, and may still read the answers to its acks.
+                await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+            if member.ended is not None:
+                raise member.ended
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            del gateway.rules_changed[self]
+            gateway.add(gateway.core.leave(member))
+
+    def _changed(self) -> None:
+        self._wake.set()
+        if self._member is not None and self._member.ended is not None:
+            self._ended.set()
+
+    def _rules_changed(self) -> None:
+        assert self._member is not None
+        try:
+            self._check()
+        except Refused as problem:
+            self._member.end(problem)
+
+    async def _read(self, member: JoinedMember, messages: AsyncIterator[Any]) -> None:
+        gateway = self._gateway
+        async for message in messages:
+            gateway.add(member.client(message, gateway.core.schema, self._may_publish))
+            while member.full:
+                self._taken.clear()
+                await self._taken.wait()
+            await gateway.queue.room()
+        member.finish()
+        self._wake.set()
+
+    async def _write(self, member: JoinedMember) -> None:
+        finished = False
+        while not finished:
+            self._wake.clear()
+            given = member.take()
+            self._taken.set()
+            if isinstance(given, RecordsToGive):
+                await self._give(member, given)
+            elif given is not None:
+                await self._context.write(given)
+            elif member.finished:
+                finished = True
+            else:
+                await self._wake.wait()
+
+    async def _give(self, member: JoinedMember, given: RecordsToGive) -> None:
+        first, records = given.first, given.records
+        if records is None:
+            stream = member.joining.stream
+            first, read = await asyncio.to_thread(
+                self._gateway.files.read, stream, given.partition, given.first, given.last
+            )
+            records = tuple(read)
+        for message in group_messages(given, first, records, self._gateway.limits):
+            await self._context.write(message)
+
+
+def joiner(gateway: Gateway, join: pb.JoinGroup | pb.JoinStage) -> Join:
+    """The way in which a client joins."""
+
+    def group(changed: Callable[[], None]) -> tuple[JoinedMember, list[ToInbox]]:
+        assert isinstance(join, pb.JoinGroup)
+        return gateway.core.join_group(join, changed)
+
+    def stage(changed: Callable[[], None]) -> tuple[JoinedMember, list[ToInbox]]:
+        assert isinstance(join, pb.JoinStage)
+        return gateway.core.join_stage(join, changed)
+
+    return group if isinstance(join, pb.JoinGroup) else stage

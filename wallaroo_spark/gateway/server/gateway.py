@@ -1,0 +1,141 @@
+"""A running gateway: the pure state, the inbox, and tasks that follow commits, the schema and the tokens.
+
+Source: ``docs/pipelines/gateway.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from wallaroo_spark.background_tasks import BackgroundTasks
+from wallaroo_spark.checkpoint.glance import GLANCE_SECONDS
+from wallaroo_spark.errors import one_line
+from wallaroo_spark.gateway.files import ApplicationFiles
+from wallaroo_spark.gateway.inbox_queue import InboxQueue
+from wallaroo_spark.gateway.limits import GatewayLimits
+from wallaroo_spark.gateway.refusals import ends
+from wallaroo_spark.gateway.state.access import AccessRules
+from wallaroo_spark.gateway.state.core import GatewayCore
+from wallaroo_spark.gateway.state.requests import ToInbox
+from wallaroo_spark.gateway.state.schema_view import SchemaView
+
+log = one_line(logging.getLogger("wallaroo_spark.gateway"))
+
+POLL_SECONDS = 0.5
+"""Seconds between two looks at the commit log where a look is not cheap. A choice, as that of publishers."""
+FOLLOW_SECONDS = 1.0
+"""Seconds between two looks at the schema and the tokens. A choice: it is the delay of a revocation, below a lease."""
+
+
+class Gateway:
+    """One gateway in one generation. ``failed`` is called with the error that ends it."""
+
+    def __init__(
+        self,
+        name: str,
+        files: ApplicationFiles,
+        limits: GatewayLimits,
+        failed: Callable[[BaseException], None],
+        *,
+        addresses: Callable[[], list[str]] = list,
+    ) -> None:
+        self.name = name
+        self.files = files
+        self.limits = limits
+        self.queue = InboxQueue(files, limits)
+        self.access = AccessRules(SchemaView())
+        self.addresses = addresses
+        """The addresses of the live gateways."""
+        self.core = GatewayCore(name, 0, SchemaView(), limits)
+        self.rules_changed: dict[object, Callable[[], None]] = {}
+        """Called when permissions may have changed: one entry for each open channel."""
+        self._tasks = BackgroundTasks(self._ended)
+        self._failed = failed
+        self._position: int | None = None
+
+    async def start(self) -> None:
+        """Begin a new generation, and follow the files."""
+        generation = await asyncio.to_thread(self.files.open)
+        # Batches that were committed before the first event of this generation have nothing for it.
+        self._position = await asyncio.to_thread(self.files.committed)
+        stored = await asyncio.to_thread(self.files.schema, 0)
+        schema = SchemaView(stored.version, stored.objects) if stored is not None else SchemaView()
+        self.core = GatewayCore(self.name, generation, schema, self.limits)
+        self.access = AccessRules(schema, await asyncio.to_thread(self.files.tokens))
+        self.spawn(self.queue.run())
+        self.queue.add(self.core.started())
+        await self.queue.durable()
+        self.spawn(self._follow_commits())
+        self.spawn(self._follow_rules())
+        log.info("gateway %s begins generation %d with version %d of the schema", self.name, generation, schema.version)
+
+    def end(self, reason: str) -> None:
+        """End every call and channel with ``UNAVAILABLE``."""
+        self.core.end(reason)
+        self.queue.end(ends(reason))
+
+    async def close(self) -> None:
+        """End the tasks."""
+        self._tasks.cancel()
+        await self._tasks.wait(10.0)
+
+    def add(self, events: list[ToInbox]) -> None:
+        """Send events to the controllers."""
+        self.queue.add(events)
+
+    def check(self, token: str, access: str, kind: str, path: str) -> None:
+        """Raise :class:`Refused` unless the bearer of a token has this access to an object."""
+        self.access.check(token, access, kind, path, time.time())
+
+    def check_token(self, token: str) -> None:
+        """Raise :class:`Refused` unless a token is valid."""
+        self.access.check_token(token, time.time())
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine as a task of the gateway; an error in it ends the gateway."""
+        self._tasks.start(work)
+
+    def _ended(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.end("it has failed, and is started again")
+            self._failed(error)
+
+    async def _follow_commits(self) -> None:
+        while True:
+            newest = await asyncio.to_thread(self.files.committed)
+            if newest is not None and newest != self._position:
+                await self._take_batches(newest)
+                continue
+            await self._wait_for_commit()
+
+    async def _take_batches(self, newest: int) -> None:
+        for batch in range(-1 if self._position is None else self._position, newest):
+            for instruction, records in await asyncio.to_thread(self.files.messages, batch + 1):
+                self.add(self.core.handle(instruction, records))
+            self._position = batch + 1
+
+    async def _wait_for_commit(self) -> None:
+        until = time.monotonic() + POLL_SECONDS
+        while time.monotonic() < until:
+            changed = self.files.changed()
+            if changed:
+                await asyncio.sleep(GLANCE_SECONDS / 4)
+                return
+            await asyncio.sleep(POLL_SECONDS if changed is None else GLANCE_SECONDS)
+
+    async def _follow_rules(self) -> None:
+        """Follow the schema and the tokens. They must be readable: with rules that are not known nobody is let in."""
+        while True:
+            await asyncio.sleep(FOLLOW_SECONDS)
+            stored = await asyncio.to_thread(self.files.schema, self.core.schema.version)
+            schema = self.core.schema if stored is None else SchemaView(stored.version, stored.objects)
+            kept = await asyncio.to_thread(self.files.tokens) if schema.tokens else {}
+            self.access = AccessRules(schema, kept)
+            if stored is not None:
+                self.add(self.core.schema_changed(schema))
+            for changed in list(self.rules_changed.values()):
+                changed()

@@ -1,0 +1,73 @@
+"""The gRPC listener of a gateway: address, TLS, limits and keepalive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from wallaroo_spark.api import pipelines_pb2_grpc as rpc
+from wallaroo_spark.errors import TransportError
+from wallaroo_spark.gateway.server.gateway import Gateway
+from wallaroo_spark.gateway.server.services import PipelinesService, SchemaService, StreamsService
+from wallaroo_spark.transport import format_address
+from wallaroo_spark.transport.tls import read_authority, read_pair
+
+KEEPALIVE_SECONDS = 10.0
+"""How long a connection is silent before the gateway asks the client's machine whether it lives.
+
+A choice: with the time for the answer, a member whose machine has vanished leaves within 20 seconds.
+"""
+KEEPALIVE_ANSWER_SECONDS = 10.0
+"""How long the answer may take. A choice."""
+
+
+def make_server(gateway: Gateway) -> Any:
+    """The gRPC server of a gateway, without an address."""
+    server = grpc.aio.server(
+        options=(
+            ("grpc.max_receive_message_length", gateway.limits.message_bytes),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.keepalive_time_ms", int(KEEPALIVE_SECONDS * 1000)),
+            ("grpc.keepalive_timeout_ms", int(KEEPALIVE_ANSWER_SECONDS * 1000)),
+            ("grpc.http2.max_pings_without_data", 0),
+            # Clients may ask as often as the gateway does.
+            ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            # Two gateways at one port would each get some of the connections.
+            ("grpc.so_reuseport", 0),
+        )
+    )
+    add: Any = rpc  # The generated code has no types.
+    add.add_StreamsServicer_to_server(StreamsService(gateway), server)
+    add.add_PipelinesServicer_to_server(PipelinesService(gateway), server)
+    add.add_SchemaServicer_to_server(SchemaService(gateway), server)
+    return server
+
+
+def bind(server: Any, host: str, port: int, certificate: str = "", key: str = "", ca: str = "") -> int:
+    """Bind the server's port, and return it. Raises :class:`TransportError`, and :class:`ConfigurationError` for TLS
+    files that cannot be used."""
+    address = format_address(host or "::", port)
+    try:
+        if not certificate:
+            bound = server.add_insecure_port(address)
+        else:
+            chain, private = read_pair(certificate, key)
+            authority = read_authority(ca) if ca else None
+            credentials = grpc.ssl_server_credentials([(private, chain)], authority, require_client_auth=bool(ca))
+            bound = server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise _not_bound(address) from error
+    if not bound:
+        raise _not_bound(address)
+    return int(bound)
+
+
+def _not_bound(address: str) -> TransportError:
+    return TransportError(
+        f"cannot listen on {address}; free the address, use another one, or use port 0",
+        code="cannot-listen",
+        address=address,
+        reason="bind",
+    )

@@ -1,0 +1,201 @@
+"""The services of the gRPC interface for durable streams, pipelines and the schema."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from wallaroo_spark.api import pipelines_pb2 as pb
+from wallaroo_spark.api import pipelines_pb2_grpc as rpc
+from wallaroo_spark.gateway.refusals import Refused
+from wallaroo_spark.gateway.server.answers import explained, first_message, token_of
+from wallaroo_spark.gateway.server.channels import MemberChannel, joiner
+from wallaroo_spark.gateway.server.gateway import Gateway
+from wallaroo_spark.gateway.state.access import PUBLISH, SUBSCRIBE
+from wallaroo_spark.gateway.state.calls import PublishCall, WaitingCall
+from wallaroo_spark.pipelines.declarations import TokenDeclaration
+from wallaroo_spark.pipelines.schema.documents import to_document
+
+FIRST_SECONDS = 30.0
+"""How long a client may take until its first message. A choice; a connection without one costs a member's place."""
+_AT_ONCE = 256
+"""The most requests of one PublishMany at once. A choice: more are read when some are answered."""
+
+
+class StreamsService(rpc.StreamsServicer):
+    """Publish and subscribe."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    @explained
+    async def Publish(self, request: pb.PublishRequest, context: Any) -> pb.PublishReply:
+        """Append events to one stream."""
+        gateway = self._gateway
+        gateway.check(token_of(context), PUBLISH, "Stream", request.stream)
+        gateway.queue.require_room()
+        call, done = _begin(gateway, request)
+        return await _published(gateway, request, call, done)
+
+    @explained
+    async def PublishMany(self, requests: AsyncIterator[pb.PublishRequest], context: Any) -> None:
+        """Append events for many requests on one connection."""
+        gateway, token = self._gateway, token_of(context)
+        gateway.check_token(token)
+        at_once, writing = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def answer(request: pb.PublishRequest, found: tuple[PublishCall, asyncio.Event] | Refused) -> None:
+            try:
+                if isinstance(found, Refused):
+                    raise found
+                reply = await _published(gateway, request, *found)
+            except Refused as problem:
+                reply = pb.PublishReply(request=request.request)
+                reply.problem.code, reply.problem.text = problem.code, problem.message
+            finally:
+                at_once.release()
+            async with writing:
+                await context.write(reply)
+
+        try:
+            async for request in requests:
+                await at_once.acquire()
+                await gateway.queue.room()
+                found: tuple[PublishCall, asyncio.Event] | Refused
+                try:
+                    gateway.check(token, PUBLISH, "Stream", request.stream)
+                    # The events of one channel are added in the order of its requests.
+                    found = _begin(gateway, request)
+                except Refused as problem:
+                    found = problem
+                task = asyncio.ensure_future(answer(request, found))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+            await asyncio.gather(*tasks)
+        finally:
+            for task in list(tasks):
+                task.cancel()
+
+    @explained
+    async def Subscribe(self, messages: AsyncIterator[pb.SubscriberMessage], context: Any) -> None:
+        """Consume a stream as a member of a group."""
+        gateway, token = self._gateway, token_of(context)
+        gateway.check_token(token)
+        first = await first_message(messages, FIRST_SECONDS)
+        if first.WhichOneof("message") != "join":
+            raise _no_join()
+        path = first.join.stream
+        await _serve(gateway, context, token, ("Stream", path), first.join, messages)
+
+
+class PipelinesService(rpc.PipelinesServicer):
+    """Work on stages, and cancel instances."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    @explained
+    async def Work(self, messages: AsyncIterator[pb.WorkerMessage], context: Any) -> None:
+        """Work on a stage."""
+        gateway, token = self._gateway, token_of(context)
+        gateway.check_token(token)
+        first = await first_message(messages, FIRST_SECONDS)
+        if first.WhichOneof("message") != "join":
+            raise _no_join()
+        await _serve(gateway, context, token, ("Pipeline", first.join.pipeline), first.join, messages)
+
+    @explained
+    async def Cancel(self, request: pb.CancelRequest, context: Any) -> pb.CancelReply:
+        """End an instance."""
+        gateway = self._gateway
+        gateway.check(token_of(context), SUBSCRIBE, "Pipeline", request.pipeline)
+        gateway.queue.require_room()
+        done = asyncio.Event()
+        call, events = gateway.core.cancel(request, done.set)
+        gateway.add(events)
+        await _committed(gateway, call, done)
+        return pb.CancelReply()
+
+
+class SchemaService(rpc.SchemaServicer):
+    """The schema, and the addresses of gateways."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    @explained
+    async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeReply:
+        """The declared objects without Tokens, and the addresses of the gateways."""
+        del request
+        gateway = self._gateway
+        gateway.check_token(token_of(context))
+        schema = gateway.core.schema
+        documents = [to_document(one) for one in schema.objects.values() if not isinstance(one, TokenDeclaration)]
+        # A JSON document is a YAML document, and needs no package on executors.
+        text = "\n---\n".join(json.dumps(document, indent=2, ensure_ascii=False) for document in documents)
+        return pb.DescribeReply(version=schema.version, schema=text, gateways=gateway.addresses())
+
+
+def _begin(gateway: Gateway, request: pb.PublishRequest) -> tuple[PublishCall, asyncio.Event]:
+    done = asyncio.Event()
+    call, events = gateway.core.publish(request, done.set)
+    gateway.add(events)
+    return call, done
+
+
+async def _published(
+    gateway: Gateway, request: pb.PublishRequest, call: PublishCall, done: asyncio.Event
+) -> pb.PublishReply:
+    """Wait for the answer to a publish. Raises :class:`Refused`."""
+    reply = pb.PublishReply(request=request.request)
+    if request.durability == pb.RECEIVED:
+        await gateway.queue.durable()
+        return reply
+    await _committed(gateway, call, done)
+    reply.places.extend(pb.Place(partition=partition, offset=offset) for partition, offset in call.places)
+    return reply
+
+
+async def _committed(gateway: Gateway, call: WaitingCall, done: asyncio.Event) -> None:
+    limit = gateway.limits.request_seconds
+    try:
+        async with asyncio.timeout(limit):
+            await done.wait()
+    except TimeoutError:
+        raise Refused(
+            f"the request was not committed within {limit:g} seconds; it may be later; look at the application's "
+            "query, and send the same request again",
+            code="commit-timeout",
+            status="DEADLINE_EXCEEDED",
+        ) from None
+    finally:
+        gateway.core.forget(call)
+    if call.problem is not None:
+        raise call.problem
+
+
+async def _serve(
+    gateway: Gateway,
+    context: Any,
+    token: str,
+    object: tuple[str, str],
+    join: pb.JoinGroup | pb.JoinStage,
+    messages: AsyncIterator[Any],
+) -> None:
+    def check() -> None:
+        gateway.check(token, SUBSCRIBE, *object)
+
+    def may_publish(path: str) -> None:
+        gateway.check(token, PUBLISH, "Stream", path)
+
+    check()
+    await gateway.queue.room()
+    await MemberChannel(gateway, context, check, may_publish).serve(joiner(gateway, join), messages)
+
+
+def _no_join() -> Refused:
+    text = "the first message of the channel is not join; send join first"
+    return Refused(text, code="request-invalid", status="INVALID_ARGUMENT")

@@ -1,0 +1,134 @@
+"""Calls that wait for their commit: publishing and cancelling. Pure."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+from wallaroo_spark.gateway.refusals import Refused, invalid
+from wallaroo_spark.gateway.state.requests import Answer, RequestsInFlight, ToInbox, reason_of
+from wallaroo_spark.pipelines.controller.messages.events import Event, RecordsPublished
+from wallaroo_spark.pipelines.controller.messages.instructions import AnswerRequest
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability, PartitionKey, ReplyTo
+from wallaroo_spark.pipelines.partitioning import partition_of
+
+
+def by_partition(
+    stream: str, partitions: int, events: Sequence[CloudEvent], partition: int | None
+) -> list[tuple[PartitionKey, list[int]]]:
+    """Divide events over the partitions of a stream: each partition with the places of its events, in order.
+
+    Raises :class:`Refused` for a partition that the stream does not have.
+    """
+    if partition is not None:
+        if partition >= partitions:
+            raise invalid(
+                f"stream {stream} has {partitions} partitions, from 0, and {partition} is asked for; name one of them"
+            )
+        return [(PartitionKey(stream, partition), [*range(len(events))])]
+    found: dict[int, list[int]] = {}
+    for place, event in enumerate(events):
+        found.setdefault(partition_of(event, partitions), []).append(place)
+    return [(PartitionKey(stream, number), places) for number, places in sorted(found.items())]
+
+
+class WaitingCall:
+    """A call that asks some controllers, and is done when all have answered. ``changed`` is called then."""
+
+    def __init__(self, requests: RequestsInFlight, changed: Callable[[], None]) -> None:
+        self.done = False
+        """Whether all have answered, or the call has failed."""
+        self.problem: Refused | None = None
+        """Why it has failed; None when it has not."""
+        self._requests = requests
+        self._changed = changed
+        self._asked: dict[int, PartitionKey] = {}
+        self._answered = 0
+
+    def ask(self, key: PartitionKey, make: Callable[[ReplyTo], Event]) -> ToInbox:
+        """Ask a controller."""
+        reply = self._requests.open(self)
+        self._asked[reply.request] = key
+        return key, make(reply)
+
+    def answered(self, request: int, answer: Answer) -> list[ToInbox]:
+        """Take the answer of one controller."""
+        key = self._asked.pop(request)
+        if isinstance(answer, AnswerRequest):
+            self._answered += 1
+            self.took(key, answer)
+        elif self.problem is None:
+            self.problem = self.refusal(answer)
+        if not self._asked:
+            self._end()
+        return []
+
+    def fail(self, problem: Refused) -> None:
+        """The call ends before it is answered."""
+        if not self.done:
+            self.problem = self.problem or problem
+            self.forget()
+            self._end()
+
+    def forget(self) -> None:
+        """Nobody waits for the answers any more."""
+        for request in self._asked:
+            self._requests.forget(request)
+        self._asked.clear()
+
+    def took(self, key: PartitionKey, answer: AnswerRequest) -> None:
+        """A controller has answered."""
+
+    def refusal(self, answer: Answer) -> Refused:
+        """The error of a call that a controller refuses."""
+        return Refused(reason_of(answer), code="request-refused", status="FAILED_PRECONDITION")
+
+    def _end(self) -> None:
+        self.done = True
+        self._changed()
+
+
+class PublishCall(WaitingCall):
+    """A publish: its events, divided over partitions."""
+
+    def __init__(
+        self,
+        requests: RequestsInFlight,
+        changed: Callable[[], None],
+        parts: list[tuple[PartitionKey, list[int]]],
+        events: Sequence[CloudEvent],
+        durability: Durability,
+    ) -> None:
+        super().__init__(requests, changed)
+        self.places: list[tuple[int, int]] = [(0, 0)] * len(events)
+        """Partition and offset of each event, once the call is done."""
+        self._parts = dict(parts)
+        self._events = events
+        self._durability = durability
+
+    def begin(self) -> list[ToInbox]:
+        """The events for the controllers."""
+        records = {key: tuple(self._events[place] for place in places) for key, places in self._parts.items()}
+        if self._durability is Durability.RECEIVED:
+            reply = self._requests.unanswered()
+            return [(key, RecordsPublished(reply, given, Durability.RECEIVED)) for key, given in records.items()]
+        return [self.ask(key, functools.partial(_published, given)) for key, given in records.items()]
+
+    def took(self, key: PartitionKey, answer: AnswerRequest) -> None:
+        """Some of the events have offsets."""
+        for place, offset in zip(self._parts[key], answer.written[0].offsets, strict=True):
+            self.places[place] = (key.partition, offset)
+
+    def refusal(self, answer: Answer) -> Refused:
+        """Say that the same request may be sent again, also when a part of it was written."""
+        found = super().refusal(answer)
+        return Refused(
+            f"{found.message}; events of other partitions may be written; when the reason is gone, send the same "
+            "request again: known events are recognized",
+            code="publish-refused",
+            status="ABORTED",
+        )
+
+
+def _published(records: tuple[CloudEvent, ...], reply: ReplyTo) -> RecordsPublished:
+    return RecordsPublished(reply, records)

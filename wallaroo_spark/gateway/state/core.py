@@ -1,0 +1,226 @@
+"""A gateway without its shell: requests of clients become events, and instructions become answers. Pure.
+
+Source: ``docs/pipelines/gateway.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wallaroo_spark.api import pipelines_pb2 as pb
+from wallaroo_spark.gateway.cloud_events import events_of
+from wallaroo_spark.gateway.limits import GatewayLimits
+from wallaroo_spark.gateway.refusals import Refused, busy, ends, invalid, unknown
+from wallaroo_spark.gateway.state.calls import PublishCall, WaitingCall, by_partition
+from wallaroo_spark.gateway.state.members import GroupJoining, JoinedMember, StageJoining
+from wallaroo_spark.gateway.state.requests import RequestsInFlight, ToInbox
+from wallaroo_spark.gateway.state.schema_view import SchemaView
+from wallaroo_spark.pipelines.controller.messages.events import GatewayStarted, InstanceCancelled
+from wallaroo_spark.pipelines.controller.messages.instructions import (
+    AnswerRequest,
+    DeliverInputs,
+    DeliverRecords,
+    EndSubscription,
+    Instruction,
+    RefuseRequest,
+    WarnClient,
+    WithdrawDelivery,
+)
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability, PartitionKey
+from wallaroo_spark.pipelines.declarations import StartPoint
+from wallaroo_spark.pipelines.names import name_problem
+
+Changed = Callable[[], None]
+_DURABILITY = {pb.COMMITTED: Durability.COMMITTED, pb.RECEIVED: Durability.RECEIVED}
+_LOCATIONS = {pb.StartPoint.LATEST: "latest", pb.StartPoint.BEGINNING: "beginning", pb.StartPoint.OFFSET: "offset"}
+
+
+class GatewayCore:
+    """The state of one gateway in one generation."""
+
+    def __init__(self, gateway: str, generation: int, schema: SchemaView, limits: GatewayLimits) -> None:
+        self.schema = schema
+        self.limits = limits
+        self.requests = RequestsInFlight(gateway, generation)
+        self.ended: Refused | None = None
+        """Why the gateway takes no more requests; None while it does."""
+        self._prefix = f"{gateway}.{generation}."
+        self._members: dict[int, JoinedMember] = {}
+        self._calls: set[WaitingCall] = set()
+        self._last_member = 0
+
+    @property
+    def members(self) -> int:
+        """Number of members."""
+        return len(self._members)
+
+    def started(self) -> list[ToInbox]:
+        """The first events of this generation: the members of earlier ones are gone."""
+        event = GatewayStarted(self.requests.gateway, self.requests.generation)
+        return [(key, event) for key in self.schema.keys]
+
+    def publish(self, request: pb.PublishRequest, changed: Changed) -> tuple[PublishCall, list[ToInbox]]:
+        """Begin a publish. Raises :class:`Refused`."""
+        stream = self.schema.stream(request.stream)
+        self._room_for_a_call()
+        if request.not_before:
+            raise Refused(
+                "not_before is not supported: this version does not delay events; leave it out, and publish later",
+                code="delay-unsupported",
+                status="UNIMPLEMENTED",
+            )
+        if request.durability not in _DURABILITY:
+            raise invalid(f"durability {request.durability} is not known; give COMMITTED (0) or RECEIVED (1)")
+        events = events_of(request.events, self.limits)
+        if not events:
+            raise invalid("the batch is empty; publish at least one event")
+        chosen = request.partition if request.HasField("partition") else None
+        parts = by_partition(stream.key.path, stream.partitions, events, chosen)
+        call = PublishCall(self.requests, changed, parts, events, _DURABILITY[request.durability])
+        if request.durability == pb.COMMITTED:
+            self._calls.add(call)
+        return call, call.begin()
+
+    def cancel(self, request: pb.CancelRequest, changed: Changed) -> tuple[WaitingCall, list[ToInbox]]:
+        """Begin to cancel an instance. Raises :class:`Refused`."""
+        pipeline = self.schema.pipeline(request.pipeline)
+        self._room_for_a_call()
+        partitions = self.schema.partitions(pipeline.input_key.path)
+        if request.partition >= partitions:
+            raise invalid(
+                f"stream {pipeline.input_key.path} has {partitions} partitions, from 0, and {request.partition} is "
+                "asked for; name that of the instance"
+            )
+        call = WaitingCall(self.requests, changed)
+        self._calls.add(call)
+        key, path, instance = (
+            PartitionKey(pipeline.input_key.path, request.partition),
+            pipeline.key.path,
+            request.instance,
+        )
+        if instance >= 1 << 63:
+            raise invalid(f"there is no instance {instance}; give the number of a delivery's instance")
+        return call, [call.ask(key, lambda reply: InstanceCancelled(reply, path, instance))]
+
+    def forget(self, call: WaitingCall) -> None:
+        """Nobody waits for a call any more."""
+        call.forget()
+        self._calls.discard(call)
+
+    def join_group(self, join: pb.JoinGroup, changed: Changed) -> tuple[JoinedMember, list[ToInbox]]:
+        """A client joins a group. Raises :class:`Refused`."""
+        stream = self.schema.stream(join.stream)
+        if problem := name_problem(join.group):
+            raise invalid(f"group: {problem}")
+        if join.start.location not in _LOCATIONS:
+            raise invalid(f"start.location {join.start.location} is not known; give LATEST, BEGINNING or OFFSET")
+        if join.max_events > self.limits.records:
+            raise invalid(f"max_events is {join.max_events}, and {self.limits.records} are permitted; ask for fewer")
+        for partition in join.partitions:
+            if partition >= stream.partitions:
+                raise invalid(
+                    f"stream {join.stream} has {stream.partitions} partitions, from 0, and {partition} is asked for; "
+                    "name others, or none for all"
+                )
+        location = _LOCATIONS[join.start.location]
+        offset = min(join.start.offset, (1 << 63) - 1) if location == "offset" else None
+        joining = GroupJoining(
+            stream.key.path,
+            join.group,
+            join.durable,
+            StartPoint(location=location, offset=offset),
+            join.max_events or 1,
+            self._concurrency(join.concurrency),
+            tuple(sorted(set(join.partitions))),
+        )
+        return self._join(joining, changed)
+
+    def join_stage(self, join: pb.JoinStage, changed: Changed) -> tuple[JoinedMember, list[ToInbox]]:
+        """A client joins the workers of a stage. Raises :class:`Refused`."""
+        pipeline = self.schema.pipeline(join.pipeline)
+        stage = next((one for one in pipeline.stages if one.name == join.stage), None)
+        if stage is None:
+            raise unknown(f"stage of pipeline {join.pipeline}", join.stage)
+        if stage.run:
+            raise Refused(
+                f"stage {join.stage} of pipeline {join.pipeline} runs inside Spark ({stage.run}), so no program can "
+                "work on it; remove run from its declaration, or join another stage",
+                code="join-refused",
+                status="FAILED_PRECONDITION",
+            )
+        concurrency = self._concurrency(join.concurrency)
+        return self._join(StageJoining(pipeline.input_key.path, pipeline.key.path, stage.name, concurrency), changed)
+
+    def leave(self, member: JoinedMember) -> list[ToInbox]:
+        """A client's channel has ended."""
+        self._members.pop(member.number, None)
+        return member.leave()
+
+    def handle(self, instruction: Instruction, records: tuple[CloudEvent, ...] | None = None) -> list[ToInbox]:
+        """Take an instruction of a committed batch. Returns further events."""
+        match instruction:
+            case AnswerRequest() | RefuseRequest() | WarnClient():
+                return self.requests.answered(instruction)
+            case DeliverRecords() | DeliverInputs():
+                found = self._member(instruction.member)
+                if found is not None:
+                    found[0].deliver(found[1], instruction, records)
+            case WithdrawDelivery():
+                found = self._member(instruction.member)
+                if found is not None:
+                    found[0].withdraw(found[1], instruction.delivery, instruction.reason)
+            case EndSubscription():
+                found = self._member(instruction.member)
+                if found is not None:
+                    reason = f"{instruction.reason}; join again when it is declared again"
+                    found[0].end(Refused(reason, code="subscription-ended", status="FAILED_PRECONDITION"))
+        return []
+
+    def schema_changed(self, schema: SchemaView) -> list[ToInbox]:
+        """A new version of the schema: members join the partitions that were added."""
+        self.schema = schema
+        events: list[ToInbox] = []
+        for member in self._members.values():
+            if not member.joining.partitions:
+                events += member.join(range(schema.partitions(member.joining.stream)), added=True)
+        return events
+
+    def end(self, reason: str) -> None:
+        """The gateway ends: every call and every channel ends with an error that says so."""
+        self.ended = self.ended or ends(reason)
+        for call in list(self._calls):
+            call.fail(self.ended)
+        self._calls.clear()
+        for member in list(self._members.values()):
+            member.end(self.ended)
+
+    def _join(self, joining: GroupJoining | StageJoining, changed: Changed) -> tuple[JoinedMember, list[ToInbox]]:
+        self._alive()
+        if len(self._members) >= self.limits.members:
+            raise busy(f"this gateway has {len(self._members)} members, which is its limit; try another gateway")
+        self._last_member += 1
+        member = JoinedMember(self._last_member, joining, self.requests, self.limits, changed)
+        self._members[member.number] = member
+        return member, member.join(joining.partitions or range(self.schema.partitions(joining.stream)))
+
+    def _member(self, name: str) -> tuple[JoinedMember, int] | None:
+        """The member of a name, and the partition in it; None for a member that is gone."""
+        if not name.startswith(self._prefix):
+            return None
+        number, _, partition = name.removeprefix(self._prefix).partition(".")
+        member = self._members.get(int(number))
+        return None if member is None else (member, int(partition))
+
+    def _alive(self) -> None:
+        if self.ended is not None:
+            raise self.ended
+
+    def _room_for_a_call(self) -> None:
+        self._alive()
+        if len(self._calls) >= self.limits.requests:
+            raise busy(f"{len(self._calls)} calls wait for their commit, which is the limit; try again, or later")
+
+    def _concurrency(self, asked: int) -> int:
+        if asked > self.limits.concurrency:
+            raise invalid(f"concurrency is {asked}, and {self.limits.concurrency} is permitted; ask for less")
+        return asked or 1

@@ -1,0 +1,574 @@
+"""One member: the channel of a client that consumes a stream or works on a stage. Pure.
+
+The member joins every partition that it consumes, under a name of its own there: ``<gateway>.<generation>.<number>``
+and the partition behind another dot, so an instruction for it names the partition. Deliveries of all partitions are
+numbered in the order in which they arrive, and at most ``concurrency`` of them are with the client. The others wait
+here. Every message for the client leaves through :meth:`take`, in order. Source: ``docs/pipelines/gateway.md``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from wallaroo_spark.api import pipelines_pb2 as pb
+from wallaroo_spark.gateway.cloud_events import event_size, events_of, to_wire
+from wallaroo_spark.gateway.limits import GatewayLimits
+from wallaroo_spark.gateway.refusals import Refused, busy, ended, invalid
+from wallaroo_spark.gateway.state.calls import by_partition
+from wallaroo_spark.gateway.state.requests import Answer, RequestsInFlight, ToInbox, reason_of
+from wallaroo_spark.gateway.state.schema_view import SchemaView
+from wallaroo_spark.pipelines.controller.controller import LONGEST_DELAY
+from wallaroo_spark.pipelines.controller.messages import values
+from wallaroo_spark.pipelines.controller.messages.events import (
+    DeliveryAcked,
+    DeliveryNacked,
+    GroupJoined,
+    MemberLeft,
+    StageJoined,
+    StatementAdded,
+    TransactionBegun,
+)
+from wallaroo_spark.pipelines.controller.messages.instructions import AnswerRequest, DeliverInputs, DeliverRecords
+from wallaroo_spark.pipelines.controller.messages.values import (
+    CloudEvent,
+    Delivery,
+    PartitionKey,
+    ReplyTo,
+    StreamOutput,
+)
+from wallaroo_spark.pipelines.declarations import StartPoint
+from wallaroo_spark.pipelines.names import stream_key
+
+Outgoing = pb.SubscriberEvent | pb.WorkerEvent
+MayPublish = Callable[[str], None]
+"""Raises :class:`Refused` unless the client may publish to the stream of a path."""
+
+
+@dataclass(frozen=True)
+class GroupJoining:
+    """The group that a member joins."""
+
+    stream: str
+    """Path of the stream."""
+    group: str
+    """Name of the group."""
+    durable: bool
+    """Whether the group outlives its members."""
+    start: StartPoint
+    """Where a new group begins."""
+    max_records: int
+    """The most events of a delivery."""
+    concurrency: int
+    """The most deliveries at once."""
+    partitions: tuple[int, ...]
+    """The partitions; none: all, also those that are added later."""
+
+    def event(self, reply: ReplyTo, member: str, added: bool) -> GroupJoined:
+        """The event for one partition. A partition that was ``added`` later is read from its beginning."""
+        start = StartPoint(location="beginning") if added else self.start
+        return GroupJoined(reply, member, self.group, self.durable, start, self.max_records)
+
+
+@dataclass(frozen=True)
+class StageJoining:
+    """The stage that a member joins."""
+
+    stream: str
+    """Path of the pipeline's input stream."""
+    pipeline: str
+    """Path of the pipeline."""
+    stage: str
+    """Name of the stage."""
+    concurrency: int
+    """The most deliveries at once."""
+    partitions: tuple[int, ...] = ()
+    """None: all partitions."""
+
+    def event(self, reply: ReplyTo, member: str, added: bool) -> StageJoined:
+        """The event for one partition."""
+        del added
+        return StageJoined(reply, member, self.pipeline, self.stage, self.concurrency)
+
+
+@dataclass(frozen=True)
+class RecordsToGive:
+    """A delivery of a group that is to be sent: its records are attached, or have to be read."""
+
+    number: int
+    """Number of the delivery in this channel."""
+    partition: int
+    """The partition."""
+    first: int
+    """First offset."""
+    last: int
+    """Last offset."""
+    missed: int
+    """Records that retention removed before."""
+    records: tuple[CloudEvent, ...] | None
+    """The records; None: read them from the table."""
+
+
+class _State(StrEnum):
+    WAITING = "waiting"
+    GIVEN = "given"
+    ENDING = "ending"
+
+
+@dataclass
+class _StatementPart:
+    """The events of a statement for one partition."""
+
+    statement: int
+    """Place of the statement in its transaction."""
+    places: list[int]
+    """Places of the events in the statement."""
+    target: PartitionKey
+    """The partition."""
+
+
+@dataclass
+class _Statement:
+    """A statement of a transaction, whose parts are of different partitions."""
+
+    stream: str
+    """Path of the stream."""
+    events: int
+    """Number of its events."""
+    waiting: int
+    """Parts that no controller has answered yet."""
+    rejected: bool = False
+    """Whether a part was refused."""
+
+
+@dataclass
+class _Open:
+    """A delivery that this member has."""
+
+    number: int
+    """Its number in this channel."""
+    partition: int
+    """The partition."""
+    instruction: DeliverRecords | DeliverInputs
+    """The instruction of the controller."""
+    records: tuple[CloudEvent, ...] | None
+    """The attached records, until they are given."""
+    size: int
+    """The bytes that it holds in memory while it waits."""
+    state: _State = _State.WAITING
+    """Its state in this channel."""
+    begun: bool = False
+    """Whether the client has begun a transaction."""
+    parts: list[_StatementPart] = field(default_factory=list)
+    """The parts of its statements, in the order in which the controller has them."""
+    statements: list[_Statement] = field(default_factory=list)
+    """The statements of its transaction."""
+
+    @property
+    def delivery(self) -> Delivery:
+        return self.instruction.delivery
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The subject of a request of this member."""
+
+    kind: str
+    """``join``, ``added``, ``settle``, ``begin`` or ``part``."""
+    number: int = 0
+    """The delivery, or the partition of a join."""
+    problem: pb.Problem | None = None
+    """Why the gateway nacks the delivery in place of its client."""
+    statement: int = 0
+    """The statement of a part."""
+
+
+class JoinedMember:
+    """One channel. ``changed`` is called when :meth:`take` may have something, or :attr:`ended` is set."""
+
+    def __init__(
+        self,
+        number: int,
+        joining: GroupJoining | StageJoining,
+        requests: RequestsInFlight,
+        limits: GatewayLimits,
+        changed: Callable[[], None],
+    ) -> None:
+        self.number = number
+        self.joining = joining
+        self.ended: Refused | None = None
+        """Why the channel ends; None while it lives."""
+        self._requests = requests
+        self._limits = limits
+        self._changed = changed
+        self._base = f"{requests.gateway}.{requests.generation}.{number}"
+        self._make = pb.SubscriberEvent if isinstance(joining, GroupJoining) else pb.WorkerEvent
+        self._joined: set[int] = set()
+        self._joining: set[int] = set()
+        self._announced = False
+        self._finishing = False
+        self._asked: dict[int, _Asked] = {}
+        self._open: dict[int, _Open] = {}
+        self._numbers: dict[tuple[int, Delivery], int] = {}
+        self._waiting: deque[int] = deque()
+        self._waiting_bytes = 0
+        self._given = 0
+        self._last = 0
+        self._out: deque[Outgoing] = deque()
+
+    @property
+    def name(self) -> str:
+        """Name of the member, for people."""
+        return self._base
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits for the client that nothing more is to be read from it."""
+        return len(self._out) >= self._limits.replies
+
+    def name_at(self, partition: int) -> str:
+        """Name of the member in one partition."""
+        return f"{self._base}.{partition}"
+
+    def join(self, partitions: Iterable[int], *, added: bool = False) -> list[ToInbox]:
+        """Join partitions, unless the member is there already."""
+        events: list[ToInbox] = []
+        for partition in partitions:
+            if partition in self._joined or partition in self._joining or self.ended is not None:
+                continue
+            self._joining.add(partition)
+            reply = self._ask(_Asked("added" if added else "join", partition))
+            event = self.joining.event(reply, self.name_at(partition), added)
+            events.append((self._key(partition), event))
+        return events
+
+    @property
+    def finished(self) -> bool:
+        """Whether the client sends nothing more, and has every answer to its acks and nacks."""
+        return self._finishing and not any(asked.kind == "settle" for asked in self._asked.values())
+
+    def finish(self) -> None:
+        """The client sends nothing more: it is given no further delivery."""
+        self._finishing = True
+
+    def leave(self) -> list[ToInbox]:
+        """The channel has ended: the member leaves every partition."""
+        self.ended = self.ended or ended("the channel is closed")
+        for request in self._asked:
+            self._requests.forget(request)
+        self._asked.clear()
+        left = sorted(self._joined | self._joining)
+        self._joined.clear()
+        self._joining.clear()
+        return [(self._key(partition), MemberLeft(self.name_at(partition))) for partition in left]
+
+    def end(self, problem: Refused) -> None:
+        """End the channel with an error; the caller lets the member leave."""
+        self.ended = self.ended or problem
+        self._changed()
+
+    def client(
+        self, message: pb.SubscriberMessage | pb.WorkerMessage, schema: SchemaView, may: MayPublish
+    ) -> list[ToInbox]:
+        """Take a message of the client. Raises :class:`Refused` when the channel has to end because of it."""
+        kind = message.WhichOneof("message")
+        if kind is None or kind == "join":
+            problem = "the channel has joined already; open another channel" if kind else "a message has no content"
+            raise invalid(f"{problem}; the first message is join, and the others are ack, nack, begin or statement")
+        number = getattr(message, kind).delivery
+        found = self._open.get(number)
+        if found is None or found.state is not _State.GIVEN:
+            self._warn(number, f"delivery {number} is not open: it was settled or withdrawn; the {kind} is dropped")
+            return []
+        try:
+            match kind:
+                case "ack":
+                    return self._ack(found, message.ack, schema)
+                case "nack":
+                    return self._nack(found, min(message.nack.delay, LONGEST_DELAY))
+                case "begin":
+                    return self._begin(found)
+                case _:
+                    return self._add_statement(found, message.statement.events, schema, may)
+        except Refused as problem:
+            # The delivery ends as nacked; the answer to the nack has the reason.
+            if kind == "statement":
+                self._send(statement=self._result(found.number, len(found.statements), "REJECTED", problem.message))
+            return self._nack(found, 0, pb.Problem(code=problem.code, text=problem.message))
+
+    def answered(self, request: int, answer: Answer) -> list[ToInbox]:
+        """Take the answer of a controller to a request of this member."""
+        asked = self._asked.pop(request)
+        accepted = isinstance(answer, AnswerRequest)
+        if asked.kind in ("join", "added"):
+            self._join_answered(asked, answer, accepted)
+            return []
+        found = self._open.get(asked.number)
+        if found is None:
+            return []
+        if asked.kind == "settle":
+            self._settled(found, asked, answer)
+        elif asked.kind == "begin":
+            if accepted:
+                self._send(statement=self._result(found.number, -1, "PENDING"))
+            else:
+                self._warn(found.number, reason_of(answer))
+        else:
+            self._statement_answered(found, asked, answer)
+        return []
+
+    def deliver(
+        self, partition: int, instruction: DeliverRecords | DeliverInputs, records: tuple[CloudEvent, ...] | None
+    ) -> None:
+        """Take a delivery of a controller."""
+        self._last += 1
+        if isinstance(instruction, DeliverRecords):
+            size = sum(map(event_size, records or ()))
+            if self._waiting_bytes + size > self._limits.waiting_bytes:
+                records, size = None, 0
+        else:
+            size = sum(len(output.data) for _, output in instruction.outputs)
+            size += event_size(instruction.root) if instruction.root is not None else 0
+            if self._waiting and self._waiting_bytes + size > self._limits.waiting_bytes:
+                self.end(
+                    busy(
+                        f"more than {self._limits.waiting_bytes} bytes of deliveries wait for this member; read and "
+                        "ack them faster, or join with a lower concurrency"
+                    )
+                )
+                return
+        found = _Open(self._last, partition, instruction, records, size)
+        self._open[found.number] = found
+        self._numbers[partition, found.delivery] = found.number
+        self._waiting.append(found.number)
+        self._waiting_bytes += size
+        self._changed()
+
+    def withdraw(self, partition: int, delivery: Delivery, reason: str) -> None:
+        """A delivery has ended without the member's doing."""
+        number = self._numbers.get((partition, delivery))
+        found = self._open.get(number) if number is not None else None
+        if found is None or found.state is _State.ENDING:
+            # The answer to an ack that is on its way says it.
+            return
+        self._withdraw(found, reason)
+
+    def take(self) -> Outgoing | RecordsToGive | None:
+        """The next message for the client, or the delivery whose records are to be sent; None when there is none."""
+        if self._out:
+            return self._out.popleft()
+        while self._announced and not self._finishing and self._waiting and self._given < self.joining.concurrency:
+            found = self._open.get(self._waiting.popleft())
+            if found is None:
+                continue
+            found.state = _State.GIVEN
+            self._given += 1
+            self._waiting_bytes -= found.size
+            records, found.records, found.size = found.records, None, 0
+            instruction = found.instruction
+            if isinstance(instruction, DeliverRecords):
+                first, last, missed = instruction.first, instruction.last, instruction.missed
+                return RecordsToGive(found.number, found.partition, first, last, missed, records)
+            return _stage_event(found.number, found.partition, instruction)
+        return None
+
+    def _key(self, partition: int) -> PartitionKey:
+        return PartitionKey(self.joining.stream, partition)
+
+    def _ask(self, asked: _Asked) -> ReplyTo:
+        reply = self._requests.open(self)
+        self._asked[reply.request] = asked
+        return reply
+
+    def _send(self, **event: object) -> None:
+        make: Any = self._make
+        self._out.append(make(**event))
+        self._changed()
+
+    def _warn(self, number: int, text: str) -> None:
+        self._send(warning=pb.Warning(delivery=number, text=text))
+
+    def _result(self, number: int, place: int, state: str, reason: str = "") -> pb.StatementResult:
+        return pb.StatementResult(delivery=number, place=place, state=state, reason=reason)
+
+    def _join_answered(self, asked: _Asked, answer: Answer, accepted: bool) -> None:
+        partition = asked.number
+        self._joining.discard(partition)
+        if accepted:
+            self._joined.add(partition)
+            if not self._joining and not self._announced:
+                self._announced = True
+                self._send(joined=pb.Joined(member=self.name))
+        elif asked.kind == "added":
+            text = (
+                f"partition {partition} of {self.joining.stream} was added, and cannot be joined: {reason_of(answer)}"
+            )
+            self.end(Refused(f"{text}; join again", code="gateway-ends", status="UNAVAILABLE"))
+        else:
+            self.end(Refused(reason_of(answer), code="join-refused", status="FAILED_PRECONDITION"))
+
+    def _ack(self, found: _Open, ack: pb.Ack, schema: SchemaView) -> list[ToInbox]:
+        output, outputs = None, tuple[StreamOutput, ...]()
+        if isinstance(self.joining, StageJoining):
+            if ack.HasField("output"):
+                output = values.Payload(ack.output.data, ack.output.content_type[:1000])
+                if (size := len(output.data)) > self._limits.event_bytes:
+                    raise invalid(
+                        f"the output has {size} bytes, and {self._limits.event_bytes} are permitted; keep large data "
+                        "elsewhere, and put out its address"
+                    )
+            outputs = tuple(self._stream_outputs(ack.stream_outputs, schema))
+        elif ack.HasField("output") or ack.stream_outputs:
+            raise invalid("an ack of a group's delivery has no output; only those of stages have")
+        reply = self._settle(found)
+        return [
+            (
+                self._key(found.partition),
+                DeliveryAcked(reply, self.name_at(found.partition), found.delivery, output, outputs),
+            )
+        ]
+
+    def _stream_outputs(self, given: Sequence[pb.StreamEvents], schema: SchemaView) -> Iterator[StreamOutput]:
+        assert isinstance(self.joining, StageJoining)
+        namespace = self.joining.pipeline.rpartition("/")[0]
+        if sum(len(one.events) for one in given) > self._limits.events or len(given) > self._limits.events:
+            raise invalid(f"an ack has at most {self._limits.events} events for streams; divide the work")
+        for one in given:
+            path = stream_key(one.stream, namespace).path
+            events = events_of(one.events, self._limits)
+            # The controller refuses a stream that the stage does not declare.
+            partitions = max(1, schema.partitions(path))
+            if not events:
+                yield StreamOutput(PartitionKey(path, 0), ())
+                continue
+            chosen = one.partition if one.HasField("partition") else None
+            for key, places in by_partition(path, partitions, events, chosen):
+                yield StreamOutput(key, tuple(events[place] for place in places))
+
+    def _nack(self, found: _Open, delay: int, problem: pb.Problem | None = None) -> list[ToInbox]:
+        reply = self._settle(found, problem)
+        member = self.name_at(found.partition)
+        return [(self._key(found.partition), DeliveryNacked(reply, member, found.delivery, delay))]
+
+    def _settle(self, found: _Open, problem: pb.Problem | None = None) -> ReplyTo:
+        found.state = _State.ENDING
+        self._given -= 1
+        self._changed()
+        return self._ask(_Asked("settle", found.number, problem))
+
+    def _begin(self, found: _Open) -> list[ToInbox]:
+        if found.begun:
+            self._warn(found.number, f"delivery {found.number} has a transaction already; the begin is dropped")
+            return []
+        found.begun = True
+        reply = self._ask(_Asked("begin", found.number))
+        return [(self._key(found.partition), TransactionBegun(reply, self.name_at(found.partition), found.delivery))]
+
+    def _add_statement(
+        self, found: _Open, given: pb.StreamEvents, schema: SchemaView, may: MayPublish
+    ) -> list[ToInbox]:
+        if not found.begun:
+            self._warn(found.number, f"delivery {found.number} has no transaction; begin one; the statement is dropped")
+            return []
+        if len(found.parts) >= self._limits.events:
+            raise invalid(f"a transaction has at most {self._limits.events} statements; divide it")
+        may(given.stream)
+        stream = schema.stream(given.stream)
+        events = events_of(given.events, self._limits)
+        if not events:
+            raise invalid("a statement has no event; give at least one")
+        chosen = given.partition if given.HasField("partition") else None
+        parts = by_partition(stream.key.path, stream.partitions, events, chosen)
+        place = len(found.statements)
+        found.statements.append(_Statement(stream.key.path, len(events), len(parts)))
+        self._send(statement=self._result(found.number, place, "PENDING"))
+        sent: list[ToInbox] = []
+        for key, places in parts:
+            found.parts.append(_StatementPart(place, places, key))
+            reply = self._ask(_Asked("part", found.number, statement=place))
+            records = tuple(events[one] for one in places)
+            added = StatementAdded(reply, self.name_at(found.partition), found.delivery, key, records)
+            sent.append((self._key(found.partition), added))
+        return sent
+
+    def _statement_answered(self, found: _Open, asked: _Asked, answer: Answer) -> None:
+        statement = found.statements[asked.statement]
+        if isinstance(answer, AnswerRequest):
+            statement.waiting -= 1
+            if not statement.waiting and not statement.rejected:
+                self._send(statement=self._result(found.number, asked.statement, "APPLIED"))
+            return
+        reason = reason_of(answer)
+        if not statement.rejected:
+            statement.rejected = True
+            self._send(statement=self._result(found.number, asked.statement, "REJECTED", reason))
+        if found.state is _State.GIVEN:
+            self._withdraw(found, f"statement {asked.statement} was rejected, and the delivery is nacked: {reason}")
+
+    def _settled(self, found: _Open, asked: _Asked, answer: Answer) -> None:
+        self._forget(found)
+        problem, written = asked.problem, list[pb.Written]()
+        if isinstance(answer, AnswerRequest):
+            written = _written(found, answer)
+            for place in range(len(found.statements)) if written else ():
+                self._send(statement=self._result(found.number, place, "COMMITTED"))
+        elif problem is None:
+            dropped = "delivery-not-open" if not hasattr(answer, "reason") else "ack-refused"
+            problem = pb.Problem(code=dropped, text=reason_of(answer))
+        self._send(settled=pb.Settled(delivery=found.number, written=written, problem=problem))
+
+    def _withdraw(self, found: _Open, reason: str) -> None:
+        self._forget(found)
+        if found.state is _State.GIVEN:
+            self._given -= 1
+            self._send(withdrawn=pb.Withdrawn(delivery=found.number, reason=reason))
+        else:
+            self._waiting_bytes -= found.size
+
+    def _forget(self, found: _Open) -> None:
+        del self._open[found.number]
+        self._numbers.pop((found.partition, found.delivery), None)
+
+
+def group_messages(
+    given: RecordsToGive, first: int, records: Sequence[CloudEvent], limits: GatewayLimits
+) -> Iterator[pb.SubscriberEvent]:
+    """The messages of a delivery, each of about ``part_bytes``. ``first`` is the offset of the first record.
+
+    It is greater than that of the delivery when retention has removed records meanwhile.
+    """
+    missed = given.missed + max(0, min(first, given.last + 1) - given.first)
+    part = pb.GroupDelivery(delivery=given.number, partition=given.partition, first=first, missed=missed)
+    size = 0
+    for place, record in enumerate(records):
+        event = to_wire(record)
+        if part.events and size + event.ByteSize() > limits.part_bytes:
+            part.more = True
+            yield pb.SubscriberEvent(delivery=part)
+            part = pb.GroupDelivery(delivery=given.number, partition=given.partition, first=first + place)
+            size = 0
+        size += event.ByteSize()
+        part.events.append(event)
+    yield pb.SubscriberEvent(delivery=part)
+
+
+def _stage_event(number: int, partition: int, given: DeliverInputs) -> pb.WorkerEvent:
+    outputs = {name: pb.Payload(data=one.data, content_type=one.content_type) for name, one in given.outputs}
+    sent = pb.StageDelivery(delivery=number, instance=given.delivery.instance, partition=partition, outputs=outputs)
+    if given.root is not None:
+        sent.root_event.CopyFrom(to_wire(given.root))
+    return pb.WorkerEvent(delivery=sent)
+
+
+def _written(found: _Open, answer: AnswerRequest) -> list[pb.Written]:
+    """Where the events of each statement were written."""
+    places = [[pb.Place()] * one.events for one in found.statements]
+    for part, written in zip(found.parts, answer.written, strict=False):
+        for place, offset in zip(part.places, written.offsets, strict=False):
+            places[part.statement][place] = pb.Place(partition=part.target.partition, offset=offset)
+    if not answer.written:
+        return []
+    return [pb.Written(stream=one.stream, places=where) for one, where in zip(found.statements, places, strict=True)]

@@ -1,0 +1,79 @@
+"""The schema as a gateway needs it: objects by their paths. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from wallaroo_spark.gateway.refusals import unknown
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
+from wallaroo_spark.pipelines.declarations import (
+    Declaration,
+    EndpointDeclaration,
+    ExchangeDeclaration,
+    PipelineDeclaration,
+    StreamDeclaration,
+    TokenDeclaration,
+)
+from wallaroo_spark.pipelines.names import ObjectKey
+
+
+@dataclass(frozen=True)
+class SchemaView:
+    """One version of the schema."""
+
+    version: int = 0
+    """The version."""
+    objects: Mapping[ObjectKey, Declaration] = field(default_factory=dict)
+    """The declared objects."""
+
+    def stream(self, path: str) -> StreamDeclaration:
+        """The stream of a path ``namespace/name``. Raises :class:`Refused`, as the other methods do."""
+        found = self._find("Stream", path)
+        assert isinstance(found, StreamDeclaration)
+        return found
+
+    def pipeline(self, path: str) -> PipelineDeclaration:
+        """A pipeline."""
+        found = self._find("Pipeline", path)
+        assert isinstance(found, PipelineDeclaration)
+        return found
+
+    def exchange(self, path: str) -> ExchangeDeclaration:
+        """An exchange."""
+        found = self._find("Exchange", path)
+        assert isinstance(found, ExchangeDeclaration)
+        return found
+
+    def endpoint(self, path: str) -> EndpointDeclaration:
+        """An endpoint."""
+        found = self._find("Endpoint", path)
+        assert isinstance(found, EndpointDeclaration)
+        return found
+
+    def partitions(self, path: str) -> int:
+        """The number of partitions of a stream; 0 when there is no such stream."""
+        found = self.objects.get(_key("Stream", path))
+        return found.partitions if isinstance(found, StreamDeclaration) else 0
+
+    @property
+    def tokens(self) -> dict[str, TokenDeclaration]:
+        """The declared Tokens, by name."""
+        return {one.name: one for one in self.objects.values() if isinstance(one, TokenDeclaration)}
+
+    @property
+    def keys(self) -> list[PartitionKey]:
+        """Every partition of every stream."""
+        streams = (one for one in self.objects.values() if isinstance(one, StreamDeclaration))
+        return [PartitionKey(one.key.path, partition) for one in streams for partition in range(one.partitions)]
+
+    def _find(self, kind: str, path: str) -> Declaration:
+        found = self.objects.get(_key(kind, path))
+        if found is None:
+            raise unknown(kind, path)
+        return found
+
+
+def _key(kind: str, path: str) -> ObjectKey:
+    namespace, _, name = path.rpartition("/")
+    return ObjectKey(kind, namespace, name)
