@@ -60,7 +60,7 @@ def takes_repeated_messages() -> AbstractContextManager[Any]:
         self._head.received[event.source] = max(event.sequence, self._head.received.get(event.source, 0))
         self._arrived(event.source, event.message)
 
-    return mock.patch.object(controller._KeyCall, "_carried", every)
+    return mock.patch.object(controller.KeyController, "_carried", every)
 
 
 def takes_acks_of_earlier_deliveries() -> AbstractContextManager[Any]:
@@ -75,7 +75,7 @@ def takes_acks_of_earlier_deliveries() -> AbstractContextManager[Any]:
 
     stack = ExitStack()
     stack.enter_context(mock.patch.object(SubscriberGroups, "find", find))
-    stack.enter_context(mock.patch.object(controller._KeyCall, "_has", has))
+    stack.enter_context(mock.patch.object(controller.KeyController, "_has", has))
     return stack
 
 
@@ -110,7 +110,7 @@ def keeps_transactions_of_nacked_deliveries() -> AbstractContextManager[Any]:
 
 def moves_on_after_a_nack() -> AbstractContextManager[Any]:
     """A nacked batch of a group counts as done."""
-    redeliver = controller._KeyCall._redeliver
+    redeliver = controller.KeyController._redeliver
 
     def finish(self: Any, delivery: Any, event: DeliveryEvent, delay: int = 0) -> None:
         if isinstance(delivery, GroupDelivery) and event is DeliveryEvent.NACKED:
@@ -118,7 +118,7 @@ def moves_on_after_a_nack() -> AbstractContextManager[Any]:
         else:
             redeliver(self, delivery, event, delay)
 
-    return mock.patch.object(controller._KeyCall, "_redeliver", finish)
+    return mock.patch.object(controller.KeyController, "_redeliver", finish)
 
 
 def accepts_incomplete_acks() -> AbstractContextManager[Any]:
@@ -154,12 +154,12 @@ def draws_members_by_chance() -> AbstractContextManager[Any]:
 
 def believes_in_dead_gateways() -> AbstractContextManager[Any]:
     """The members of a gateway's earlier generation stay."""
-    return mock.patch.object(controller._KeyCall, "_gateway_started", return_value=None)
+    return mock.patch.object(controller.KeyController, "_gateway_started", return_value=None)
 
 
 def sleeps_through_its_timers() -> AbstractContextManager[Any]:
     """A delayed delivery is never due."""
-    return mock.patch.object(controller._KeyCall, "wake", return_value=None)
+    return mock.patch.object(controller.KeyController, "wake", return_value=None)
 
 
 def ignores_read_records() -> AbstractContextManager[Any]:

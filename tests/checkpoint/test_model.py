@@ -15,6 +15,7 @@ from wallaroo_spark.checkpoint import (
     parse_offsets,
     receivers_in,
 )
+from wallaroo_spark.checkpoint.model import settings_in
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.reference_versions import changed
 from wallaroo_spark.references import References
@@ -255,3 +256,12 @@ def test_only_differences_are_changed() -> None:
 def test_everything_is_changed_from_nothing_and_nothing_from_itself(streams: dict[str, dict[str, int | str]]) -> None:
     assert changed(None, streams) == streams
     assert changed(streams, streams) == {}
+
+
+def test_the_settings_of_spark_are_read() -> None:
+    text = 'v1\n{"batchTimestampMs":7,"conf":{"spark.sql.shuffle.partitions":"3"}}\n{"inbox":{},"batch":-1}\n-'
+
+    assert settings_in(0, text) == {"spark.sql.shuffle.partitions": "3"}
+    assert settings_in(0, offsets_text("-")) == {}
+    with pytest.raises(CheckpointError, match="truncated"):
+        settings_in(0, text[:30])

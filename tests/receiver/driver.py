@@ -1,9 +1,11 @@
 """A driver as a process of its own, for tests that kill it.
 
-    python driver.py DIRECTORY PORT
+    python driver.py DIRECTORY PORT [RETENTION]
 
 It runs a receiver with two workers on PORT and PORT + 1 and writes the rows of batch N to ``DIRECTORY/rows/N.json``, in
-place of what was there. It begins when a line comes on its standard input, and ends in good order when that ends.
+place of what was there. RETENTION is its ``streamRetention`` in seconds.
+
+It begins when a line comes on its standard input, and ends in good order when that ends.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,7 +25,7 @@ from wallaroo_spark import Receiver
 from wallaroo_spark.steps import Step, passed
 
 
-def main(directory: Path, port: int) -> None:
+def main(directory: Path, port: int, retention: float = 0.0) -> None:
     """Run until standard input ends."""
     be_mortal()
     builder = SparkSession.builder.master("local[4,4]").appName("a driver to be killed")
@@ -44,7 +47,8 @@ def main(directory: Path, port: int) -> None:
         os.replace(draft, rows / f"{number}.json")
         passed(Step.SINK_WRITTEN)
 
-    options = {"workers": 2, "port": port, "cookie": COOKIE, "lease_seconds": 3}
+    options: dict[str, Any] = {"workers": 2, "port": port, "cookie": COOKIE, "lease_seconds": 3}
+    options["stream_retention"] = retention
     with Receiver(spark, "orders", max_offsets_per_trigger=50, **options) as receiver:
         query = receiver.start(
             receiver.stream().writeStream.foreachBatch(write), checkpoint=str(directory / "checkpoint")
@@ -55,4 +59,4 @@ def main(directory: Path, port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), *map(float, sys.argv[3:]))

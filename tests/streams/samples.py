@@ -27,9 +27,11 @@ def output(kind: OutputKind, **fields: Any) -> dict[str, Any]:
     return {**nothing, "kind": str(kind), **fields}
 
 
-def records(first: int, last: int, *, stream: str = ORDERS, partition: int = 0) -> dict[str, Any]:
+def records(
+    first: int, last: int, *, stream: str = ORDERS, partition: int = 0, written_at: int = NOON
+) -> dict[str, Any]:
     """Records at the offsets from first to last."""
-    rows = as_rows(first, [event(offset) for offset in range(first, last + 1)], NOON)
+    rows = as_rows(first, [event(offset) for offset in range(first, last + 1)], written_at)
     return output(
         OutputKind.RECORDS,
         stream=stream,

@@ -28,6 +28,7 @@ from wallaroo_spark.checkpoint.model import (
     oldest_base,
     parse_offsets,
     receivers_in,
+    settings_in,
 )
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.references import References
@@ -214,6 +215,15 @@ class CheckpointFiles:
         def read() -> tuple[str, ...]:
             newest = max(self._list("offsets"), default=None)
             return () if newest is None else receivers_in(newest, self._read(f"offsets/{newest}"))
+
+        return self._retrying(read)
+
+    def settings(self) -> dict[str, str]:
+        """Return Spark's settings that the newest planned batch has recorded; empty before the first batch."""
+
+        def read() -> dict[str, str]:
+            newest = max(self._list("offsets"), default=None)
+            return {} if newest is None else settings_in(newest, self._read(f"offsets/{newest}"))
 
         return self._retrying(read)
 

@@ -99,6 +99,14 @@ def receivers_in(batch: int, text: str) -> tuple[str, ...]:
     return tuple(sorted({str(value["receiver"]) for value in values if _is_ours(value) and "receiver" in value}))
 
 
+def settings_in(batch: int, text: str) -> dict[str, str]:
+    """Return Spark's settings that ``offsets/<batch>`` has recorded. Raises as :func:`parse_offsets` does."""
+    _source_lines(batch, text)
+    metadata = _json(text.split("\n")[1])
+    settings = metadata.get("conf") if isinstance(metadata, dict) else None
+    return {str(name): str(value) for name, value in settings.items()} if isinstance(settings, dict) else {}
+
+
 def is_commit(text: str) -> bool:
     """Whether ``text`` is a complete commit file: a line with its version, then a JSON object."""
     version, _, body = text.partition("\n")

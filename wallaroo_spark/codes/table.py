@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from wallaroo_spark.codes.entry import CodeEntry, CodeGroup
 from wallaroo_spark.codes.groups.checkpoints import CHECKPOINTS
 from wallaroo_spark.codes.groups.connectors import CONNECTORS
+from wallaroo_spark.codes.groups.durable.applications import APPLICATIONS
 from wallaroo_spark.codes.groups.durable.inboxes import INBOXES
+from wallaroo_spark.codes.groups.durable.operator import OPERATOR
 from wallaroo_spark.codes.groups.durable.tables import TABLES
 from wallaroo_spark.codes.groups.network import NETWORK
 from wallaroo_spark.codes.groups.options import OPTIONS
@@ -32,9 +34,11 @@ GROUPS: tuple[CodeGroup, ...] = (
     SINKS,
     TOPICS,
     PIPELINES,
+    APPLICATIONS,
     GATEWAYS,
     INBOXES,
     TABLES,
+    OPERATOR,
     TOOLS,
 )
 """All groups, in the order of the page."""

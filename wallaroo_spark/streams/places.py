@@ -4,6 +4,7 @@
                        tokens/           hashes of tokens
                        inbox/            events that gateways and the driver have received
                        batches/          outputs of batches, until they are moved into tables and read by gateways
+                       tables/           how far batches were moved into tables
              checkpoint/                 Spark's checkpoint of the query
              streams/<namespace>/<name>/partition=<p>/…    the tables of streams, as Parquet
              history/                    the history of instances, as Parquet
@@ -13,11 +14,16 @@ Source: ``docs/pipelines/engine.md#files``.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from wallaroo_spark.storage.locations import Location, PortableLocation
+
 CHECKPOINT = "checkpoint"
 STREAMS = "streams"
 HISTORY = "history"
 INBOX = "inbox"
 BATCHES = "batches"
+TABLES = "tables"
 TOKENS = "tokens"
 
 
@@ -36,5 +42,13 @@ def history_of(folder: str) -> str:
     return _below(folder, HISTORY)
 
 
+def checkpoint_for_tasks(folder: Location) -> Location:
+    """The location of the query's checkpoint, with the settings of the application's folder as tasks open it."""
+    if isinstance(folder, PortableLocation):
+        return replace(folder, uri=checkpoint_of(folder.uri))
+    return checkpoint_of(folder)
+
+
 def _below(folder: str, *names: str) -> str:
-    return "/".join((folder.rstrip("/"), *names))
+    path, mark, parameters = folder.partition("?") if "://" in folder else (folder, "", "")
+    return "/".join((path.rstrip("/"), *names)) + mark + parameters

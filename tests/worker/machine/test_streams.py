@@ -18,6 +18,7 @@ from wallaroo_spark.protocol import (
 )
 from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.machine import events as e
+from wallaroo_spark.worker.machine.streams import Streams
 
 KEY = StreamKey("", 7)
 
@@ -186,6 +187,26 @@ class TestV3:
 
         assert connector.said(NotifyAck) == []
         assert bench.released == [7]
+
+    @pytest.mark.parametrize("call", ["claimed", "_open_granted", "_open_claimed", "_open"])
+    def test_the_claims_of_a_session_that_an_error_of_this_program_ends_are_released(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, call: str
+    ) -> None:
+        def fails(*_: object) -> None:
+            raise MemoryError("no memory")
+
+        neighbour = bench.join(V3, "neighbour")
+        neighbour.open(6)
+        connector = bench.join(V3)
+        bench.registry_answers = False
+        connector.send(connector.session.notify(7, "a"), connector.session.notify(8, "b"))
+        with monkeypatch.context() as failing:
+            failing.setattr(Streams, call, fails)
+            bench.answer(bench.held_back[0])
+
+        assert connector.closed == e.Close(connector.number, at_once=True)
+        assert sorted(bench.released) == [7, 8]
+        assert bench.state.claims == {6}
 
     def test_without_a_registry_new_streams_are_refused_and_open_ones_go_on(self, bench: Bench) -> None:
         connector = bench.join(V3)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -103,21 +103,29 @@ def receive(
 
 
 def open_session(config: ReceiveConfig) -> tuple[Any, bool]:
-    """The SparkSession, and whether it was made here: an active one is used, and left running.
+    """The SparkSession of a receiver, and whether it was made here; see :func:`session_for`.
 
-    Under spark-submit the session has the settings of that command. Otherwise it runs in local mode, with task slots
-    for the workers and two more.
+    In local mode it has task slots for the workers and two more.
+    """
+    return session_for(f"wallaroo receiver {config.receiver}", config.spark, config.options.workers + 2)
+
+
+def session_for(name: str, settings: Mapping[str, str], slots: int) -> tuple[Any, bool]:
+    """A SparkSession with these Spark settings, and whether it was made here: an active one is used, and left running.
+
+    Under spark-submit the session has the settings of that command. Otherwise it runs in local mode, with at least
+    ``slots`` task slots. Raises :class:`ConfigurationError` when Spark does not start.
     """
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
     if active is not None:
-        for name, value in config.spark.items():
-            active.conf.set(name, value)
+        for key, value in settings.items():
+            active.conf.set(key, value)
         return active, False
-    builder = SparkSession.builder.appName(f"wallaroo receiver {config.receiver}")
-    for name, value in {**_defaults(config), **config.spark}.items():
-        builder = builder.config(name, value)
+    builder = SparkSession.builder.appName(name)
+    for key, value in {**_defaults(settings, slots), **settings}.items():
+        builder = builder.config(key, value)
     try:
         session = builder.getOrCreate()
     except Exception as error:
@@ -242,16 +250,15 @@ class _Tally:
             self._session.streams.removeListener(self._listener)
 
 
-def _defaults(config: ReceiveConfig) -> dict[str, str]:
+def _defaults(settings: Mapping[str, str], slots: int) -> dict[str, str]:
     quiet = {"spark.ui.showConsoleProgress": "false"}
-    chosen = {"spark.master", "spark.remote"} & set(config.spark)
+    chosen = {"spark.master", "spark.remote"} & set(settings)
     if chosen or any(name in os.environ for name in ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "MASTER")):
         return quiet
     # Spark's default is the first python3 on the PATH, which may lack this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    slots = max(config.options.workers + 2, os.cpu_count() or 1)
     return quiet | {
-        "spark.master": f"local[{slots}]",
+        "spark.master": f"local[{max(slots, os.cpu_count() or 1)}]",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }

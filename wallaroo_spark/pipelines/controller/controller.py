@@ -26,6 +26,7 @@ from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages.instructions import ArmTimer, EndSubscription, Instruction
 from wallaroo_spark.pipelines.controller.messages.values import (
     IN_SPARK,
+    CloudEvent,
     Delivery,
     GroupDelivery,
     PartitionKey,
@@ -51,19 +52,19 @@ def handle(key: PartitionKey, now: int, stored: Stored, events: Sequence[e.Event
     ``now`` is the time of the batch in milliseconds since 1970 UTC; it does not decrease. Raises :class:`PipelineError`
     for an event that only a defect can cause; nothing of the batch may then be kept.
     """
-    call = _KeyCall(CallContext(key, now, stored))
-    call.wake()
-    for event in events:
-        call.take(event)
-    call.settle()
-    return call.context.out, call.context.entries.take_changes()
+    controller = KeyController(key, now, stored)
+    return controller.handle(events), controller.take_changes()
 
 
-class _KeyCall:
-    """One call of the controller."""
+class KeyController:
+    """The controller of a key during one batch, for a shell that answers instructions within the batch.
 
-    def __init__(self, context: CallContext) -> None:
-        self.context = context
+    :meth:`handle` may be called again with the answers to its instructions. The entries stay decoded between the calls,
+    and :meth:`take_changes` returns the changes of all calls at the end.
+    """
+
+    def __init__(self, key: PartitionKey, now: int, stored: Stored) -> None:
+        self.context = context = CallContext(key, now, stored)
         self._head = context.head
         self._log = PartitionLog(context)
         self._transactions = Transactions(context)
@@ -71,6 +72,39 @@ class _KeyCall:
         self._groups = SubscriberGroups(context)
         self._instances = ActiveInstances(context, self._transactions)
         self._pipelines = PipelineRuns(context, self._instances)
+
+    def handle(self, events: Sequence[e.Event]) -> list[Instruction]:
+        """Handle events. Returns the instructions of this call in order."""
+        out: list[Instruction] = []
+        self.context.out = out
+        self.wake()
+        for event in events:
+            self.take(event)
+        self.settle()
+        return out
+
+    def pause(self) -> None:
+        """Ask for no more records in this batch. The timer wakes the key for the rest in a later batch."""
+        self._pipelines.paused = True
+
+    @property
+    def armed(self) -> int | None:
+        """The time at which the key is to be woken; None: not at all."""
+        return self._head.armed
+
+    @property
+    def fresh_from(self) -> int:
+        """Offset of the first record of this batch."""
+        return self.context.fresh_from
+
+    @property
+    def fresh(self) -> Sequence[CloudEvent]:
+        """The records of this batch."""
+        return self.context.fresh
+
+    def take_changes(self) -> Changes:
+        """The changed entries. The controller must not be used afterwards."""
+        return self.context.entries.take_changes()
 
     def wake(self) -> None:
         """Time has passed: delayed deliveries are due."""
@@ -92,6 +126,9 @@ class _KeyCall:
         self._groups.deliver()
         self._instances.deliver()
         due = self._head.delayed[0][0] if self._head.delayed else None
+        if self._pipelines.held_up:
+            # The time of the next batch is later than that of this one.
+            due = self.context.now + 1 if due is None else min(due, self.context.now + 1)
         if due != self._head.armed:
             self._head.armed = due
             self.context.say(ArmTimer(due))

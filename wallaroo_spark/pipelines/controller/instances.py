@@ -224,7 +224,7 @@ class ActiveInstances:
             serial = self._context.number_delivery()
             self._hand_over(instance.stages[stage.name].open, serial, IN_SPARK)
             delivery = StageDelivery(name, number, stage.name, serial)
-            self._context.say(RunFunction(delivery, stage.function, *inputs(stage, instance)))
+            self._context.say(RunFunction(delivery, stage.function, *inputs(stage, instance), stage.targets))
             return
         queue = pipeline.queues.setdefault(stage.name, Queue())
         instance.stages[stage.name].open.place = queue.tail

@@ -34,6 +34,10 @@ class PipelineRuns:
         self._pipelines = context.head.pipelines
         self._instances = instances
         self._read: dict[str, tuple[int, Sequence[CloudEvent]]] = {}
+        self.paused = False
+        """Whether no records may be asked for any more in this batch."""
+        self.held_up = False
+        """Whether a pipeline would ask for records, if it were not paused."""
 
     def declared(self, version: int, plans: Sequence[PipelinePlan]) -> None:
         """The declaration of the partition has a new version."""
@@ -103,6 +107,7 @@ class PipelineRuns:
 
     def advance(self) -> None:
         """Begin instances as far as there is room, and ask for the records that are not at hand."""
+        self.held_up = False
         for name, progress in self._pipelines.items():
             self._skip(name, progress, self._context.head.first)
             self._advance(name, progress)
@@ -114,7 +119,9 @@ class PipelineRuns:
             number = progress.cursor + 1
             record = self._at_hand(name, number)
             if record is None:
-                if progress.has_room and not progress.reading:
+                if progress.has_room and self.paused:
+                    self.held_up = True
+                elif progress.has_room and not progress.reading:
                     progress.reading = number
                     self._context.say(ReadRecords(name, number, min(READ_LIMIT, last - progress.cursor)))
                 return

@@ -203,6 +203,9 @@ class Connections:
                 self._release_session(connection)
         for stream in [stream for stream in self.buffer.streams.values() if stream.owner is None]:
             self.tidy(stream)
+        # The error may have been raised between a claim and the opening of its stream.
+        for stream_id in sorted(self.claims):
+            self.release(stream_id)
 
     def _put_in_order(self, numbers: Iterable[int]) -> None:
         """Make the parts of the state consistent again after an error between two changes."""

@@ -23,6 +23,7 @@ from typing import Any
 
 from wallaroo_spark.inner.plan_call import PlanAnswer, PlanQuestion
 from wallaroo_spark.options import Options
+from wallaroo_spark.references import StreamKey
 from wallaroo_spark.worker.buffer.ephemeral import Origin
 from wallaroo_spark.worker.buffer.offers import offer
 from wallaroo_spark.worker.machine import events as e
@@ -100,6 +101,9 @@ class WorkerState:
             if number is None:
                 self.story.add(self.connections.now, event, self.connections.out, repr(error))
                 raise
+            if isinstance(event, e.Claimed):
+                # The registry has claimed these; those without a stream are released.
+                self.connections.claims |= event.granted
             self.connections.give_up([number], error)
             if isinstance(event, e.Disconnected):
                 self.connections.forget(number)
@@ -230,3 +234,4 @@ class WorkerState:
             assert stream.owner is None or stream.key in connections[stream.owner].streams, stream
             assert not stream.empty or (stream.owner is not None and not stream.ended), stream
             assert stream.key.scope or stream.key.stream_id in self.claims, stream
+        assert all(StreamKey("", stream_id) in self.buffer.streams for stream_id in self.claims), self.claims

@@ -75,6 +75,8 @@ class RunFunction(NamedTuple):
     """The root event, where the stage is given it."""
     outputs: tuple[tuple[str, Payload], ...]
     """The outputs of its dependencies, by stage."""
+    targets: tuple[tuple[str, int], ...] = ()
+    """The streams of its stream outputs, each with its number of partitions."""
 
 
 class WithdrawDelivery(NamedTuple):

@@ -44,6 +44,13 @@ class StagePlan(NamedTuple):
     """Stream that gets the root event of a failed instance; empty for none."""
     dead_letter_partitions: int = 1
     """Number of partitions of that stream."""
+    stream_output_partitions: tuple[int, ...] = ()
+    """Number of partitions of each of ``stream_outputs``."""
+
+    @property
+    def targets(self) -> tuple[tuple[str, int], ...]:
+        """The streams of the stream outputs of a function, each with its number of partitions."""
+        return tuple(zip(self.stream_outputs, self.stream_output_partitions, strict=False))
 
     def dead_letter_key(self, instance: int) -> PartitionKey:
         """The partition that gets the root event of a failed instance."""
@@ -123,4 +130,5 @@ def _stage_plan(
         round(stage.retry.max_delay * 1000),
         letters_key.path if letters else "",
         partitions[letters_key] if letters else 1,
+        tuple(partitions[key] for key in pipeline.stream_output_keys(stage)) if stage.run else (),
     )

@@ -36,6 +36,8 @@ class Entries(Generic[K, V]):
         self._kind = kind
         self._loaded: dict[K, Any] = {}
         self._changed: dict[K, None] = {}
+        self._made: set[K] = set()
+        """The entries that were added since the changes were taken; the stored ones do not have them."""
 
     def get(self, key: K) -> V | None:
         """An entry to read; None without one. It must not be changed."""
@@ -54,14 +56,20 @@ class Entries(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Add an entry, or replace it."""
+        """Add an entry. Only an entry that was read before may be replaced by it."""
+        if key not in self._changed and self._loaded.get(key) is None:
+            self._made.add(key)
         self._loaded[key] = value
         self._changed[key] = None
 
     def remove(self, key: K) -> None:
-        """Remove an entry, if there is one."""
+        """Remove an entry, if there is one. An entry that was added since the changes were taken leaves no trace."""
         self._loaded[key] = None
-        self._changed[key] = None
+        if key in self._made:
+            self._made.remove(key)
+            del self._changed[key]
+        else:
+            self._changed[key] = None
 
     def all_keys(self) -> Iterator[K]:
         """The keys of all entries, in a fixed order. This reads all stored keys."""
@@ -78,6 +86,7 @@ class Entries(Generic[K, V]):
             changes[self._kind + encode(key)] = None if value is None else encode(value)
         self._changed.clear()
         self._loaded.clear()
+        self._made.clear()
         return changes
 
 

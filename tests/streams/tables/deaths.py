@@ -1,0 +1,77 @@
+"""A process whose children die at each step of a move or of an expiry; it prints the table that each has left.
+
+A child dies of SIGKILL before its n-th call of the functions that touch the disk, for every n until none is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.streams.application import ApplicationFiles, some_batches
+from tests.streams.samples import ORDERS
+from wallaroo_spark.sidecar import durable
+from wallaroo_spark.streams.tables.mover import TableMover
+
+MOST = 200
+DURABLE = ("make_folder", "new_file", "write_file", "replace", "delete_file", "sync")
+
+
+def dies_at(number: int) -> None:
+    """From now on this process dies at the step of this number."""
+    steps = itertools.count()
+
+    def before(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if next(steps) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return called
+
+    for name in DURABLE:
+        setattr(durable, name, before(getattr(durable, name)))
+
+
+def work(app: ApplicationFiles) -> None:
+    """Move all batches, and delete the first two files of a partition."""
+    mover = TableMover(app.location, large=1)
+    mover.move(1)
+    TableMover(app.location).move(3)
+    TableMover(app.location).expire(ORDERS, 0, 5)
+
+
+def main(folder: Path) -> None:
+    """Let a child die at each step; print what is there after each death, and after the work was done again."""
+    deaths = []
+    for number in range(MOST):
+        app = ApplicationFiles(folder / f"app-{number}")
+        some_batches(app)
+        child = os.fork()
+        if child == 0:
+            dies_at(number)
+            work(app)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0, status
+            break
+        left, parts = app.table(), len(app.files())
+        app.commit()
+        TableMover(app.location).move(4)
+        moved = app.table()
+        work(app)
+        deaths.append({"left": left, "files": parts, "moved": moved, "then": app.table()})
+        shutil.rmtree(app.folder)
+    print(json.dumps(deaths))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

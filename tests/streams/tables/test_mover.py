@@ -1,0 +1,142 @@
+"""Records of committed batches are moved into tables, each once, and old ones are deleted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.streams.application import ApplicationFiles, some_batches
+from tests.streams.samples import NOON, ORDERS, records, rows_of
+from tests.waiting import SECONDS
+from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
+from wallaroo_spark.streams.batch_outputs.files import Manifest, OutputFile
+from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
+from wallaroo_spark.streams.rows import OutputKind
+from wallaroo_spark.streams.tables.move_plan import MovePlan, plan_moves
+from wallaroo_spark.streams.tables.mover import TableMover
+
+BEGAN = {"pipeline": "shop/fulfil", "partition": 0, "instance": 1, "kind": "began", "at": 0}
+EVERYTHING = [
+    *((0, offset, f"e{offset}") for offset in range(1, 11)),
+    *((1, offset, f"e{offset}") for offset in (1, 2)),
+]
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> ApplicationFiles:
+    return ApplicationFiles(tmp_path / "application")
+
+
+def test_records_are_in_the_table_once_their_batch_is_moved(app: ApplicationFiles) -> None:
+    some_batches(app)
+    mover = TableMover(app.location)
+    assert (mover.moved_to(), app.table()) == (-1, [])
+    mover.move(0)
+    assert app.table() == EVERYTHING[:3]
+    mover.move(3)
+    mover.move(3)
+    assert (mover.moved_to(), app.table()) == (3, EVERYTHING)
+    assert TableMover(app.location).moved_to() == 3
+
+
+def test_small_files_that_are_moved_together_become_one(app: ApplicationFiles) -> None:
+    some_batches(app)
+    TableMover(app.location).move(3)
+    assert [path.name for path in app.files()] == [
+        "00000000000000000001-00000000000000000010.parquet",
+        "00000000000000000001-00000000000000000002.parquet",
+    ]
+    assert app.table() == EVERYTHING
+
+
+def test_the_history_is_moved(app: ApplicationFiles) -> None:
+    for _ in range(2):
+        app.commit(rows_of(OutputKind.HISTORY, [BEGAN]))
+    TableMover(app.location).move(0)
+    TableMover(app.location).move(1)
+    assert len(list((app.folder / "history").iterdir())) == 2
+
+
+def test_batches_without_records_need_not_be_kept(app: ApplicationFiles) -> None:
+    some_batches(app)
+    mover = TableMover(app.location)
+    mover.move(3)
+    for _ in range(3):
+        mover.move(app.commit())
+    BatchOutputs(app.location).keep_from(6)
+    again = TableMover(app.location)
+    assert again.moved_to() == 5
+    again.move(app.commit(records(11, 11)))
+    assert app.table() == sorted([*EVERYTHING, (0, 11, "e11")])
+
+
+def test_a_mover_that_dies_at_any_step_leaves_each_record_at_most_once_and_the_next_one_completes(
+    tmp_path: Path,
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.streams.tables.deaths", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    deaths = json.loads(ran.stdout)
+    assert len(deaths) > 40
+    assert {len(death["left"]) for death in deaths} >= {0, 3, 4, 6, 12, 9}
+    everything = [list(row) for row in EVERYTHING]
+    for death in deaths:
+        for table in (death["left"], death["moved"]):
+            assert len({tuple(row[:2]) for row in table}) == len(table), table
+            assert all(row in everything for row in table), table
+        # Only the expiry deletes, and it deletes the oldest.
+        assert [row for row in everything if row not in death["moved"]] == [
+            row for row in everything[:4] if row not in death["moved"]
+        ]
+        assert [row for row in death["then"] if row[1] > 4 or row[0]] == [*everything[4:]]
+
+
+def test_a_file_that_is_missing_is_named(app: ApplicationFiles) -> None:
+    app.commit(records(1, 3))
+    (file,) = (app.folder / "_wallaroo/batches/0").iterdir()
+    file.unlink()
+    with pytest.raises(CheckpointError, match=r"0{19}1-0{19}3.parquet cannot be written"):
+        TableMover(app.location).move(0)
+
+
+def test_old_files_expire_as_a_whole(app: ApplicationFiles) -> None:
+    mover = TableMover(app.location)
+    for hour in range(4):
+        app.commit(records(2 * hour + 1, 2 * hour + 2, written_at=NOON + hour))
+        mover.move(hour)
+    assert mover.expired(ORDERS, 0, NOON) is None
+    assert mover.expired(ORDERS, 0, NOON + 2) == 5
+    assert mover.expired(ORDERS, 1, NOON + 2) is None
+    assert mover.expire(ORDERS, 0, 6) == 2
+    assert [offset for _, offset, _ in app.table()] == [5, 6, 7, 8]
+    assert mover.expired(ORDERS, 0, NOON + 9) == 9
+    assert mover.expire(ORDERS, 0, 9) == 2
+    assert (app.table(), mover.expired(ORDERS, 0, NOON + 9)) == ([], None)
+
+
+def test_a_plan_joins_files_up_to_a_size_and_never_over_a_hole() -> None:
+    def batch(number: int, first: int, last: int, size: int) -> Manifest:
+        name, count = f"{number}.parquet", last - first + 1
+        kind = OutputKind.RECORDS
+        return Manifest(number, (OutputFile(number, kind, ORDERS, 0, "", name, count, size, first, last),))
+
+    given = [batch(4, 1, 2, 40), batch(5, 3, 3, 40), batch(6, 4, 6, 40), batch(7, 7, 7, 400), batch(8, 9, 9, 1)]
+    plan = plan_moves(4, 8, given, large=100)
+    assert [(move.first, move.last, [source for source, _ in move.sources]) for move in plan.moves] == [
+        (1, 3, [4, 5]),
+        (4, 6, [6]),
+        (7, 7, [7]),
+        (9, 9, [8]),
+    ]
+    assert {move.key for move in plan.moves} == {PartitionKey(ORDERS, 0)}
+    assert MovePlan.from_json(plan.to_json()) == plan

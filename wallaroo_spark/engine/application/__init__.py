@@ -1,0 +1,1 @@
+"""The driver's part of an application of durable streams: its gateways, its query, and what follows a commit."""

@@ -1,0 +1,118 @@
+"""Checks before an application starts. Each one refuses a mistake with a sentence that also names the remedy.
+
+Source: ``docs/pipelines/engine.md#the-application``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.pipelines.declarations import StreamDeclaration
+from wallaroo_spark.pipelines.schema.store import StoredSchema
+from wallaroo_spark.receiver import checks as receiver_checks
+from wallaroo_spark.slots import spark_checks
+from wallaroo_spark.slots.job_errors import in_short
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SPARK_NEEDED = (4, 2)
+PACKAGES = {"google.protobuf": "protobuf", "grpc": "grpcio", "msgpack": "msgpack", "pyarrow": "pyarrow"}
+"""Modules that a gateway and the operator import in an executor, with the names of their packages."""
+_ROUNDS = 2
+"""Tasks of the check of executors for each task slot. A choice: Spark may give one executor several of them."""
+
+
+def environment(spark: Any) -> None:
+    """Refuse Spark Connect, a Spark that is too old, and a Python of its tasks that lacks packages."""
+    context = spark_checks.classic_context(spark)
+    if context is None:
+        raise ConfigurationError(
+            "an application of durable streams needs a classic Spark session: on Spark Connect this process sees "
+            "neither the commits of a batch nor its files; run it with spark-submit, or with --master",
+            code="connect-not-supported",
+        )
+    version(str(spark.version))
+    receiver_checks.environment(spark)
+    packages_of_driver()
+    if not spark_checks.on_one_machine(context.master):
+        packages_of_executors(spark)
+
+
+def version(spark_version: str) -> None:
+    """Refuse a Spark that is too old for the operator; ``spark_version`` is ``spark.version``."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", spark_version)[:2])
+    if numbers < SPARK_NEEDED:
+        raise ConfigurationError(
+            f"Spark is {spark_version}, and an application of durable streams needs "
+            f"{SPARK_NEEDED[0]}.{SPARK_NEEDED[1]} or newer; run: pip install 'pyspark>=4.2', and "
+            "use a cluster of that version",
+            code="spark-too-old",
+        )
+
+
+def packages_of_driver() -> None:
+    """Refuse a Python of the driver, and in local mode of the tasks, that lacks packages."""
+    if lacking := missing_packages():
+        raise _lacking(f"the driver's Python on {socket.gethostname()}", lacking)
+
+
+def packages_of_executors(spark: Any) -> None:
+    """Refuse executors whose Python lacks packages. Asks as many executors as Spark uses for a short job."""
+    slots = max(1, spark_checks.count_task_slots(spark.sparkContext)) * _ROUNDS
+    try:
+        answers = spark.range(0, slots, 1, slots).mapInPandas(_answers, "host string, lacking string").collect()
+    except Exception as error:
+        raise ConfigurationError(
+            f"a task that looks for the packages of the executors' Python failed: {in_short(error)}; install "
+            "pip install 'wallaroo-spark[pipelines]' there, or set PYSPARK_PYTHON",
+            code="executor-python",
+        ) from error
+    for answer in answers:
+        if answer.lacking:
+            raise _lacking(f"the executors' Python on {answer.host}", answer.lacking.split(" "))
+
+
+def missing_packages() -> list[str]:
+    """The packages that this Python lacks."""
+    return [package for module, package in PACKAGES.items() if not _found(module)]
+
+
+def schema(stored: StoredSchema, folder: str) -> None:
+    """Refuse a folder whose schema has no stream."""
+    if not any(isinstance(one, StreamDeclaration) for one in stored.objects.values()):
+        there = f"version {stored.version} of its schema declares no stream" if stored.version else "it has no schema"
+        raise ConfigurationError(
+            f"the application in {folder} cannot run: {there}; declare streams in a YAML file and run: "
+            f"wallaroo-spark apply FILE --app {folder}",
+            code="schema-empty",
+            folder=folder,
+        )
+
+
+def _found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _answers(rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    import pandas
+
+    for _ in rows:
+        pass
+    yield pandas.DataFrame({"host": [socket.gethostname()], "lacking": [" ".join(missing_packages())]})
+
+
+def _lacking(where: str, packages: list[str]) -> ConfigurationError:
+    return ConfigurationError(
+        f"{where} lacks {', '.join(packages)}; run there: pip install 'wallaroo-spark[pipelines]'",
+        code="package-missing",
+        packages=packages,
+    )

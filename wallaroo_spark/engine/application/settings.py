@@ -1,0 +1,113 @@
+"""The settings of an application of durable streams, as a table."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.settings import Kind, check_all, row, setting
+from wallaroo_spark.transport import advertised
+
+KEEP = 64
+"""Default number of the newest batches whose files are kept for gateways. A choice: a minute of short batches."""
+MAX_ROWS = 100_000
+"""Default limit of the events of one batch. A choice that bounds the time of a batch after a pause."""
+LEASE_SECONDS = 10.0
+"""Default length of a gateway's lease, in seconds. A choice: the time without a service after a gateway is lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplicationSettings:
+    """The settings of an application."""
+
+    spark: Any = field(kw_only=False, repr=False, metadata=row(Kind.OBJECT, "Spark session of the application."))
+    folder: str = field(
+        kw_only=False,
+        metadata=row(
+            Kind.TEXT,
+            "Folder of the application: a path or a URI, as of a checkpoint. Every executor must reach it. It has the "
+            "schema that `apply` has written.",
+        ),
+    )
+    name: str = setting(
+        "",
+        Kind.TEXT,
+        "Name of the application in the registry, where clients find its gateways. Empty: the last part of the folder.",
+    )
+    registry: str = setting(
+        "embedded",
+        Kind.TEXT,
+        "Redis URL, also `env:NAME` or `file:PATH`; or `embedded`, to start one for this machine alone.",
+        secret=True,
+    )
+    gateways: int = setting(
+        1,
+        Kind.COUNT,
+        "Number of gateways; each takes one task slot for as long as the application runs.",
+        minimum=1,
+        maximum=1000,
+    )
+    host: str = setting(
+        "", Kind.TEXT, "Address that gateways bind. Empty: loopback in local mode, every interface on a cluster."
+    )
+    port: int = setting(
+        0, Kind.COUNT, "Gateway p listens on port + p; 0 lets the system choose.", minimum=0, maximum=65_535
+    )
+    advertise: str = setting(
+        "",
+        Kind.TEXT,
+        "Host name or address for clients, also with a port; {slot} and {port} stand for p and its port. Empty: "
+        "detected by the gateway.",
+    )
+    tls_certificate: str = setting(
+        "", Kind.TEXT, "PEM file, on every executor, with the certificate chain that gateways present; turns TLS on."
+    )
+    tls_key: str = setting("", Kind.TEXT, "PEM file, on every executor, with the key of `tls_certificate`.")
+    tls_ca: str = setting(
+        "",
+        Kind.TEXT,
+        "PEM file, on every executor, of the authority that clients' certificates must come from; every client must "
+        "present one.",
+    )
+    lease_seconds: float = setting(
+        LEASE_SECONDS, Kind.SECONDS, "Time after which a gateway's lease expires unless renewed.", minimum=0.5
+    )
+    max_rows: int = setting(MAX_ROWS, Kind.COUNT, "The most events of one batch.", minimum=1)
+    state_partitions: int | None = setting(
+        None,
+        Kind.COUNT,
+        "Number of tasks that share the keys of a batch. It is fixed by the first batch of the folder. Without it: the "
+        "number of that batch, and at first the number of task slots beside the gateways.",
+        minimum=1,
+        maximum=10_000,
+    )
+    keep: int = setting(
+        KEEP, Kind.COUNT, "Number of the newest batches whose files are kept for gateways that lag behind.", minimum=2
+    )
+    retention_seconds: float = setting(
+        10.0, Kind.SECONDS, "Time between two looks for records that are older than the ttl of their stream.", minimum=1
+    )
+
+    def __post_init__(self) -> None:
+        check_all(self, "application: ")
+        if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}", self.known_as):
+            raise ConfigurationError(
+                f"application name {self.known_as!r}: use 1 to 100 letters, digits, dots, dashes and underscores, and "
+                "no dot in front; give name",
+                code="name-invalid",
+                name=self.known_as,
+            )
+        if self.advertise:
+            advertised(self.advertise, 0, 1)
+        if bool(self.tls_key) != bool(self.tls_certificate) or (self.tls_ca and not self.tls_certificate):
+            raise ConfigurationError(
+                f"application {self.known_as!r}: tls_certificate and tls_key go together, and tls_ca needs both",
+                code="options-conflict",
+            )
+
+    @property
+    def known_as(self) -> str:
+        """The name of the application."""
+        return self.name or self.folder.rstrip("/").rpartition("/")[2]

@@ -1,0 +1,139 @@
+"""The Spark side of a turn: a processor of ``transformWithStateInPandas``.
+
+Spark gives the rows of one key in one batch, and keeps the key's entries in its state store. An access to the state
+crosses two processes, so each entry is read and written at most once in a batch. Source:
+``docs/pipelines/engine.md#the-operator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle
+
+from wallaroo_spark.engine.operator.functions import StageFunctions
+from wallaroo_spark.engine.operator.rows import OutputRow, output_rows
+from wallaroo_spark.engine.operator.turn import DEFAULT_LIMITS, InputRow, PartitionTable, TurnLimits, take_turn
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
+from wallaroo_spark.storage.locations import Location
+from wallaroo_spark.streams.rows import OUTPUT, OUTPUT_DDL
+from wallaroo_spark.streams.tables.stream_table import StreamTable, TableReader
+
+NOW = "now"
+"""The column with the time of the batch: milliseconds since 1970 UTC, from ``current_timestamp()``."""
+KEY = ("stream", "partition")
+"""The columns of the grouping key."""
+_ORDER = ("rank", "origin", "sequence", "place", "event")
+
+OpenTable = Callable[[Location, str], PartitionTable]
+"""Opens the table of a stream in an application's folder, in a task; it must pickle."""
+
+
+_readers: dict[str, TableReader] = {}
+"""The readers of this process, by folder; it runs many tasks, one after another."""
+
+
+def stream_table(folder: Location, stream: str) -> PartitionTable:
+    """The table of a stream; the tasks of a process share what they know about the files."""
+    reader = _readers.get(str(folder))
+    if reader is None:
+        reader = _readers[str(folder)] = TableReader(folder)
+    return StreamTable(folder, stream, reader=reader)
+
+
+def run_keys(
+    events: DataFrame, folder: Location, open_table: OpenTable = stream_table, limits: TurnLimits = DEFAULT_LIMITS
+) -> DataFrame:
+    """The outputs of a streaming query's events: rows of INPUT in, rows of OUTPUT out.
+
+    ``folder`` is the application's folder as tasks open it. The query has to run with the RocksDB state store.
+    """
+    grouped = events.withColumn(NOW, F.unix_millis(F.current_timestamp())).groupBy(*KEY)
+    processor = make_processor(folder, open_table, limits)
+    return grouped.transformWithStateInPandas(processor, OUTPUT_DDL, "Append", "None")
+
+
+def make_processor(
+    folder: Location, open_table: OpenTable = stream_table, limits: TurnLimits = DEFAULT_LIMITS
+) -> StatefulProcessor:
+    """The processor for rows of INPUT that also have the column :data:`NOW`, grouped by :data:`KEY`."""
+    return KeyProcessor(folder, open_table, limits)
+
+
+class KeyProcessor(StatefulProcessor):
+    """Takes the turns of the keys of one task."""
+
+    def __init__(self, folder: Location, open_table: OpenTable, limits: TurnLimits) -> None:
+        self._folder = folder
+        self._open_table = open_table
+        self._limits = limits
+        self._tables: dict[str, PartitionTable] = {}
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Called once in each task."""
+        self._entries = StateEntries(handle.getMapState("entries", "k binary", "v binary"))
+        self._functions = StageFunctions()
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
+        """Take the turn of one key."""
+        partition_key = PartitionKey(str(key[0]), int(key[1]))
+        events: list[InputRow] = []
+        now = 0
+        for frame in rows:
+            values = (frame[name].tolist() for name in _ORDER)
+            events += (InputRow(*row) for row in zip(*values, strict=True))
+            now = max(now, int(frame[NOW].max()))
+        table = self._table(partition_key.stream)
+        result = take_turn(partition_key, now, events, self._entries, table, self._functions, self._limits)
+        self._entries.write(result.changes)
+        for row in output_rows(partition_key, now, result):
+            yield as_frame(partition_key, row)
+
+    def _table(self, stream: str) -> PartitionTable:
+        table = self._tables.get(stream)
+        if table is None:
+            table = self._tables[stream] = self._open_table(self._folder, stream)
+        return table
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class StateEntries(Mapping[bytes, bytes]):
+    """The entries of the current key in Spark's state store."""
+
+    def __init__(self, state: MapState) -> None:
+        self._state = state
+
+    def __getitem__(self, key: bytes) -> bytes:
+        found = self._state.getValue((key,))
+        if found is None:
+            raise KeyError(key)
+        return bytes(found[0])
+
+    def __iter__(self) -> Iterator[bytes]:
+        for row in self._state.keys():  # noqa: SIM118  # it is no mapping
+            yield bytes(row[0])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """Write changed entries; None removes one."""
+        for key, value in changes.items():
+            if value is None:
+                self._state.removeKey((key,))
+            else:
+                self._state.updateValue((key,), (value,))
+
+
+def as_frame(key: PartitionKey, row: OutputRow) -> pd.DataFrame:
+    """One row of OUTPUT as Spark takes it."""
+    values = (key.stream, key.partition, row.kind.value, row.target, row.first, row.last, row.rows, row.body)
+    frame = pd.DataFrame({name: [value] for name, value in zip(OUTPUT.names, values, strict=True)})
+    # A column of integers with None would become one of floats.
+    return frame.astype({"first": "Int64", "last": "Int64", "partition": "int32", "rows": "int32"})

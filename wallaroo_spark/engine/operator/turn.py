@@ -1,0 +1,159 @@
+"""The turn of one key in one batch: events in, instructions out, with all that can be answered within the batch.
+
+A turn calls the controller, answers its ``ReadRecords`` from the table, runs its functions, and gives the answers back,
+until nothing is left to answer. :class:`TurnLimits` bound it. Pure: the table and the functions are arguments.
+Source: ``docs/pipelines/engine.md#the-operator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from wallaroo_spark.errors import PipelineError
+from wallaroo_spark.pipelines.controller.controller import KeyController
+from wallaroo_spark.pipelines.controller.messages.events import Event, RecordsRead
+from wallaroo_spark.pipelines.controller.messages.instructions import (
+    ArmTimer,
+    Instruction,
+    ReadRecords,
+    RunFunction,
+)
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
+from wallaroo_spark.pipelines.controller.stored.encoding import decode
+from wallaroo_spark.pipelines.controller.stored.entries import Changes, Stored
+
+
+class InputRow(NamedTuple):
+    """One row of INPUT for a key. Rows are sorted as tuples; no two of a batch have the same first four fields."""
+
+    rank: int
+    """The rank: see :class:`~wallaroo_spark.streams.rows.Rank`."""
+    origin: str
+    """Where the event comes from."""
+    sequence: int
+    """Its number there."""
+    place: int
+    """Its place within that number."""
+    event: bytes | None
+    """The encoded event; None where only time has passed."""
+
+
+class PartitionTable(Protocol):
+    """The committed records of one stream."""
+
+    def read(self, partition: int, first: int, last: int) -> tuple[int, Sequence[CloudEvent]]:
+        """The records of a range, or the first of them.
+
+        Returns the offset of the first one, which is greater than ``first`` when retention has removed records.
+        """
+
+
+class FunctionRunner(Protocol):
+    """Runs functions of stages."""
+
+    def run(self, runs: Sequence[RunFunction], now: int) -> Sequence[Event]:
+        """The results: one DeliveryAcked or DeliveryNacked for each run, in the same order."""
+
+
+class TurnLimits(NamedTuple):
+    """The limits of one turn. Past them no records are read; the key is woken for the rest in a later batch."""
+
+    records: int = 100_000
+    """Records that are read behind cursors. As many as a batch has rows at most by default."""
+    bytes: int = 64 << 20
+    """Bytes of the records that are read and of the results of functions. A choice: a task has some hundred MiB."""
+
+
+DEFAULT_LIMITS = TurnLimits()
+
+
+class TurnResult(NamedTuple):
+    """The results of a turn."""
+
+    said: list[Instruction]
+    """The instructions for the outside, in order: no ReadRecords, RunFunction or ArmTimer."""
+    armed: int | None
+    """When the key is to be woken; None: not at all."""
+    fresh_from: int
+    """Offset of the first record that this turn appends."""
+    fresh: Sequence[CloudEvent]
+    """The records that this turn appends."""
+    changes: Changes
+    """The changed entries."""
+
+
+def take_turn(
+    key: PartitionKey,
+    now: int,
+    rows: Iterable[InputRow],
+    stored: Stored,
+    table: PartitionTable,
+    functions: FunctionRunner,
+    limits: TurnLimits = DEFAULT_LIMITS,
+) -> TurnResult:
+    """Take the turn of a key. Raises :class:`PipelineError` for an event that only a defect can cause."""
+    events: list[Event] = [decode(row.event) for row in sorted(rows, key=_place) if row.event is not None]
+    controller = KeyController(key, now, stored)
+    said: list[Instruction] = []
+    budget = _Budget(limits)
+    while True:
+        runs: list[RunFunction] = []
+        answers: list[Event] = []
+        for one in controller.handle(events):
+            if isinstance(one, RunFunction):
+                runs.append(one)
+            elif isinstance(one, ReadRecords):
+                answers.append(_read(key, one, table, controller.fresh_from - 1))
+            elif not isinstance(one, ArmTimer):
+                said.append(one)
+        if runs:
+            answers += functions.run(runs, now)
+        if not answers:
+            break
+        budget.spend(answers)
+        if budget.is_spent:
+            controller.pause()
+        events = answers
+    return TurnResult(said, controller.armed, controller.fresh_from, controller.fresh, controller.take_changes())
+
+
+def _place(row: InputRow) -> tuple[int, str, int, int]:
+    return row[:4]
+
+
+def _read(key: PartitionKey, question: ReadRecords, table: PartitionTable, committed: int) -> RecordsRead:
+    """Read records behind a cursor. They are of earlier batches, because the controller has those of this batch."""
+    last = min(question.first + question.limit - 1, committed)
+    if question.first > last:
+        raise PipelineError(
+            f"{key}: pipeline {question.pipeline} asks for record {question.first}, and the last committed one is "
+            f"{committed}; this is a defect, report it",
+            code="pipeline-state",
+        )
+    first, records = table.read(key.partition, question.first, last)
+    if not records and first <= last:
+        raise PipelineError(
+            f"{key}: records {question.first} to {last} are not in the table of {key.stream}; restore its files",
+            code="pipeline-records-missing",
+            first=question.first,
+            last=last,
+        )
+    return RecordsRead(question.pipeline, question.first, first, tuple(records))
+
+
+class _Budget:
+    """The part of a turn's limits that is left."""
+
+    def __init__(self, limits: TurnLimits) -> None:
+        self._records, self._bytes = limits
+
+    @property
+    def is_spent(self) -> bool:
+        return self._records <= 0 or self._bytes <= 0
+
+    def spend(self, answers: Sequence[Event]) -> None:
+        for answer in answers:
+            if isinstance(answer, RecordsRead):
+                self._records -= len(answer.records)
+                self._bytes -= sum(len(record.data or b"") for record in answer.records)

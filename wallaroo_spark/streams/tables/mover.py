@@ -1,0 +1,167 @@
+"""Moves records and history of committed batches into the tables, and deletes old records.
+
+    <folder>/_wallaroo/tables/plan.json     the plan of the last move
+                              moved.json    the newest batch that was moved
+                              <n>.tmp       a joined file until it has its name in the table
+
+Each step can be repeated: the plan is written first; a file has its name in the table only when it is complete; a name
+that is there is not written again; ``moved.json`` is written last. Source: ``docs/pipelines/engine.md#tables``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
+from wallaroo_spark.sidecar import durable
+from wallaroo_spark.sidecar.folder import SidecarFolder
+from wallaroo_spark.storage.locations import Location
+from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
+from wallaroo_spark.streams.batch_outputs.writing import write_parquet
+from wallaroo_spark.streams.places import TABLES
+from wallaroo_spark.streams.rows import OutputKind
+from wallaroo_spark.streams.tables.move_plan import LARGE_BYTES, Move, MovePlan, plan_moves
+from wallaroo_spark.streams.tables.table_files import MOVED, TableFolders
+
+_PLAN = "plan.json"
+_MOST_BATCHES = 1024
+"""The most batches of one plan: a choice that bounds the manifests in memory."""
+
+
+class TableMover:
+    """The one mover of the application in ``folder``, as the session ``spark`` opens it; for one thread at a time.
+
+    Methods raise :class:`CheckpointError` when files cannot be read, written or moved; the call can be repeated.
+    """
+
+    def __init__(self, folder: Location, spark: Any = None, *, large: int = LARGE_BYTES) -> None:
+        self._tables = TableFolders(folder, spark)
+        self._outputs = BatchOutputs(folder, spark)
+        self._folder = SidecarFolder(folder, TABLES, spark=spark)
+        self._large = large
+        self._moved: int | None = None
+
+    def __repr__(self) -> str:
+        return f"TableMover({self._tables.identity!r})"
+
+    def move(self, batch: int) -> None:
+        """Move the records and the history of all batches up to ``batch``, which must be committed, into the tables.
+
+        Small files of a partition that are moved by one call become one file: the seldomer the calls, the fewer files.
+        Does nothing if the batches were moved before.
+        """
+        moved = self.moved_to()
+        while moved < batch:
+            last = min(batch, moved + _MOST_BATCHES)
+            manifests = [self._outputs.manifest(number) for number in range(moved + 1, last + 1)]
+            plan = plan_moves(moved + 1, last, [one for one in manifests if one is not None], self._large)
+            if plan.moves:
+                self._folder.write(_PLAN, plan.to_json())
+                self._carry_out(plan)
+            self._moved = moved = last
+
+    def moved_to(self) -> int:
+        """The newest batch that was moved; -1 before the first one. Finishes a move that a dead process has begun."""
+        if self._moved is None:
+            moved, plan = self._read(MOVED), self._read(_PLAN)
+            found = -1 if moved is None else int(json.loads(moved)["batch"])
+            # Batches are deleted only after they were moved. A batch without records changes no file here.
+            self._moved = max(found, self._outputs.kept_from() - 1)
+            if plan is not None:
+                unfinished = MovePlan.from_json(plan)
+                if unfinished.last > found:
+                    self._carry_out(unfinished)
+                    self._moved = max(self._moved, unfinished.last)
+        return self._moved
+
+    def expired(self, stream: str, partition: int, before: int) -> int | None:
+        """The offset from which records are kept if those written before ``before`` (milliseconds) are deleted.
+
+        Whole files are deleted, so some records before that time stay. None when there is no file to delete. Reads one
+        file more than can be deleted.
+        """
+        self.moved_to()
+        key, kept = PartitionKey(stream, partition), None
+        for file in self._tables.listed(key):
+            if self._newest(self._tables.records(key, file.first, file.last)) >= before * 1000:
+                break
+            kept = file.last + 1
+        return kept
+
+    def expire(self, stream: str, partition: int, before: int) -> int:
+        """Delete the files whose records are all before the offset ``before``; return how many were deleted.
+
+        Call it once the batch is committed in which the partition's controller has handled ``RecordsExpired(before)``.
+        """
+        self.moved_to()
+        key, deleted = PartitionKey(stream, partition), 0
+        for file in self._tables.listed(key):
+            if file.last >= before:
+                break
+            relative = self._tables.records(key, file.first, file.last)
+            try:
+                self._tables.delete(relative)
+            except OSError as error:
+                raise self._failed(relative, "deleted", error) from error
+            deleted += 1
+        return deleted
+
+    def _carry_out(self, plan: MovePlan) -> None:
+        for number, move in enumerate(plan.moves):
+            target = self._target(move)
+            try:
+                if not self._tables.exists(target):
+                    self._tables.take(self._source(move, number), target)
+            except (OSError, pa.ArrowInvalid) as error:
+                raise self._failed(target, "written", error) from error
+        self._folder.write(MOVED, json.dumps({"batch": plan.last}).encode())
+
+    def _target(self, move: Move) -> str:
+        if move.kind is OutputKind.HISTORY:
+            return self._tables.history(move.first, move.last, move.number)
+        return self._tables.records(move.key, move.first, move.last)
+
+    def _source(self, move: Move, number: int) -> str:
+        """The path of the file that gets a name in the table: the one source, or the joined sources."""
+        paths = [self._outputs.log.file_of(batch, name) for batch, name in move.sources]
+        if len(paths) == 1:
+            return paths[0]
+        joined = self._folder.file(f"{number}.tmp")
+        self._folder.folder()
+        with durable.new_file(self._tables.filesystem, joined, sync_name=False) as stream:
+            write_parquet(stream, pa.concat_tables(self._rows(path) for path in paths))
+        return joined
+
+    def _rows(self, path: str) -> pa.Table:
+        with contextlib.closing(self._tables.open(path)) as file:
+            return file.read()
+
+    def _newest(self, relative: str) -> int:
+        """The time of the newest record of a file, in microseconds."""
+        try:
+            with contextlib.closing(self._tables.open(self._tables.path(relative))) as file:
+                column = file.schema_arrow.get_field_index("written_at")
+                last: pq.RowGroupMetaData = file.metadata.row_group(file.num_row_groups - 1)
+                statistics = last.column(column).statistics
+                found: int = pa.scalar(statistics.max, pa.timestamp("us", "UTC")).value
+        except (OSError, pa.ArrowInvalid) as error:
+            raise self._tables.unreadable(relative, error) from error
+        return found
+
+    def _read(self, name: str) -> bytes | None:
+        return self._folder.read(name)
+
+    def _failed(self, relative: str, verb: str, error: Exception) -> CheckpointError:
+        where = f"{self._tables.identity}/{relative}"
+        return CheckpointError(
+            f"{where} cannot be {verb}: {error}; check that the driver may write to the application's folder and that "
+            "the file system has free space",
+            code="checkpoint-unwritable",
+            location=where,
+        )

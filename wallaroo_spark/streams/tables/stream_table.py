@@ -1,0 +1,193 @@
+"""Reads records of a stream by their offsets, from its table and from committed batches that are not moved yet.
+
+The first read of a partition lists its folder. After that the reader follows the manifests of committed batches, so the
+cost of a read does not depend on the number of files. A file of a batch that was moved meanwhile is found in the table
+by its offsets. If it was joined with others it stays for as long as its batch; then the folder is listed again.
+Source: ``docs/pipelines/engine.md#tables``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import pyarrow as pa
+
+from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.errors import PipelineError
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
+from wallaroo_spark.sidecar.folder import SidecarFolder
+from wallaroo_spark.storage.locations import Location
+from wallaroo_spark.streams.batch_outputs.files import Manifest, OutputFile
+from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
+from wallaroo_spark.streams.places import TABLES, checkpoint_for_tasks
+from wallaroo_spark.streams.rows import OutputKind
+from wallaroo_spark.streams.tables.conversion import as_events
+from wallaroo_spark.streams.tables.partition_index import PartitionIndex, Place
+from wallaroo_spark.streams.tables.row_groups import RowGroups
+from wallaroo_spark.streams.tables.table_files import MOVED, TableFolders
+
+_FOLLOWED = 64
+"""The most batches that a reader follows; after more, it lists the folder again. The kept batches."""
+_TRIES = 5
+"""Tries of a read during which files are moved or deleted: a choice."""
+
+
+class TableReader:
+    """The tables of the application in ``folder``, for all streams of one process.
+
+    A process without a Spark session gives none, and a location as ``for_tasks`` makes it. Several threads may call it.
+    """
+
+    def __init__(self, folder: Location, spark: Any = None) -> None:
+        self.tables = TableFolders(folder, spark)
+        self._outputs = BatchOutputs(folder, spark)
+        self._folder = SidecarFolder(folder, TABLES, spark=spark)
+        self._checkpoint = CheckpointFiles(checkpoint_for_tasks(folder), spark)
+        self._groups = RowGroups(self.tables)
+        self._indexes: dict[PartitionKey, tuple[PartitionIndex, int]] = {}
+        """The index of each partition, and the newest batch in it."""
+        self._manifests: OrderedDict[int, dict[PartitionKey, OutputFile]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(
+        self, key: PartitionKey, first: int, last: int | None, limit: int | None, committed: int | None
+    ) -> tuple[int, tuple[CloudEvent, ...]]:
+        """See :meth:`StreamTable.read`."""
+        with self._lock:
+            for _ in range(_TRIES):
+                try:
+                    return self._read(key, first, last, limit, committed)
+                except (FileNotFoundError, PipelineError) as error:
+                    # A file was deleted, or a batch was moved and deleted meanwhile.
+                    gone = error
+                    self._indexes.pop(key, None)
+                except (OSError, pa.ArrowInvalid) as error:
+                    raise self.tables.unreadable(self.tables.partition(key), error) from error
+            raise self.tables.unreadable(self.tables.partition(key), gone) from gone
+
+    def oldest(self, key: PartitionKey) -> int | None:
+        """See :meth:`StreamTable.oldest`."""
+        with self._lock:
+            self._indexes.pop(key, None)
+            return self._index(key, sys.maxsize, None).first
+
+    def _read(
+        self, key: PartitionKey, first: int, last: int | None, limit: int | None, committed: int | None
+    ) -> tuple[int, tuple[CloudEvent, ...]]:
+        goal = min(sys.maxsize if last is None else last, sys.maxsize if limit is None else first + limit - 1)
+        index = self._index(key, goal, committed)
+        found: list[CloudEvent] = []
+        begin = at = max(first, index.first or first)
+        end = min(index.last, sys.maxsize if last is None else last)
+        if limit is not None:
+            end = min(end, begin + limit - 1)
+        while at <= end and (place := index.at_or_after(at)) is not None:
+            if place.first > at:
+                raise FileNotFoundError(f"the file with offset {at} is missing")
+            rows = self._rows(key, place, at, end - at + 1)
+            found += as_events(rows)
+            at += rows.num_rows
+        return begin, tuple(found)
+
+    def _rows(self, key: PartitionKey, place: Place, offset: int, count: int) -> pa.Table:
+        try:
+            return self._groups.rows(place.path, offset - place.first, count)
+        except FileNotFoundError:
+            # A file of a batch that was moved without others has the same offsets in the table.
+            moved = self.tables.path(self.tables.records(key, place.first, place.last))
+            if moved == place.path:
+                raise
+            return self._groups.rows(moved, offset - place.first, count)
+
+    def _index(self, key: PartitionKey, offset: int, committed: int | None) -> PartitionIndex:
+        """The index of a partition with all committed records up to ``offset``."""
+        known = self._indexes.get(key)
+        if known is not None and (known[0].last >= offset or (committed is not None and known[1] >= committed)):
+            return known[0]
+        if committed is None:
+            newest = self._checkpoint.committed()
+            committed = -1 if newest is None else newest
+        if known is None or committed - known[1] > _FOLLOWED:
+            return self._listed(key, committed)
+        index, followed = known
+        self._follow(key, index, followed + 1, committed)
+        self._indexes[key] = index, max(followed, committed)
+        return index
+
+    def _listed(self, key: PartitionKey, committed: int) -> PartitionIndex:
+        """A new index.
+
+        The batches are read before the table, so a file that is moved meanwhile is in one of them. The files of moved
+        batches are in the table, or were deleted there.
+        """
+        moved = self._folder.read(MOVED)
+        done = -1 if moved is None else int(json.loads(moved)["batch"])
+        waiting = PartitionIndex()
+        for batch in self._outputs.sealed():
+            if done < batch <= committed:
+                self._follow(key, waiting, batch, batch)
+        index = PartitionIndex(
+            Place(file.first, file.last, self.tables.path(f"{self.tables.partition(key)}/{file.name}"))
+            for file in self.tables.listed(key)
+        )
+        for place in waiting.places():
+            index.add(place)
+        self._indexes[key] = index, committed
+        return index
+
+    def _follow(self, key: PartitionKey, index: PartitionIndex, first: int, last: int) -> None:
+        """Add the records of batches that are known to be committed."""
+        for batch in range(first, last + 1):
+            file = self._files(batch).get(key)
+            if file is not None:
+                index.add(Place(file.first or 0, file.last or 0, self._outputs.log.file_of(batch, file.name)))
+
+    def _files(self, batch: int) -> dict[PartitionKey, OutputFile]:
+        """The records of a committed batch, by partition. The manifest of a committed batch does not change."""
+        found = self._manifests.get(batch)
+        if found is None:
+            manifest = self._outputs.manifest(batch) or Manifest(batch)
+            found = self._manifests[batch] = {file.key: file for file in manifest.of(OutputKind.RECORDS)}
+            if len(self._manifests) > 2 * _FOLLOWED:
+                self._manifests.popitem(last=False)
+        return found
+
+
+class StreamTable:
+    """The records of one stream; ``reader`` is shared by the streams of a process.
+
+    Methods raise :class:`wallaroo_spark.errors.CheckpointError` when files cannot be read.
+    """
+
+    def __init__(self, folder: Location, stream: str, spark: Any = None, *, reader: TableReader | None = None) -> None:
+        self._stream = stream
+        self._reader = reader or TableReader(folder, spark)
+
+    def __repr__(self) -> str:
+        return f"StreamTable({self._reader.tables.identity!r}, {self._stream!r})"
+
+    def read(
+        self,
+        partition: int,
+        first: int,
+        last: int | None = None,
+        *,
+        limit: int | None = None,
+        committed: int | None = None,
+    ) -> tuple[int, tuple[CloudEvent, ...]]:
+        """The offset of the first returned record, and the records from there on, without a hole.
+
+        They begin at ``first``, or behind it if retention has removed records. They end at ``last``, after ``limit``
+        records, or with the last committed record. ``committed`` is the newest committed batch, if the caller knows it;
+        else the reader looks at the checkpoint when it does not know enough records. A batch that runs again reads
+        the same records, except those that retention has removed meanwhile.
+        """
+        return self._reader.read(PartitionKey(self._stream, partition), first, last, limit, committed)
+
+    def oldest(self, partition: int) -> int | None:
+        """The first offset that can be read; None if there are no records. Lists the partition's folder."""
+        return self._reader.oldest(PartitionKey(self._stream, partition))

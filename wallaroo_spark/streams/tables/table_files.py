@@ -1,0 +1,111 @@
+"""The names of the files of tables, and their file system. Source: ``docs/pipelines/engine.md#files``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
+from wallaroo_spark.sidecar import durable
+from wallaroo_spark.storage.locations import Location, open_location
+from wallaroo_spark.streams.places import HISTORY, STREAMS
+
+MOVED = "moved.json"
+"""The file with the newest batch that was moved into the tables."""
+_RECORDS = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet")
+
+
+class TableFile(NamedTuple):
+    """A file of a stream's table."""
+
+    first: int
+    """Its first offset."""
+    last: int
+    """Its last offset, inclusive."""
+    name: str
+    """Its name in the folder of its partition."""
+
+
+def records_name(first: int, last: int) -> str:
+    """The name of the file of these offsets."""
+    return f"{first:020d}-{last:020d}.parquet"
+
+
+class TableFolders:
+    """The folders of the tables of the application in ``folder``, as the session ``spark`` opens it.
+
+    Paths are relative to the application's folder. The methods raise OSError, but for :meth:`listed`.
+    """
+
+    def __init__(self, folder: Location, spark: Any = None) -> None:
+        opened = open_location(folder, spark)
+        self.filesystem, self._root = opened.filesystem, opened.root
+        self.identity, self.objects = opened.identity.rstrip("/"), opened.objects
+
+    def partition(self, key: PartitionKey) -> str:
+        """The folder of a partition."""
+        return f"{STREAMS}/{key.stream}/partition={key.partition}"
+
+    def records(self, key: PartitionKey, first: int, last: int) -> str:
+        """The file of these offsets of a partition."""
+        return f"{self.partition(key)}/{records_name(first, last)}"
+
+    def history(self, first: int, last: int, number: int) -> str:
+        """The ``number``-th file of the history that the batches from ``first`` to ``last`` have made."""
+        return f"{HISTORY}/{first:020d}-{last:020d}-{number}.parquet"
+
+    def path(self, relative: str) -> str:
+        """The path of a file on :attr:`filesystem`."""
+        return f"{self._root}/{relative}" if self._root else relative
+
+    def listed(self, key: PartitionKey) -> list[TableFile]:
+        """The files of a partition, in the order of their offsets. Raises :class:`CheckpointError`."""
+        selector = fs.FileSelector(self.path(self.partition(key)), allow_not_found=True)
+        try:
+            names = sorted(info.base_name for info in self.filesystem.get_file_info(selector))
+        except OSError as error:
+            raise self.unreadable(self.partition(key), error) from error
+        found = ((name, match) for name in names if (match := _RECORDS.fullmatch(name)))
+        return [TableFile(int(match[1]), int(match[2]), name) for name, match in found]
+
+    def exists(self, relative: str) -> bool:
+        """Whether there is a file of this path."""
+        found: bool = self.filesystem.get_file_info(self.path(relative)).type == fs.FileType.File
+        return found
+
+    def take(self, source: str, relative: str) -> None:
+        """Give a complete file, ``source`` on :attr:`filesystem`, this path; durable when it returns."""
+        target = self.path(relative)
+        if not self.objects:
+            durable.make_folder(self.filesystem, target.rpartition("/")[0])
+        durable.replace(self.filesystem, source, target)
+
+    def delete(self, relative: str) -> None:
+        """Delete a file; does nothing if it does not exist."""
+        durable.delete_file(self.filesystem, self.path(relative))
+
+    def open(self, path: str) -> Any:
+        """Open a Parquet file, ``path`` on :attr:`filesystem`."""
+        return pq.ParquetFile(self._source(path))
+
+    def unreadable(self, relative: str, error: Exception) -> CheckpointError:
+        """The error for a file that cannot be read."""
+        where = f"{self.identity}/{relative}"
+        return CheckpointError(
+            f"{where} cannot be read: {error}; check that this process reaches the application's file system",
+            code="checkpoint-unreadable",
+            location=where,
+        )
+
+    def _source(self, path: str) -> Any:
+        try:
+            return self.filesystem.open_input_file(path)
+        except NotImplementedError:
+            # Through Spark's Hadoop files are only read from their beginning.
+            with self.filesystem.open_input_stream(path) as stream:
+                return pa.BufferReader(stream.read())
