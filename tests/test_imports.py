@@ -33,7 +33,7 @@ EVERYBODY = (
     "lazy_names",
 )
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "": ("connector", "receiver"),
+    "": ("connector", "receiver", "streams"),
     "errors": (),
     "options": (),
     "settings": (),

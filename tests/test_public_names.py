@@ -18,6 +18,9 @@ HOMES = {
     "BlockingConnector": "wallaroo_spark.connector",
     "Connector": "wallaroo_spark.connector",
     "Receiver": "wallaroo_spark.receiver",
+    "read_history": "wallaroo_spark.streams",
+    "read_instances": "wallaroo_spark.streams",
+    "read_stream": "wallaroo_spark.streams",
 }
 
 

@@ -12,14 +12,18 @@ from wallaroo_spark.lazy_names import lazy_names
 if TYPE_CHECKING:
     from wallaroo_spark.connector import BlockingConnector, Connector
     from wallaroo_spark.receiver import Receiver
+    from wallaroo_spark.streams import read_history, read_instances, read_stream
 
 __version__ = "0.1.0"
-__all__ = ["BlockingConnector", "Connector", "Receiver"]
+__all__ = ["BlockingConnector", "Connector", "Receiver", "read_history", "read_instances", "read_stream"]
 
 _HOMES = {
     "Receiver": "wallaroo_spark.receiver",
     "Connector": "wallaroo_spark.connector",
     "BlockingConnector": "wallaroo_spark.connector",
+    "read_history": "wallaroo_spark.streams",
+    "read_instances": "wallaroo_spark.streams",
+    "read_stream": "wallaroo_spark.streams",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests.streams.application import ApplicationFiles
 from tests.streams.samples import event, rows_of
@@ -17,7 +18,7 @@ def test_a_gateway_reads_its_messages_of_a_batch_in_order(tmp_path: Path) -> Non
     app = ApplicationFiles(tmp_path / "application")
     answer = AnswerRequest(ReplyTo("g0", 1, 7))
     delivery = DeliverRecords("g0.1.1", GroupDelivery("bill", 3), 1, 2)
-    mine = [
+    mine: list[dict[str, Any]] = [
         {"instruction": encode(answer), "records": None},
         {"instruction": encode(delivery), "records": encode((event(1), event(2)))},
     ]
@@ -27,11 +28,5 @@ def test_a_gateway_reads_its_messages_of_a_batch_in_order(tmp_path: Path) -> Non
 
     reader = OutboxReader(app.location)
     assert reader.messages(0, "g0") == [(answer, None), (delivery, (event(1), event(2)))]
-    assert [
-        len(reader.messages(batch, gateway)) for batch, gateway in ((0, "g1"), (0, "g2"), (1, "g0"), (9, "g0"))
-    ] == [
-        1,
-        0,
-        0,
-        0,
-    ]
+    others_of = ((0, "g1"), (0, "g2"), (1, "g0"), (9, "g0"))
+    assert [len(reader.messages(batch, gateway)) for batch, gateway in others_of] == [1, 0, 0, 0]

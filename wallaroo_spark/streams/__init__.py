@@ -1,1 +1,19 @@
-"""The files of an application of durable streams: its inputs, the outputs of its batches, and its tables."""
+"""The files of an application of durable streams: its inputs, the outputs of its batches, and its tables.
+
+The public names read the tables as DataFrames. They load on first use, because the other files are read without Spark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wallaroo_spark.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from wallaroo_spark.streams.tables.dataframes import read_history, read_instances, read_stream
+
+__all__ = ["read_history", "read_instances", "read_stream"]
+
+_HOMES = dict.fromkeys(__all__, "wallaroo_spark.streams.tables.dataframes")
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -17,6 +17,13 @@ TABLES = CodeGroup(
             "docs/pipelines/engine.md#files",
         ),
         CodeEntry(
+            "stream-unknown",
+            "`read_stream` was asked for a stream that the application does not have.",
+            "The name is misspelt or has no namespace, or the folder belongs to another application.",
+            "Give the stream as `namespace/name`; the message names the streams of the application.",
+            "docs/pipelines/engine.md#tables-as-dataframes",
+        ),
+        CodeEntry(
             "offsets-not-consecutive",
             "A batch has records of a partition whose offsets do not follow each other.",
             "A defect of this package: only the partition's controller gives offsets, without holes.",

@@ -1,0 +1,161 @@
+"""The tables of an application as DataFrames, with a real Spark session."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from chispa import assert_df_equality
+
+from tests.streams.application import ApplicationFiles, some_batches
+from tests.streams.samples import NOON, ORDERS, records, rows_of
+from wallaroo_spark import read_history, read_instances, read_stream
+from wallaroo_spark.errors import ArgumentValueError
+from wallaroo_spark.pipelines.schema.applying import apply_files
+from wallaroo_spark.pipelines.schema.store import SchemaStore
+from wallaroo_spark.streams.places import table_of
+from wallaroo_spark.streams.rows import OutputKind
+from wallaroo_spark.streams.tables.dataframes import HISTORY_DDL, RECORDS_DDL
+from wallaroo_spark.streams.tables.mover import TableMover
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> ApplicationFiles:
+    return ApplicationFiles(tmp_path / "application")
+
+
+def offsets(frame: DataFrame) -> list[tuple[int, int]]:
+    return sorted((row["partition"], row["offset"]) for row in frame.collect())
+
+
+def step(kind: str, at: int, instance: int = 7, **fields: Any) -> dict[str, Any]:
+    """A step of an instance, ``at`` milliseconds after noon."""
+    moment = {name: (NOON + fields.pop(name)) * 1000 for name in ("began_at",) if name in fields}
+    usual = {"pipeline": "shop/fulfil", "partition": 1, "instance": instance, "kind": kind, "at": (NOON + at) * 1000}
+    return {**usual, **moment, **fields}
+
+
+def after_noon(milliseconds: int) -> datetime:
+    """A time as Spark returns it to a program in UTC."""
+    return datetime.fromtimestamp((NOON + milliseconds) / 1000)
+
+
+def test_a_plain_reader_sees_committed_records_only_and_each_once(spark: SparkSession, app: ApplicationFiles) -> None:
+    some_batches(app)
+    mover = TableMover(app.location, spark)
+    table = table_of(app.location, ORDERS)
+    for moved, count in ((0, 3), (1, 6), (3, 12)):
+        mover.move(moved)
+        app.seal(records(11, 12))
+        plain = spark.read.format("parquet").load(table)
+        assert plain.count() == plain.select("partition", "offset").distinct().count() == count
+        frame = read_stream(spark, app.location, ORDERS)
+        assert plain.schema == frame.schema
+        assert_df_equality(plain.drop("extensions"), frame.drop("extensions"), ignore_row_order=True)
+    assert offsets(read_stream(spark, app.location, ORDERS)) == [(row[0], row[1]) for row in app.table()]
+
+
+def test_the_columns_of_a_record(spark: SparkSession, app: ApplicationFiles) -> None:
+    app.commit(records(7, 7, partition=3))
+    TableMover(app.location).move(0)
+    (row,) = read_stream(spark, app.location, ORDERS).collect()
+    assert row.asDict() == {
+        "offset": 7,
+        "written_at": after_noon(0),
+        "id": "e7",
+        "source": "/shop",
+        "type": "paid",
+        "subject": "order 7",
+        "time": None,
+        "datacontenttype": None,
+        "dataschema": None,
+        "extensions": {},
+        "data": bytearray(b"body 7"),
+        "partition": 3,
+    }
+
+
+def test_a_name_that_begins_with_an_underscore_is_read(spark: SparkSession, app: ApplicationFiles) -> None:
+    app.commit(records(1, 2, stream="_a/_b"))
+    TableMover(app.location).move(0)
+    assert offsets(read_stream(spark, app.location, "_a/_b")) == [(0, 1), (0, 2)]
+
+
+def test_a_declared_stream_without_records_is_empty_and_another_one_is_refused(
+    spark: SparkSession, app: ApplicationFiles
+) -> None:
+    app.folder.mkdir()
+    schema = app.folder / "schema.yaml"
+    schema.write_text("kind: Namespace\nname: shop\n---\nkind: Stream\nname: orders\nnamespace: shop\n")
+    apply_files(SchemaStore(app.location), [str(schema)], 1.0)
+
+    assert_df_equality(read_stream(spark, app.location, ORDERS), spark.createDataFrame([], RECORDS_DDL))
+    for name, problem in (("shop/order", "it has shop/orders"), ("orders", "no namespace"), ("shop/a b", "' '")):
+        with pytest.raises(ArgumentValueError, match=problem):
+            read_stream(spark, app.location, name)
+
+
+def test_an_application_without_instances_has_an_empty_history(spark: SparkSession, app: ApplicationFiles) -> None:
+    assert_df_equality(read_history(spark, app.location), spark.createDataFrame([], HISTORY_DDL))
+    assert read_instances(spark, app.location).collect() == []
+
+
+def test_an_instance_is_a_row_with_its_stages_and_outputs(spark: SparkSession, app: ApplicationFiles) -> None:
+    ship: dict[str, Any] = {"stage": "ship", "began_at": 300, "output": b"ok", "content_type": "text/plain"}
+    written: dict[str, Any] = {"target_stream": "shop/shipments", "target_partition": 2, "offsets": [4, 5]}
+    refused: dict[str, Any] = {
+        "target_stream": "shop/gone",
+        "target_partition": 0,
+        "offsets": [],
+        "reason": "no such stream",
+    }
+    rows = [
+        [step("began", 100, version=3), step("began", 100, instance=8, version=3)],
+        [step("output", 300, stage="charge", began_at=100), step("skipped", 300, instance=1, offsets=[1, 6])],
+        [step("output", 1800, **ship), step("pointer", 1900, reason="", **written), step("pointer", 1900, **refused)],
+        [step("ended", 2000, began_at=100, outcome="done", reason="")],
+    ]
+    for of_batch in rows:
+        TableMover(app.location).move(app.commit(rows_of(OutputKind.HISTORY, of_batch)))
+
+    assert read_history(spark, app.location).count() == 8
+    done, active = read_instances(spark, app.location).orderBy("instance").collect()
+    assert done.asDict(recursive=True) == {
+        "pipeline": "shop/fulfil",
+        "partition": 1,
+        "instance": 7,
+        "version": 3,
+        "outcome": "done",
+        "reason": "",
+        "began_at": after_noon(100),
+        "ended_at": after_noon(2000),
+        "stages": [
+            {
+                "stage": "charge",
+                "began_at": after_noon(100),
+                "ended_at": after_noon(300),
+                "seconds": 0.2,
+                "output": None,
+                "content_type": None,
+            },
+            {
+                "stage": "ship",
+                "began_at": after_noon(300),
+                "ended_at": after_noon(1800),
+                "seconds": 1.5,
+                "output": bytearray(b"ok"),
+                "content_type": "text/plain",
+            },
+        ],
+        "outputs": [
+            {"stream": "shop/gone", "partition": 2, "offsets": [], "refused": "no such stream"},
+            {"stream": "shop/shipments", "partition": 2, "offsets": [4, 5], "refused": None},
+        ],
+    }
+    assert (active["outcome"], active["ended_at"], active["stages"], active["outputs"]) == (None, None, [], [])
+    assert active["began_at"] == after_noon(100)
