@@ -88,6 +88,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "streams",
     ),
     "gateway": ("api", "pipelines", "checkpoint", "sidecar", "storage", "streams", "transport"),
+    "client": ("api", "connector.arguments", "connector.backoff", "registry", "transport"),
     "wiretap": ("protocol", "transport", "connector"),
     "status": ("codes", "registry", "inner"),
     "telemetry": ("status", "web", "worker.buffer"),
@@ -114,8 +115,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "testing": ("protocol", "columnar", "transport", "registry", "inner", "worker", "connector", "receiver", "wiretap"),
 }
 
-# These run where only the standard library, redis and tenacity may be counted on.
-LIGHT_ROOMS = ("codes", "connector", "protocol", "transport", "registry", "wiretap")
+# These run where only the standard library, redis and tenacity may be counted on; api and client need grpcio and
+# protobuf beside them.
+LIGHT_ROOMS = ("api", "client", "codes", "connector", "protocol", "transport", "registry", "wiretap")
 HEAVY_PACKAGES = ("pyspark", "pyarrow", "numpy", "pandas")
 
 

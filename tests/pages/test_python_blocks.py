@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -9,11 +10,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from proving.ports import lasting_port
+from tests.client.fake_gateway import FakeGateway
 from tests.conftest import ROOT
 from tests.pages.reading import Reader, blocks_of, pages, python_blocks
 from tests.waiting import SECONDS, eventually
@@ -26,7 +29,7 @@ from wallaroo_spark.testing import FakeWorker, LocalReceiver
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TRIED = {"README.md", "docs/producers.md", "docs/pubsub.md", "docs/testing.md"}
+TRIED = {"README.md", "docs/pipelines/clients.md", "docs/producers.md", "docs/pubsub.md", "docs/testing.md"}
 """The pages whose Python a test below runs."""
 
 
@@ -141,6 +144,28 @@ def send_until(seen: Callable[[], bool], registry: str) -> None:
         return seen()
 
     eventually(seen_after_another, seconds=SECONDS)
+
+
+async def test_the_page_on_clients() -> None:
+    printed: list[tuple[Any, ...]] = []
+    gateway = FakeGateway()
+    gateway.memory.streams = {"shop/orders": [[]], "shop/paid": [[]]}
+    await gateway.start()
+    places = {"gateway-1:7200,gateway-2:7200": gateway.address}
+    page = Reader("docs/pipelines/clients.md", places, print=lambda *shown: printed.append(shown))
+
+    for _ in range(5):
+        await asyncio.to_thread(page.run)
+    work = SimpleNamespace(root_event=SimpleNamespace(value={"order": 17, "price": 30}))
+    assert page["charge"](work).data == {"order": 17, "paid": 30}
+    await asyncio.to_thread(page.run)
+    await asyncio.wait_for(gateway.joined.wait(), SECONDS)
+    await asyncio.to_thread(page.run)
+    page.finish()
+
+    assert printed[0] == ("shop.order.created", {"order": 17, "price": 30})
+    assert [event.type for event in gateway.memory.streams["shop/paid"][0]] == ["shop.paid"] * 2
+    await gateway.stop()
 
 
 def test_the_page_on_publish_subscribe(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

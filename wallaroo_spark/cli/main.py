@@ -118,6 +118,8 @@ EXTRAS = {
     "pandas": "worker",
     "numpy": "worker",
     "redis": "registry",
+    "grpc": "client",
+    "google": "client",
     "rich": "cli",
     "yaml": "cli",
 }

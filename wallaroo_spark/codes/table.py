@@ -8,6 +8,7 @@ from wallaroo_spark.codes.entry import CodeEntry, CodeGroup
 from wallaroo_spark.codes.groups.checkpoints import CHECKPOINTS
 from wallaroo_spark.codes.groups.connectors import CONNECTORS
 from wallaroo_spark.codes.groups.durable.applications import APPLICATIONS
+from wallaroo_spark.codes.groups.durable.clients import CLIENTS
 from wallaroo_spark.codes.groups.durable.inboxes import INBOXES
 from wallaroo_spark.codes.groups.durable.operator import OPERATOR
 from wallaroo_spark.codes.groups.durable.tables import TABLES
@@ -39,6 +40,7 @@ GROUPS: tuple[CodeGroup, ...] = (
     INBOXES,
     TABLES,
     OPERATOR,
+    CLIENTS,
     TOOLS,
 )
 """All groups, in the order of the page."""

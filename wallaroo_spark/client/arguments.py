@@ -1,0 +1,122 @@
+"""The arguments of a client's calls: names, start points, partitions and limits, checked before anything is sent."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from wallaroo_spark.api import pipelines_pb2 as pb
+from wallaroo_spark.client.events.event import Event, as_event
+from wallaroo_spark.connector.arguments import integer_of, shown, timeout_of
+from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError
+
+_PATH = re.compile(r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_U32 = (1 << 32) - 1
+_DURABILITIES = {"committed": pb.COMMITTED, "received": pb.RECEIVED}
+_LOCATIONS = {"latest": pb.StartPoint.LATEST, "beginning": pb.StartPoint.BEGINNING}
+
+
+def path_of(path: Any, kind: str) -> str:
+    """The name of an object with its namespace. Raises :class:`ArgumentTypeError` and :class:`ArgumentValueError`."""
+    return _matching(path, kind, _PATH, f"namespace/name, for example shop/orders, is the name of a {kind}")
+
+
+def name_of(name: Any, kind: str) -> str:
+    """The name of a group or a stage. Raises :class:`ArgumentTypeError` and :class:`ArgumentValueError`."""
+    return _matching(name, kind, _NAME, "use 1 to 100 letters, digits, '-', '_' and '.'")
+
+
+def _matching(text: Any, kind: str, pattern: re.Pattern[str], way_out: str) -> str:
+    if not isinstance(text, str):
+        raise ArgumentTypeError(
+            f"the name of a {kind} is a str, and this one is {type(text).__name__}: {shown(text)}",
+            code="argument-type",
+            argument=kind,
+        )
+    if not pattern.fullmatch(text):
+        raise ArgumentValueError(f"{kind} {shown(text)}: {way_out}", code="name-invalid", argument=kind)
+    return text
+
+
+def events_of(events: Iterable[Any]) -> tuple[Event, ...]:
+    """One or more events. Raises :class:`ArgumentTypeError` and :class:`ArgumentValueError`."""
+    found = tuple(as_event(event) for event in events)
+    if not found:
+        raise ArgumentValueError("there is no event to publish; give at least one", code="event-missing")
+    return found
+
+
+def partition_of_call(partition: Any) -> int | None:
+    """The number of a partition; None: each event is given one."""
+    return None if partition is None else limited(partition, "partition", 0)
+
+
+def limited(value: Any, name: str, least: int) -> int:
+    """An integer of 32 bits, from ``least`` on."""
+    number = integer_of(value, name)
+    if not least <= number <= _U32:
+        raise ArgumentValueError(
+            f"{name} is {number}; give {least} or more, at most {_U32}", code="option-out-of-range", argument=name
+        )
+    return number
+
+
+def durability_of(durability: Any) -> Any:
+    """The message's value of a durability."""
+    return _chosen(durability, "durability", _DURABILITIES)
+
+
+def start_of(start: Any) -> pb.StartPoint:
+    """Where a new group begins: ``latest``, ``beginning`` or an offset."""
+    if isinstance(start, int) and not isinstance(start, bool):
+        if start < 0:
+            raise ArgumentValueError(
+                f"start is the offset {start}; offsets begin at 1", code="option-out-of-range", argument="start"
+            )
+        return pb.StartPoint(location=pb.StartPoint.OFFSET, offset=start)
+    return pb.StartPoint(location=_chosen(start, "start", _LOCATIONS, " or an offset"))
+
+
+def _chosen(value: Any, name: str, choices: dict[str, Any], more: str = "") -> Any:
+    if not isinstance(value, str) or value not in choices:
+        kind = ArgumentValueError if isinstance(value, str) else ArgumentTypeError
+        raise kind(
+            f"{name} is {shown(value)}; give {' or '.join(map(repr, choices))}{more}",
+            code="option-out-of-range",
+            argument=name,
+        )
+    return choices[value]
+
+
+def not_before_of(delay: Any) -> int:
+    """When delayed events are written, in milliseconds since 1970; 0: at once.
+
+    ``delay`` is a number of seconds, a timedelta, an aware datetime, or None.
+    """
+    if delay is None:
+        return 0
+    if isinstance(delay, datetime):
+        if delay.tzinfo is None:
+            raise ArgumentValueError(
+                f"delay {delay.isoformat()} has no time zone; give an aware datetime, or seconds",
+                code="time-zone-missing",
+                argument="delay",
+            )
+        return max(1, round(delay.timestamp() * 1000))
+    return max(1, round(time.time() * 1000) + milliseconds_of(delay, "delay"))
+
+
+def milliseconds_of(seconds: Any, name: str) -> int:
+    """A duration in milliseconds: seconds or a timedelta."""
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
+    found = timeout_of(seconds, name)
+    if found is None or found == float("inf"):
+        raise ArgumentValueError(
+            f"{name} is {seconds}; give a number of seconds", code="option-out-of-range", argument=name
+        )
+    return round(found * 1000)

@@ -1,0 +1,186 @@
+"""Calls of endpoints, from both sides: the caller's answers, and the server's functions."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+import grpc
+
+from wallaroo_spark.api import pipelines_pb2 as pb
+from wallaroo_spark.client.events.event import Event
+from wallaroo_spark.client.gateways import Attempts, GatewayConnection, Gateways
+from wallaroo_spark.client.refusals import may_try_again, refusal
+from wallaroo_spark.client.settings import ClientSettings
+from wallaroo_spark.errors import RegistryError, TransportError, one_line
+
+log = one_line(logging.getLogger("wallaroo_spark.client"))
+LONGEST_ERROR = 1000
+"""The most characters of the text of a call that has failed. A choice: enough for a message."""
+
+
+async def answers(
+    gateway: GatewayConnection,
+    metadata: tuple[tuple[str, str], ...],
+    endpoint: str,
+    events: Iterable[Event],
+    source: str,
+    seconds: float | None,
+) -> AsyncIterator[Event]:
+    """Call an endpoint with one or more events, and yield the events of its answer.
+
+    Raises ``grpc.aio.AioRpcError``.
+    """
+    call = gateway.endpoints.Call(metadata=metadata, timeout=seconds)
+    writing = asyncio.create_task(_write(call, endpoint, tuple(events), source))
+    try:
+        while (message := await call.read()) is not grpc.aio.EOF:
+            yield Event.from_message(message.event)
+    finally:
+        writing.cancel()
+        call.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+
+
+async def _write(call: Any, endpoint: str, events: tuple[Event, ...], source: str) -> None:
+    for place, event in enumerate(events):
+        await call.write(pb.CallMessage(endpoint="" if place else endpoint, event=event.to_message(source)))
+    await call.done_writing()
+
+
+class ServedCall:
+    """A call that a server answers."""
+
+    def __init__(self, number: int, event: Event) -> None:
+        self.number = number
+        """Number of the call in its connection."""
+        self.event = event
+        """The first event of the caller."""
+        self.gone = False
+        """Whether the caller has gone."""
+        self._more: asyncio.Queue[Event | None] = asyncio.Queue()
+
+    async def events(self) -> AsyncIterator[Event]:
+        """All events of the caller, the first one too, until it sends no more."""
+        yield self.event
+        while (event := await self._more.get()) is not None:
+            yield event
+
+    def add(self, event: Event | None) -> None:
+        """Another event of the caller; None: there are no more."""
+        self._more.put_nowait(event)
+
+
+class Server:
+    """Serves an endpoint with a function, and connects again whenever the connection is lost.
+
+    ``function`` gets a :class:`ServedCall`. It returns the answer: an :class:`Event`, or a payload; or it is a
+    generator of them, also an asynchronous one.
+    """
+
+    def __init__(
+        self,
+        gateways: Gateways,
+        settings: ClientSettings,
+        endpoint: str,
+        function: Callable[[ServedCall], Any],
+        concurrency: int,
+    ) -> None:
+        self._gateways = gateways
+        self._settings = settings
+        self._endpoint = endpoint
+        self._function = function
+        self._concurrency = concurrency
+        self._attempts = Attempts(settings, for_ever=True)
+
+    async def run(self) -> None:
+        """Serve until this is cancelled. Raises the error of an endpoint that cannot be served."""
+        while True:
+            try:
+                gateway = await self._gateways.connected()
+                await self._connection(gateway)
+                failure = "the gateway has ended the connection"
+            except (TransportError, RegistryError) as error:
+                failure = error.message
+            delay = self._attempts.next_delay() or 0.0
+            log.warning("endpoint %s: serving again in %.1f s: %s", self._endpoint, delay, failure)
+            await asyncio.sleep(delay)
+
+    async def _connection(self, gateway: GatewayConnection) -> None:
+        call = gateway.endpoints.Serve(metadata=self._gateways.metadata)
+        writing = asyncio.Lock()
+        calls: dict[int, tuple[ServedCall, asyncio.Task[None]]] = {}
+        try:
+            await call.write(pb.ServeMessage(endpoint=self._endpoint, concurrency=self._concurrency))
+            while (event := await call.read()) is not grpc.aio.EOF:
+                self._attempts.succeeded()
+                self._take(event, calls, call, writing)
+        except grpc.aio.AioRpcError as error:
+            if not may_try_again(error) and error.code() is not grpc.StatusCode.CANCELLED:
+                raise refusal(error, f"endpoint {self._endpoint}") from error
+            await self._gateways.failed(gateway)
+            raise refusal(error, f"endpoint {self._endpoint}") from error
+        finally:
+            tasks = [task for _, task in calls.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            call.cancel()
+
+    def _take(
+        self, event: Any, calls: dict[int, tuple[ServedCall, asyncio.Task[None]]], call: Any, writing: asyncio.Lock
+    ) -> None:
+        known = calls.get(event.call)
+        if event.gone:
+            if known is not None:
+                known[0].gone = True
+                known[1].cancel()
+            return
+        if event.HasField("event"):
+            found = Event.from_message(event.event)
+            if known is None:
+                served = ServedCall(event.call, found)
+                task = asyncio.create_task(self._serve(served, call, writing))
+                known = calls[event.call] = (served, task)
+                task.add_done_callback(lambda _: calls.pop(event.call, None))
+            else:
+                known[0].add(found)
+        if event.end and known is not None:
+            known[0].add(None)
+
+    async def _serve(self, served: ServedCall, call: Any, writing: asyncio.Lock) -> None:
+        async def send(**message: Any) -> None:
+            async with writing:
+                await call.write(pb.ServeMessage(call=served.number, **message))
+
+        try:
+            async for answer in self._answers(served):
+                await send(event=_answer(answer, served.event).to_message(self._settings.source))
+        except asyncio.CancelledError:
+            raise
+        except grpc.aio.AioRpcError:
+            return
+        except Exception as error:
+            log.warning("endpoint %s: a call has failed: %s: %s", self._endpoint, type(error).__name__, error)
+            await send(end=True, error=f"{type(error).__name__}: {error}"[:LONGEST_ERROR])
+        else:
+            await send(end=True)
+
+    async def _answers(self, served: ServedCall) -> AsyncIterator[Any]:
+        if inspect.isasyncgenfunction(self._function):
+            async for answer in self._function(served):
+                yield answer
+        elif inspect.iscoroutinefunction(self._function):
+            yield await self._function(served)
+        elif inspect.isgeneratorfunction(self._function):
+            for answer in await asyncio.to_thread(list, self._function(served)):
+                yield answer
+        else:
+            yield await asyncio.to_thread(self._function, served)
+
+
+def _answer(value: Any, question: Event) -> Event:
+    return value if isinstance(value, Event) else Event(f"{question.type}.answer", value)

@@ -1,0 +1,332 @@
+"""The client of an application's gateways, for asyncio.
+
+async with AsyncClient("gateway:7200", token="env:TOKEN") as client:
+    await client.publish("shop/orders", Event("shop.order.created", {"order": 17}))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from wallaroo_spark.api import pipelines_pb2 as pb
+from wallaroo_spark.client.arguments import events_of, limited, name_of, path_of, start_of
+from wallaroo_spark.client.calls import ServedCall, Server, answers
+from wallaroo_spark.client.events.event import Event, as_event
+from wallaroo_spark.client.gateways import Attempts, GatewayConnection, Gateways
+from wallaroo_spark.client.members.channel import MembershipChannel
+from wallaroo_spark.client.members.deliveries import EventPlace, StageWork, StreamDelivery, places_of
+from wallaroo_spark.client.members.membership import Membership
+from wallaroo_spark.client.refusals import may_try_again, refusal
+from wallaroo_spark.client.requests import ApplicationDescription, description_of, publish_request
+from wallaroo_spark.client.settings import ClientSettings
+from wallaroo_spark.client.stages import StageFunction, StageWorker, stages_of
+from wallaroo_spark.connector.arguments import callable_of, timeout_of
+from wallaroo_spark.errors import PipelineError, RegistryError, TransportError
+from wallaroo_spark.settings import takes_settings
+
+
+class AsyncClient:
+    """A client for asyncio; :class:`Client` has the same methods without ``await``.
+
+    It connects at the first request, to any gateway, and to another one when that is lost. Requests are tried again
+    until their time is over; events that are published again are written once. As a context manager it is closed at the
+    end of the block. All methods raise :class:`ConfigurationError` for arguments that cannot work and for a token that
+    does not suffice, :class:`PipelineError` when the application refuses the request, :class:`TransportError` when no
+    gateway answers in time.
+    """
+
+    @takes_settings(ClientSettings)
+    def __init__(self, settings: ClientSettings) -> None:
+        """The settings:"""
+        self._settings = settings.resolved()
+        self._gateways = Gateways(self._settings)
+        self._memberships: set[Any] = set()
+        self._stop = asyncio.Event()
+
+    def __repr__(self) -> str:
+        where = self._settings.application or ", ".join(self._settings.addresses)
+        return f"<{type(self).__name__} of {where}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def gateway(self) -> str:
+        """The address of the gateway that is connected; empty without one."""
+        return self._gateways.address
+
+    async def publish(
+        self,
+        stream: str,
+        *events: Event,
+        partition: int | None = None,
+        durability: str = "committed",
+        key: str | None = None,
+        delay: float | timedelta | datetime | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
+    ) -> list[EventPlace]:
+        """Append events to a stream, and return their places once they are committed.
+
+        The events of one partition are written together or not at all. An event that was published before, known by its
+        source and id, is not written again and has the place that it has. ``partition`` is the partition of all events;
+        without it each event is given one by its extension ``partitionkey``, by ``key``, or by its source and id.
+        ``durability="received"`` returns an empty list as soon as a gateway has written the events durably. ``delay``
+        writes them later: after seconds, or at a time; the list is empty then.
+        """
+        request = publish_request(stream, events, partition, durability, key, delay, self._settings.source)
+
+        async def send(gateway: GatewayConnection, seconds: float) -> Any:
+            return await gateway.streams.Publish(request, metadata=self._gateways.metadata, timeout=seconds)
+
+        reply = await self._gateways.call(f"publish to {stream}", send, timeout_of(timeout))
+        return list(places_of(reply.places))
+
+    def consume(
+        self,
+        stream: str,
+        *,
+        group: str | None = None,
+        start: str | int = "latest",
+        durable: bool | None = None,
+        max_events: int = 100,
+        concurrency: int = 1,
+        partitions: tuple[int, ...] | list[int] = (),
+    ) -> Membership[StreamDelivery]:
+        """Consume a stream as a member of a group: an asynchronous iterator of deliveries, each to be acked.
+
+        ``async with delivery:`` acks it at the end of the block. Each event is given to one member of a group, and a
+        delivery that is nacked or lost comes again, so events come at least once; a transaction makes the effect on
+        streams happen exactly once. ``start`` is where a new group begins: ``latest``, ``beginning`` or an offset.
+        ``durable``: the group outlives its members; by default a group with a name does. Without ``group`` this is a
+        group of its own, which ends with it. ``max_events`` is the most events of a delivery, ``concurrency`` the most
+        deliveries at once, which are of different partitions, ``partitions`` the partitions (none: all). Iterating goes
+        on for ever, and connects to another gateway when one is lost.
+        """
+        path_of(stream, "stream")
+        chosen = f"ephemeral-{secrets.token_hex(8)}" if group is None else name_of(group, "group")
+        join = pb.JoinGroup(
+            stream=stream,
+            group=chosen,
+            durable=group is not None if durable is None else bool(durable),
+            start=start_of(start),
+            max_events=limited(max_events, "max_events", 1),
+            concurrency=limited(concurrency, "concurrency", 1),
+            partitions=[limited(one, "partition", 0) for one in partitions],
+        )
+        name = f"group {chosen} of {stream}"
+        source = self._settings.source
+
+        def make(channel: MembershipChannel, message: Any) -> StreamDelivery:
+            return StreamDelivery(channel, message, source, name)
+
+        def call(gateway: GatewayConnection) -> Any:
+            return gateway.streams.Subscribe(metadata=self._gateways.metadata)
+
+        member = Membership(self._gateways, self._settings, name, call, pb.SubscriberMessage, join, make)
+        self._keep(member)
+        return member
+
+    def stage(self, pipeline: str, stage: str, *, concurrency: int = 1) -> Membership[StageWork]:
+        """Work on a stage of a pipeline: an asynchronous iterator of :class:`StageWork`, each to be acked with its
+        output. :meth:`work` runs functions instead."""
+        path_of(pipeline, "pipeline")
+        name_of(stage, "stage")
+        join = pb.JoinStage(pipeline=pipeline, stage=stage, concurrency=limited(concurrency, "concurrency", 1))
+        source = self._settings.source
+
+        def make(channel: MembershipChannel, message: Any) -> StageWork:
+            return StageWork(channel, message, source, pipeline, stage)
+
+        def call(gateway: GatewayConnection) -> Any:
+            return gateway.pipelines.Work(metadata=self._gateways.metadata)
+
+        name = f"stage {stage} of {pipeline}"
+        member = Membership(self._gateways, self._settings, name, call, pb.WorkerMessage, join, make)
+        self._keep(member)
+        return member
+
+    async def work(self, *stages: StageFunction) -> None:
+        """Run the functions of stages (:func:`stage`) for their deliveries, until :meth:`stop` or the client's end.
+
+        Connections that are lost are made again for ever. At the end, functions that run are waited for up to
+        ``finish_timeout`` seconds.
+        """
+        worker = StageWorker(stages_of(stages), self._stage_of)
+        await worker.run(self._stop, self._settings.finish_timeout)
+
+    def stop(self) -> None:
+        """Let :meth:`work` end."""
+        self._stop.set()
+
+    async def cancel(
+        self,
+        pipeline: str,
+        partition: int,
+        instance: int,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
+    ) -> None:
+        """End an instance of a pipeline that is active."""
+        request = pb.CancelRequest(
+            pipeline=path_of(pipeline, "pipeline"),
+            partition=limited(partition, "partition", 0),
+            instance=limited(instance, "instance", 1),
+        )
+
+        async def send(gateway: GatewayConnection, seconds: float) -> Any:
+            return await gateway.pipelines.Cancel(request, metadata=self._gateways.metadata, timeout=seconds)
+
+        await self._gateways.call(f"cancel instance {instance} of {pipeline}", send, timeout_of(timeout))
+
+    async def send(
+        self,
+        exchange: str,
+        event: Event,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
+    ) -> int:
+        """Send a message to an exchange, and return how many groups got it; it is not kept anywhere."""
+        request = pb.SendRequest(
+            exchange=path_of(exchange, "exchange"), event=as_event(event).to_message(self._settings.source)
+        )
+
+        async def send(gateway: GatewayConnection, seconds: float) -> Any:
+            return await gateway.exchanges.Send(request, metadata=self._gateways.metadata, timeout=seconds)
+
+        reply = await self._gateways.call(f"send to {exchange}", send, timeout_of(timeout))
+        return int(reply.groups)
+
+    async def receive(self, exchange: str, *, group: str | None = None) -> AsyncIterator[Event]:
+        """The messages of an exchange as a member of a group, from now on; without ``group`` of a group of its own.
+
+        Messages that are sent while there is no connection do not come.
+        """
+        path_of(exchange, "exchange")
+        chosen = f"ephemeral-{secrets.token_hex(8)}" if group is None else name_of(group, "group")
+        request = pb.ReceiveRequest(exchange=exchange, group=chosen)
+        attempts = Attempts(self._settings, for_ever=True)
+        while True:
+            gateway: GatewayConnection | None = None
+            try:
+                gateway = await self._gateways.connected()
+                call = gateway.exchanges.Receive(request, metadata=self._gateways.metadata)
+                try:
+                    async for message in call:
+                        attempts.succeeded()
+                        yield Event.from_message(message)
+                finally:
+                    call.cancel()
+            except grpc.aio.AioRpcError as error:
+                if not may_try_again(error):
+                    raise refusal(error, f"receive from {exchange}") from error
+                if gateway is not None:
+                    await self._gateways.failed(gateway)
+            except (TransportError, RegistryError):
+                pass
+            await asyncio.sleep(attempts.next_delay() or 0.0)
+
+    async def call(
+        self,
+        endpoint: str,
+        event: Event,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
+    ) -> Event:
+        """Call an endpoint with an event, and return the first event of its answer.
+
+        Raises :class:`PipelineError` at once when nothing serves the endpoint. A call is made once: after
+        :class:`TransportError` it may have been answered already.
+        """
+        async for answer in self.call_stream(endpoint, event, timeout=timeout):
+            return answer
+        raise PipelineError(f"call {endpoint}: the server has answered nothing", code="answer-missing")
+
+    async def call_stream(
+        self,
+        endpoint: str,
+        *events: Event,
+        timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
+    ) -> AsyncIterator[Event]:
+        """Call an endpoint with one or more events, and yield the events of its answer. It raises as :meth:`call`."""
+        path_of(endpoint, "endpoint")
+        checked = events_of(events)
+        seconds = timeout_of(timeout)
+        gateway = await self._gateways.connected()
+        try:
+            async for answer in answers(
+                gateway,
+                self._gateways.metadata,
+                endpoint,
+                checked,
+                self._settings.source,
+                self._settings.timeout if seconds is None else seconds,
+            ):
+                yield answer
+        except grpc.aio.AioRpcError as error:
+            if may_try_again(error):
+                await self._gateways.failed(gateway)
+            raise refusal(error, f"call {endpoint}") from error
+
+    async def serve(self, endpoint: str, function: Callable[[ServedCall], Any], *, concurrency: int = 1) -> None:
+        """Serve an endpoint with a function until :meth:`stop`, the client's end or a cancellation.
+
+        The function gets a :class:`ServedCall`. It returns the answer, an :class:`Event` or a payload, or it is a
+        generator of them; it may be asynchronous. An exception is the caller's error.
+        """
+        server = Server(
+            self._gateways,
+            self._settings,
+            path_of(endpoint, "endpoint"),
+            callable_of(function, "function"),
+            limited(concurrency, "concurrency", 1),
+        )
+        serving = asyncio.create_task(server.run())
+        stopped = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait([serving, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                serving.result()
+        finally:
+            serving.cancel()
+            stopped.cancel()
+            await asyncio.gather(serving, stopped, return_exceptions=True)
+
+    async def describe(
+        self,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
+    ) -> ApplicationDescription:
+        """The declared objects of the application, and the addresses of its gateways."""
+
+        async def send(gateway: GatewayConnection, seconds: float) -> Any:
+            return await gateway.schema.Describe(
+                pb.DescribeRequest(), metadata=self._gateways.metadata, timeout=seconds
+            )
+
+        return description_of(await self._gateways.call("describe the schema", send, timeout_of(timeout)))
+
+    async def close(self) -> None:
+        """Leave all groups and stages, and close the connections. May be called again."""
+        self._stop.set()
+        for member in list(self._memberships):
+            await member.close()
+        await self._gateways.close()
+
+    def _stage_of(self, one: StageFunction) -> Membership[StageWork]:
+        return self.stage(one.pipeline, one.name, concurrency=one.concurrency)
+
+    def _keep(self, member: Membership[Any]) -> None:
+        self._memberships = {one for one in self._memberships if not one.closed}
+        self._memberships.add(member)

@@ -1,0 +1,1 @@
+"""Events and payloads as programs have them."""

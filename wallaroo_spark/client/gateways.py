@@ -1,0 +1,244 @@
+"""The connection to one gateway of an application at a time, and requests that are tried again with others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+
+from wallaroo_spark.api import pipelines_pb2_grpc as rpc
+from wallaroo_spark.client.refusals import may_try_again, refusal
+from wallaroo_spark.client.settings import ClientSettings
+from wallaroo_spark.errors import LocalProtocolError, RegistryError, TransportError, one_line
+from wallaroo_spark.registry import Registry, application_registry
+from wallaroo_spark.transport import read_authority, read_pair
+
+log = one_line(logging.getLogger("wallaroo_spark.client"))
+T = TypeVar("T")
+
+OPTIONS: tuple[tuple[str, Any], ...] = (
+    # Each connection is its own, so a new attempt is not held back by the back-off of an earlier one.
+    ("grpc.use_local_subchannel_pool", 1),
+    # Requests are tried again here, and with other gateways.
+    ("grpc.enable_retries", 0),
+    # A delivery may have many events.
+    ("grpc.max_receive_message_length", 64 << 20),
+    # A gateway whose machine is gone sends nothing any more. Gateways permit one ping in ten seconds.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+
+class GatewayConnection:
+    """A connection to one gateway."""
+
+    def __init__(self, address: str, channel: grpc.aio.Channel) -> None:
+        self.address = address
+        """``host:port`` of the gateway."""
+        self.channel = channel
+        """The connection."""
+        # The generated code has no types.
+        made: Any = rpc
+        self.streams: Any = made.StreamsStub(channel)
+        """The service of streams."""
+        self.pipelines: Any = made.PipelinesStub(channel)
+        """The service of pipelines."""
+        self.exchanges: Any = made.ExchangesStub(channel)
+        """The service of exchanges."""
+        self.endpoints: Any = made.EndpointsStub(channel)
+        """The service of endpoints."""
+        self.schema: Any = made.SchemaStub(channel)
+        """The service of the schema."""
+
+
+class Gateways:
+    """Connects to any gateway of an application, and to another one when that fails.
+
+    Methods are coroutines of one event loop.
+    """
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._current: GatewayConnection | None = None
+        self._failed: set[str] = set()
+        self._connecting: asyncio.Lock | None = None
+        self._registry: Registry | None = None
+        self._closed = False
+        self._lost: list[GatewayConnection] = []
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client is closed."""
+        return self._closed
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """The metadata of each request."""
+        return (("authorization", f"Bearer {self._settings.token}"),) if self._settings.token else ()
+
+    @property
+    def address(self) -> str:
+        """The address of the gateway that is connected; empty without one."""
+        return self._current.address if self._current else ""
+
+    async def connected(self) -> GatewayConnection:
+        """The gateway that is connected, or another one.
+
+        Raises :class:`TransportError` when none can be connected to.
+        """
+        if self._connecting is None:
+            self._connecting = asyncio.Lock()
+        async with self._connecting:
+            self._check_open()
+            if self._current is None:
+                self._current = await self._connect()
+            return self._current
+
+    async def call(
+        self, action: str, request: Callable[[GatewayConnection, float], Awaitable[T]], seconds: float | None
+    ) -> T:
+        """Make a request, again and with other gateways, until it is answered; ``action`` names it in errors.
+
+        ``request`` gets the gateway and the seconds that are left of ``seconds`` (None: the setting ``timeout``).
+        Raises the error of :func:`refusal`, and
+        :class:`TransportError` when the time or the attempts are over.
+        """
+        deadline = time.monotonic() + (self._settings.timeout if seconds is None else seconds)
+        attempts = Attempts(self._settings)
+        while True:
+            gateway: GatewayConnection | None = None
+            try:
+                gateway = await self.connected()
+                return await request(gateway, max(0.001, deadline - time.monotonic()))
+            except grpc.aio.AioRpcError as error:
+                if not may_try_again(error):
+                    raise refusal(error, action) from error
+                failure: Exception = refusal(error, action)
+                if gateway is not None:
+                    await self.failed(gateway)
+            except (TransportError, RegistryError) as error:
+                failure = error
+            delay = attempts.next_delay()
+            if delay is None or time.monotonic() + delay >= deadline:
+                raise failure
+            log.debug("%s: trying again in %.1f s: %s", action, delay, failure)
+            await asyncio.sleep(delay)
+
+    async def failed(self, gateway: GatewayConnection) -> None:
+        """A request to this gateway has failed; the next one goes to another."""
+        if self._current is gateway:
+            self._current = None
+            self._failed.add(gateway.address)
+            # Other requests may still wait for their answers on it, so it is closed a few losses later.
+            self._lost.append(gateway)
+            if len(self._lost) > 2:
+                await self._lost.pop(0).channel.close()
+
+    async def close(self) -> None:
+        """Close the connections. May be called again."""
+        self._closed = True
+        channels = [gateway.channel for gateway in (self._current, *self._lost) if gateway is not None]
+        self._current, self._lost = None, []
+        for channel in channels:
+            await channel.close()
+        if self._registry is not None:
+            await asyncio.to_thread(self._registry.close)
+            self._registry = None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LocalProtocolError("the client is closed; open another one", code="client-closed")
+
+    async def _connect(self) -> GatewayConnection:
+        addresses = await self._addresses()
+        # Those that have failed last come last; they are tried too, because all may have failed once.
+        random.shuffle(addresses)
+        addresses.sort(key=lambda address: address in self._failed)
+        reasons: list[str] = []
+        for address in addresses:
+            channel = self._channel(address)
+            try:
+                await asyncio.wait_for(_ready(channel), self._settings.connect_timeout)
+            except (TimeoutError, ConnectionError) as error:
+                reasons.append(f"{address}: {error or 'no answer in time'}")
+                self._failed.add(address)
+                await channel.close()
+            except BaseException:
+                await channel.close()
+                raise
+            else:
+                self._failed.clear()
+                return GatewayConnection(address, channel)
+        raise TransportError(
+            f"no gateway can be reached ({'; '.join(reasons)}); check that the application runs, the addresses, and "
+            f"{'the certificates' if self._settings.encrypted else 'whether the gateways use TLS'}",
+            code="gateway-unreachable",
+        )
+
+    async def _addresses(self) -> list[str]:
+        if self._settings.addresses:
+            return self._settings.addresses
+        found = await asyncio.to_thread(self._look_up)
+        if not found:
+            raise TransportError(
+                f"no gateway of application {self._settings.application!r} is registered; start the application, or "
+                "check its name and the registry",
+                code="gateway-unreachable",
+            )
+        return found
+
+    def _look_up(self) -> list[str]:
+        if self._registry is None:
+            assert self._settings.registry is not None
+            self._registry = application_registry(self._settings.registry, self._settings.application, attempts=1)
+        return [lease.connect for lease in self._registry.leases().values() if lease.connect]
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        settings = self._settings
+        if not settings.encrypted:
+            return grpc.aio.insecure_channel(address, options=OPTIONS)
+        certificate = key = None
+        if settings.certificate:
+            certificate, key = read_pair(settings.certificate, settings.key)
+        authority = read_authority(str(Path(settings.ca))) if settings.ca else None
+        credentials = grpc.ssl_channel_credentials(authority, key, certificate)
+        return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
+
+
+class Attempts:
+    """Failures in a row, and the delay after each."""
+
+    def __init__(self, settings: ClientSettings, for_ever: bool = False) -> None:
+        self._backoff = settings.backoff
+        self._for_ever = for_ever
+        self._failures = 0
+        self._since = time.monotonic()
+
+    def next_delay(self) -> float | None:
+        """Count a failure, and return the seconds to wait; None: give up."""
+        self._failures += 1
+        if not self._for_ever and self._backoff.exhausted(self._failures, time.monotonic() - self._since):
+            return None
+        return self._backoff.delay(self._failures, random.random())
+
+    def succeeded(self) -> None:
+        """Forget the failures."""
+        self._failures = 0
+        self._since = time.monotonic()
+
+
+async def _ready(channel: grpc.aio.Channel) -> None:
+    """Wait until the channel is connected. Raises ConnectionError when the first attempt has failed."""
+    state = channel.get_state(try_to_connect=True)
+    while state is not grpc.ChannelConnectivity.READY:
+        if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+            raise ConnectionError("the connection was refused or has failed")
+        await channel.wait_for_state_change(state)
+        state = channel.get_state(try_to_connect=True)

@@ -1,0 +1,1 @@
+"""Members of groups and of stages: their connections and their deliveries."""

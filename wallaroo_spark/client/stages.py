@@ -1,0 +1,166 @@
+"""Stages as functions: their declaration, and the loop that runs them for their deliveries."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from wallaroo_spark.client.arguments import limited, milliseconds_of, name_of, path_of
+from wallaroo_spark.client.members.deliveries import StageWork
+from wallaroo_spark.client.members.membership import Membership
+from wallaroo_spark.connector.arguments import callable_of, shown
+from wallaroo_spark.errors import ArgumentTypeError, ArgumentValueError, WallarooError, one_line
+
+log = one_line(logging.getLogger("wallaroo_spark.client"))
+
+
+@dataclass(frozen=True)
+class StageFunction:
+    """A function that works on a stage; made by :func:`stage`. Calling it calls the function."""
+
+    pipeline: str
+    """Name of the pipeline, with its namespace."""
+    name: str
+    """Name of the stage."""
+    function: Callable[[StageWork], Any]
+    """The function: it takes the work and returns the output. It may be a coroutine function."""
+    concurrency: int = 1
+    """The most deliveries at once."""
+
+    def __call__(self, work: Any) -> Any:
+        """Call the function."""
+        return self.function(work)
+
+
+class Again(Exception):
+    """Raised by a stage's function to have the work delivered again, after ``delay`` seconds at the earliest."""
+
+    def __init__(self, reason: str = "", delay: float | timedelta = 0) -> None:
+        super().__init__(reason)
+        self.delay = delay
+        """Seconds, or a timedelta."""
+        milliseconds_of(delay, "delay")
+
+
+def stage(pipeline: str, name: str, *, concurrency: int = 1) -> Callable[[Callable[[Any], Any]], StageFunction]:
+    """Declare a function that works on the stage ``name`` of ``pipeline`` (``namespace/name``).
+
+    The function takes a :class:`StageWork` and returns the output: bytes, a str, a JSON value, an :class:`Output` with
+    events for streams, or None for none. An exception gives the work back, with a line in the log. Functions that are
+    no coroutine functions run in threads, at most ``concurrency`` at once. Raises :class:`ArgumentTypeError` and
+    :class:`ArgumentValueError`.
+    """
+    path_of(pipeline, "pipeline")
+    name_of(name, "stage")
+    limited(concurrency, "concurrency", 1)
+
+    def declare(function: Callable[[Any], Any]) -> StageFunction:
+        return StageFunction(pipeline, name, callable_of(function, "function"), concurrency)
+
+    return declare
+
+
+def stages_of(given: Sequence[Any]) -> tuple[StageFunction, ...]:
+    """One or more functions of stages. Raises :class:`ArgumentTypeError` and :class:`ArgumentValueError`."""
+    for one in given:
+        if not isinstance(one, StageFunction):
+            raise ArgumentTypeError(
+                f"a stage is a function with @stage(pipeline, name), and this one is {type(one).__name__}: "
+                f"{shown(one)}",
+                code="argument-type",
+                argument="stages",
+            )
+    if not given:
+        raise ArgumentValueError(
+            "there is no stage to work on; give at least one function with @stage(pipeline, name)", code="stage-missing"
+        )
+    return tuple(given)
+
+
+class StageWorker:
+    """Runs the functions of some stages until it is stopped."""
+
+    def __init__(self, stages: Sequence[StageFunction], join: Callable[[StageFunction], Membership[StageWork]]) -> None:
+        self._stages = stages
+        self._join = join
+        self._running: set[asyncio.Task[None]] = set()
+        self._threads = ThreadPoolExecutor(sum(one.concurrency for one in stages), "wallaroo-stage")
+        self.done = 0
+        """Number of deliveries that were acked."""
+        self.failed = 0
+        """Number of deliveries that were given back."""
+
+    async def run(self, stop: asyncio.Event, finish_timeout: float) -> None:
+        """Work until ``stop`` is set; then functions that run may end, for so many seconds at most.
+
+        Raises the error of a stage that cannot be joined.
+        """
+        members = [self._join(one) for one in self._stages]
+        takers = [
+            asyncio.create_task(self._take(one, member)) for one, member in zip(self._stages, members, strict=True)
+        ]
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([*takers, stopped], return_when=asyncio.FIRST_COMPLETED)
+            for taker in takers:
+                if taker.done():
+                    taker.result()
+            if self._running:
+                await asyncio.wait(self._running, timeout=finish_timeout)
+        finally:
+            for task in (stopped, *takers, *self._running):
+                task.cancel()
+            await asyncio.gather(stopped, *takers, *self._running, return_exceptions=True)
+            for member in members:
+                await member.close()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _take(self, one: StageFunction, member: Membership[StageWork]) -> None:
+        async for work in member:
+            task = asyncio.create_task(self._do(one, work))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def _do(self, one: StageFunction, work: StageWork) -> None:
+        try:
+            output = await self._call(one, work)
+            fields = work.checked(output)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            await self._give_back(work, error)
+            return
+        if work.over:
+            return
+        try:
+            await work._acked(**fields)
+            self.done += 1
+        except WallarooError as error:
+            self.failed += 1
+            log.warning("%r: %s", work, error)
+
+    async def _call(self, one: StageFunction, work: StageWork) -> Any:
+        if inspect.iscoroutinefunction(one.function):
+            return await one.function(work)
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._threads, functools.partial(one.function, work))
+        return await found if inspect.isawaitable(found) else found
+
+    async def _give_back(self, work: StageWork, error: BaseException) -> None:
+        self.failed += 1
+        delay = error.delay if isinstance(error, Again) else 0
+        reason = str(error) if isinstance(error, Again) else f"{type(error).__name__}: {error}"
+        log.warning("%r failed and is given back: %s", work, reason, exc_info=log.isEnabledFor(logging.DEBUG))
+        if work.over:
+            return
+        try:
+            await work.nack(delay, reason)
+        except WallarooError as lost:
+            log.warning("%r: %s", work, lost)
