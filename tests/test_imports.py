@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "inner": ("columnar", "transport"),
     "slots": ("transport",),
     "worker": ("protocol", "columnar", "transport", "inner", "slots"),
-    "source": ("columnar", "registry", "inner", "sidecar", "telemetry.logs"),
+    "source": ("columnar", "registry", "inner", "sidecar", "slots.data_sources", "telemetry.logs"),
     "web": ("transport", "status"),
     "receiver": (
         "transport",

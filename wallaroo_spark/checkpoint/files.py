@@ -25,6 +25,7 @@ from wallaroo_spark.checkpoint.model import (
     is_commit,
     newest_committed,
     newest_planned,
+    offsets_in,
     oldest_base,
     parse_offsets,
     receivers_in,
@@ -224,6 +225,17 @@ class CheckpointFiles:
         def read() -> dict[str, str]:
             newest = max(self._list("offsets"), default=None)
             return {} if newest is None else settings_in(newest, self._read(f"offsets/{newest}"))
+
+        return self._retrying(read)
+
+    def source_offsets(self, batch: int) -> tuple[Any, ...]:
+        """Return the offset of each source in a planned batch, as JSON values; empty when the log has no such batch."""
+
+        def read() -> tuple[Any, ...]:
+            try:
+                return offsets_in(batch, self._read(f"offsets/{batch}"))
+            except FileNotFoundError:
+                return ()
 
         return self._retrying(read)
 

@@ -107,6 +107,18 @@ def settings_in(batch: int, text: str) -> dict[str, str]:
     return {str(name): str(value) for name, value in settings.items()} if isinstance(settings, dict) else {}
 
 
+def offsets_in(batch: int, text: str) -> tuple[Any, ...]:
+    """Return the offset of each source in ``offsets/<batch>``, as JSON values in the file's order.
+
+    A source without an offset is left out. Raises :class:`CheckpointError` as :func:`parse_offsets` does.
+    """
+    lines = [line for line in _source_lines(batch, text) if line.strip() != _NO_OFFSET]
+    values = tuple(_json(line) for line in lines)
+    if None in values:
+        raise _damaged(f"offsets/{batch}", "has an offset that is not JSON")
+    return values
+
+
 def is_commit(text: str) -> bool:
     """Whether ``text`` is a complete commit file: a line with its version, then a JSON object."""
     version, _, body = text.partition("\n")

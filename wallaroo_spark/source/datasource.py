@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -17,6 +15,7 @@ from pyspark.sql.types import StructType
 from wallaroo_spark.columnar import ROW_DDL, ROW_SCHEMA
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import Options, is_reference, table
+from wallaroo_spark.slots.data_sources import registered
 from wallaroo_spark.source.reader import WallarooStreamReader
 
 if TYPE_CHECKING:
@@ -104,7 +103,6 @@ def _is_open(name: str, value: str) -> bool:
     return name == "registry" and "@" not in value and "password=" not in value
 
 
-_TAKEN = "DATA_SOURCE_ALREADY_EXISTS"
 _registering = threading.Lock()
 _secrets: dict[str, Secrets] = {}
 """The secrets of all receivers of this process. Of two receivers with one name, those of the last started one."""
@@ -125,16 +123,8 @@ def load(spark: SparkSession, receiver: str, secrets: Secrets, options: Mapping[
 def _register(spark: SparkSession, receiver: str, secrets: Secrets) -> str:
     """Returns the format's name in this session."""
     _secrets[receiver] = secrets
-    name = WallarooDataSource.name()
-    try:
-        spark.dataSource.register(_source_with(dict(_secrets), name))
-    except AnalysisException as error:
-        if error.getCondition() != _TAKEN:
-            raise
-        # The name is taken in a session that was derived from another, such as a notebook's, and cannot be replaced.
-        name = f"{WallarooDataSource.name()}_{uuid.uuid4().hex[:8]}"
-        spark.dataSource.register(_source_with(dict(_secrets), name))
-    return name
+    known = dict(_secrets)
+    return registered(spark, WallarooDataSource.name(), lambda name: _source_with(known, name))
 
 
 def _source_with(

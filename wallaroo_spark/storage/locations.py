@@ -6,6 +6,7 @@ Source: ``docs/decisions/checkpoint-through-hadoop.md``.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import re
@@ -155,6 +156,14 @@ def for_tasks(location: Location, spark: Any) -> Location:
         return PortableLocation(uri, hadoop.hdfs_settings() if scheme == "hdfs" else settings)
     except OSError as error:
         raise _not_by_hadoop(location, error) from None
+
+
+def within(location: Location, *names: str) -> Location:
+    """Return the location of a folder below a location; ``names`` are single parts of its path."""
+    if isinstance(location, PortableLocation):
+        return dataclasses.replace(location, uri=str(within(location.uri, *names)))
+    path, mark, query = location.partition("?") if _scheme(location)[0] else (location, "", "")
+    return "/".join((path.rstrip("/"), *names)) + mark + query
 
 
 def _qualified(hadoop: Hadoop, location: str) -> str | None:

@@ -35,6 +35,8 @@ INPUT = pa.schema(
     ]
 )
 """One event of a key; ``event`` is encoded by the controller's format, and null where only time has passed."""
+INPUT_DDL = "stream string, partition int, rank int, origin string, sequence bigint, place int, event binary"
+"""INPUT as Spark's DDL. Every column of a source is nullable there."""
 
 RECORDS = pa.schema(
     [

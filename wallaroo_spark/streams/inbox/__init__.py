@@ -9,7 +9,7 @@ Source: ``docs/pipelines/engine.md#the-inbox``.
 from __future__ import annotations
 
 from wallaroo_spark.streams.inbox.names import DRIVER, InboxFile, InboxPosition
-from wallaroo_spark.streams.inbox.reader import InboxReader
+from wallaroo_spark.streams.inbox.reader import InboxReader, Unread
 from wallaroo_spark.streams.inbox.writer import InboxWriter
 
-__all__ = ["DRIVER", "InboxFile", "InboxPosition", "InboxReader", "InboxWriter"]
+__all__ = ["DRIVER", "InboxFile", "InboxPosition", "InboxReader", "InboxWriter", "Unread"]

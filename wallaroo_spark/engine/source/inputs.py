@@ -1,0 +1,212 @@
+"""Looks at the inputs of an application: its inbox, the manifests of committed batches, its schema and the clock.
+
+Source: ``docs/pipelines/engine.md#the-source``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.checkpoint.glance import Glance
+from wallaroo_spark.engine.source.offsets import InputOffset
+from wallaroo_spark.engine.source.plan import (
+    Inputs,
+    MadeRows,
+    carried_batches,
+    declared,
+    declared_versions,
+    due_timers,
+    holes,
+    read_files,
+)
+from wallaroo_spark.errors import CheckpointError
+from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
+from wallaroo_spark.sidecar.listing import PACE_SECONDS
+from wallaroo_spark.storage.locations import Location, within
+from wallaroo_spark.streams.batch_outputs.files import Manifest, OutputFile
+from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
+from wallaroo_spark.streams.inbox import InboxFile, InboxPosition, InboxReader, Unread
+from wallaroo_spark.streams.places import CHECKPOINT
+from wallaroo_spark.streams.rows import OutputKind
+
+
+class UnreadFile(NamedTuple):
+    """A file of a gateway that a batch reads."""
+
+    gateway: str
+    generation: int
+    file: InboxFile
+
+
+class BatchContent(NamedTuple):
+    """Everything that one batch reads."""
+
+    files: tuple[UnreadFile, ...]
+    """Files of gateways."""
+    carried: tuple[OutputFile, ...]
+    """Files of carried messages."""
+    made: tuple[MadeRows, ...]
+    """Rows that stand in no file."""
+
+
+class InputFiles:
+    """The inputs of the application at ``location``, as a process without a Spark session opens it.
+
+    Methods raise :class:`wallaroo_spark.errors.CheckpointError` and :class:`wallaroo_spark.errors.PipelineError` when
+    files cannot be read.
+    """
+
+    def __init__(self, location: Location) -> None:
+        self._inbox = InboxReader(location)
+        self._schemas = SchemaStore(location)
+        self._outputs = BatchOutputs(location)
+        self._commits = CommitLook(CheckpointFiles(within(location, CHECKPOINT)))
+        self._manifests: dict[int, Manifest] = {}
+        self._versions: dict[int, StoredSchema] = {}
+        self._timer: tuple[int, int | None] = -1, None
+
+    def look(self, start: InputOffset) -> Inputs:
+        """Return all that a batch behind ``start`` could read now."""
+        unread = self._unread(start)
+        committed = self._commits.newest()
+        carried = {} if committed is None else self._carried(start.batch, committed)
+        return Inputs(
+            time.time_ns() // 1_000_000,
+            unread,
+            carried,
+            None if committed is None else self._first_timer(committed),
+            # A gateway accepts events for a stream once it has seen its version, so a version that an event needs is
+            # listed when the schema is listed after the event's file.
+            self._schemas.seen_version(fresh=any(files for one in unread.values() for files in one.values())),
+        )
+
+    def content(self, start: InputOffset, end: InputOffset) -> BatchContent:
+        """Return all that the batch between two offsets reads."""
+        carried = [
+            file for batch in carried_batches(start, end) for file in self._manifest(batch).of(OutputKind.CARRIED)
+        ]
+        made = [
+            row
+            for before, after in declared_versions(start, end)
+            for row in declared(self._version(before), self._version(after))
+        ]
+        if end.batch >= 0:
+            made += due_timers(self._manifest(end.batch).timers, end)
+        return BatchContent(tuple(self._planned(start, end)), tuple(carried), tuple(made))
+
+    def _unread(self, start: InputOffset) -> Mapping[str, Unread]:
+        """The unread files. Raises :class:`CheckpointError` when one is missing in a second listing, too."""
+        unread = self._inbox.unread(start.inbox)
+        if not holes(start, unread):
+            return unread
+        unread = self._inbox.unread(start.inbox, fresh=True)
+        for gateway, generation, sequence in holes(start, unread):
+            raise _missing(gateway, generation, sequence)
+        return unread
+
+    def _planned(self, start: InputOffset, end: InputOffset) -> Sequence[UnreadFile]:
+        wanted = read_files(start, end)
+        if not wanted:
+            return ()
+        unread = self._inbox.unread(start.inbox)
+        found = []
+        for one in wanted:
+            files = {file.sequence: file for file in unread.get(one.gateway, {}).get(one.generation, ())}
+            for sequence in range(one.first, one.last + 1):
+                if sequence not in files:
+                    raise _missing(one.gateway, one.generation, sequence)
+                found.append(UnreadFile(one.gateway, one.generation, files[sequence]))
+        return found
+
+    def _carried(self, after: int, committed: int) -> dict[int, int]:
+        """The number of carried messages of each batch behind ``after``; forgets manifests that are not needed."""
+        self._manifests = {batch: kept for batch, kept in self._manifests.items() if batch >= min(after, committed)}
+        return {
+            batch: sum(file.rows for file in self._manifest(batch).of(OutputKind.CARRIED))
+            for batch in range(after + 1, committed + 1)
+        }
+
+    def _first_timer(self, batch: int) -> int | None:
+        """The earliest armed timer after a batch."""
+        if self._timer[0] != batch:
+            self._timer = batch, min(self._manifest(batch).timers.values(), default=None)
+        return self._timer[1]
+
+    def _manifest(self, batch: int) -> Manifest:
+        """The manifest of a committed batch."""
+        if batch not in self._manifests:
+            manifest = self._outputs.manifest(batch)
+            if manifest is None:
+                raise CheckpointError(
+                    f"batch {batch} is committed and has no manifest in {self._outputs!r}; restore the folder "
+                    "_wallaroo along with the checkpoint",
+                    code="inbox-missing",
+                    batch=batch,
+                )
+            self._manifests[batch] = manifest
+        return self._manifests[batch]
+
+    def _version(self, number: int) -> StoredSchema:
+        if number not in self._versions:
+            self._versions = {kept: one for kept, one in self._versions.items() if kept >= number - 1}
+            self._versions[number] = self._schemas.version(number) if number else StoredSchema()
+        return self._versions[number]
+
+
+class CommitLook:
+    """The newest committed batch of a query, by a look that is cheap to repeat.
+
+    On a file system that is not local the answer is up to a quarter of a second old.
+    """
+
+    def __init__(self, files: CheckpointFiles) -> None:
+        self._files = files
+        self._glance = Glance(files)
+        self._known: int | None = None
+        self._again_at = 0.0
+
+    def newest(self) -> int | None:
+        """Return the newest committed batch; None before the first."""
+        if self._glance.cheap():
+            if self._glance.changed():
+                self._known = self._files.committed()
+        elif time.monotonic() >= self._again_at:
+            self._known = self._files.committed()
+            self._again_at = time.monotonic() + PACE_SECONDS
+        return self._known
+
+
+class InboxCleaner:
+    """Deletes the files of an inbox that committed batches have read. For the driver; one thread at a time.
+
+    ``files`` is the application's checkpoint.
+    """
+
+    def __init__(self, inbox: InboxReader, files: CheckpointFiles) -> None:
+        self._inbox, self._files = inbox, files
+        self._done: Mapping[str, InboxPosition] = {}
+
+    def delete_read(self, batch: int) -> int:
+        """Delete the files that ``batch`` and the batches before it have read; return the number of files.
+
+        ``batch`` is committed. Only folders of gateways are listed whose position has changed since the last call.
+        Raises :class:`CheckpointError` when a file cannot be read or deleted.
+        """
+        offsets = self._files.source_offsets(batch)
+        read = InputOffset.from_json(offsets[0]).inbox if offsets else {}
+        deleted = self._inbox.delete_read({name: at for name, at in read.items() if self._done.get(name) != at})
+        self._done = read
+        return deleted
+
+
+def _missing(gateway: str, generation: int, sequence: int) -> CheckpointError:
+    return CheckpointError(
+        f"the inbox of gateway {gateway} lacks file {sequence} of generation {generation}, and the checkpoint has to "
+        "read it; restore the folder _wallaroo along with the checkpoint",
+        code="inbox-missing",
+        gateway=gateway,
+        generation=generation,
+    )
