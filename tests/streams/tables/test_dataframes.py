@@ -48,16 +48,15 @@ def after_noon(milliseconds: int) -> datetime:
 def test_a_plain_reader_sees_committed_records_only_and_each_once(spark: SparkSession, app: ApplicationFiles) -> None:
     some_batches(app)
     mover = TableMover(app.location, spark)
-    table = table_of(app.location, ORDERS)
-    for moved, count in ((0, 3), (1, 6), (3, 12)):
+    for moved in (0, 3):
         mover.move(moved)
         app.seal(records(11, 12))
-        plain = spark.read.format("parquet").load(table)
-        assert plain.count() == plain.select("partition", "offset").distinct().count() == count
-        frame = read_stream(spark, app.location, ORDERS)
-        assert plain.schema == frame.schema
-        assert_df_equality(plain.drop("extensions"), frame.drop("extensions"), ignore_row_order=True)
-    assert offsets(read_stream(spark, app.location, ORDERS)) == [(row[0], row[1]) for row in app.table()]
+        plain = spark.read.format("parquet").load(table_of(app.location, ORDERS))
+        assert offsets(plain) == [(partition, offset) for partition, offset, _ in app.table()]
+    frame = read_stream(spark, app.location, ORDERS)
+    assert plain.schema == frame.schema
+    assert_df_equality(plain.drop("extensions"), frame.drop("extensions"), ignore_row_order=True)
+    assert len(offsets(frame)) == 12
 
 
 def test_the_columns_of_a_record(spark: SparkSession, app: ApplicationFiles) -> None:
@@ -153,7 +152,7 @@ def test_an_instance_is_a_row_with_its_stages_and_outputs(spark: SparkSession, a
             },
         ],
         "outputs": [
-            {"stream": "shop/gone", "partition": 2, "offsets": [], "refused": "no such stream"},
+            {"stream": "shop/gone", "partition": 0, "offsets": [], "refused": "no such stream"},
             {"stream": "shop/shipments", "partition": 2, "offsets": [4, 5], "refused": None},
         ],
     }
