@@ -87,7 +87,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "pipelines",
         "streams",
     ),
-    "gateway": ("api", "pipelines", "checkpoint", "sidecar", "storage", "streams", "transport"),
+    "gateway": ("api", "pipelines", "registry", "checkpoint", "sidecar", "slots", "storage", "streams", "transport"),
     "client": ("api", "connector.arguments", "connector.backoff", "registry", "transport"),
     "wiretap": ("protocol", "transport", "connector"),
     "status": ("codes", "registry", "inner"),

@@ -1,0 +1,77 @@
+"""The files of an application's folder for one gateway; see :class:`~wallaroo_spark.gateway.files.ApplicationFiles`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.checkpoint.glance import Glance
+from wallaroo_spark.errors import PipelineError
+from wallaroo_spark.gateway.files import Message
+from wallaroo_spark.gateway.token_store import TokenStore
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
+from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
+from wallaroo_spark.pipelines.tokens import KeptToken
+from wallaroo_spark.storage.locations import Location
+from wallaroo_spark.streams.batch_outputs.outbox import OutboxReader
+from wallaroo_spark.streams.inbox.writer import InboxWriter
+from wallaroo_spark.streams.places import checkpoint_for_tasks
+from wallaroo_spark.streams.tables.stream_table import StreamTable, TableReader
+
+
+class FolderFiles:
+    """The files of the application in ``folder``, as a task opens it, for the gateway of a name."""
+
+    def __init__(self, folder: Location, gateway: str) -> None:
+        self._folder = folder
+        self._gateway = gateway
+        self._inbox = InboxWriter(folder, gateway)
+        self._outbox = OutboxReader(folder)
+        self._tables = TableReader(folder)
+        self._schema = SchemaStore(folder)
+        self._tokens = TokenStore(folder)
+        self._checkpoint = CheckpointFiles(checkpoint_for_tasks(folder))
+        self._glance = Glance(self._checkpoint)
+
+    def open(self) -> int:
+        """Begin a new generation of the inbox."""
+        return self._inbox.open()
+
+    def write(self, events: Sequence[tuple[PartitionKey, bytes]]) -> int:
+        """Write one file of the inbox."""
+        return self._inbox.write(events)
+
+    def committed(self) -> int | None:
+        """The newest committed batch."""
+        return self._checkpoint.committed()
+
+    def changed(self) -> bool | None:
+        """Whether the commit log may have changed; None where a look is not cheap."""
+        return self._glance.changed() if self._glance.cheap() else None
+
+    def messages(self, batch: int) -> Sequence[Message]:
+        """The messages of a committed batch."""
+        return self._outbox.messages(batch, self._gateway)
+
+    def read(self, stream: str, partition: int, first: int, last: int) -> tuple[int, Sequence[CloudEvent]]:
+        """Records of a partition. Raises :class:`PipelineError` when some are missing that are not expired."""
+        table = StreamTable(self._folder, stream, reader=self._tables)
+        found, records = table.read(partition, first, last)
+        if found <= last and found + len(records) <= last:
+            oldest = table.oldest(partition)
+            if records or (oldest is not None and oldest <= last):
+                raise PipelineError(
+                    f"{stream}/{partition}: of the records {first} to {last} only {len(records)} from {found} on are "
+                    "there; restore the application's folder",
+                    code="pipeline-records-missing",
+                )
+        return found, records
+
+    def schema(self, known: int) -> StoredSchema | None:
+        """The newest schema, unless it is of the version ``known``."""
+        newest = self._schema.newest_version()
+        return self._schema.version(newest) if newest != known else None
+
+    def tokens(self) -> Mapping[str, KeptToken]:
+        """The kept tokens."""
+        return self._tokens.list()
