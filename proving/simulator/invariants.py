@@ -48,8 +48,10 @@ class Judge:
         """For each stream that a plan in the checkpoint has forgotten: the references of later plans."""
         self._queries: dict[str, float] = {}
         """When each query asked for its first plan."""
-        self._leaving: tuple[str, float] = ("", 0.0)
-        """The token of the leaving streams, and when they were named."""
+        self._named = ""
+        """The token of the leaving streams that a plan has named last."""
+        self._leaving: tuple[str, str, float] = ("", "", 0.0)
+        """The query that plans, the token of its leaving streams, and when this query has found them leaving."""
         self._waiting: dict[tuple[str, StreamKey], float] = {}
         self._waited_at = 0.0
 
@@ -192,16 +194,24 @@ class Judge:
         The clock is that of the query's process, so the streams that ended in an earlier query do not count.
         """
         leaving = endings.leaving if endings is not None else None
-        if leaving is None or leaving.token == self._leaving[0]:
+        if leaving is None:
             return
         assert endings is not None
         now = self.world.sim.now
-        self._leaving = (leaving.token, now)
+        self._finds_leaving(query, leaving.token)
+        if leaving.token == self._named:
+            return
+        self._named = leaving.token
         self.world.sim.history.counts["left"] += 1
         for key in endings.leaving_streams():
             ended_at = self._complete_at.get(key, now)
             if ended_at >= self._queries[query.name] and now - ended_at < self.world.profile.retention:
                 raise Violation(f"{self.world.sources[key].name} leaves {now - ended_at:.2f} s after its end")
+
+    def _finds_leaving(self, query: Query, token: str) -> None:
+        """A query knows that streams are leaving; an earlier query may have named them, and others after them."""
+        if self._leaving[:2] != (query.name, token):
+            self._leaving = (query.name, token, self.world.sim.now)
 
     def written(self, start: Mapping[str, Any], ends: Mapping[str, Any]) -> None:
         """The offset of a batch is written, so that a later query runs the same batch."""
@@ -236,7 +246,7 @@ class Judge:
             raise Violation(f"{source.name} is forgotten, and has not ended: {self.delivered(source)} of it committed")
         if self.world.sim.now - ended_at < profile.retention:
             raise Violation(f"{source.name} is forgotten {self.world.sim.now - ended_at:.2f} s after its end")
-        named_for = self.world.sim.now - self._leaving[1]
+        named_for = self.world.sim.now - self._leaving[2]
         if named_for < dwell_seconds(profile.lease_seconds):
             raise Violation(f"{source.name} is forgotten after leaving for {named_for:.2f} s; a lost worker may live")
         for port in self.world.inner.ports.values():
@@ -250,6 +260,9 @@ class Judge:
     def plans(self, query: Query) -> None:
         """A query asks the workers for a plan: rows no longer wait without anybody asking."""
         self._queries.setdefault(query.name, self.world.sim.now)
+        endings = query.start.endings
+        if endings is not None and endings.leaving is not None:
+            self._finds_leaving(query, endings.leaving.token)
         self._waiting.clear()
 
     def waits(self, query: Query) -> None:
