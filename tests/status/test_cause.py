@@ -65,6 +65,12 @@ def test_a_dead_worker_explains_all_that_waits() -> None:
     assert "has died 3.0 s ago (death 1, submission 2): Python worker exited" in found.cause.sentence
 
 
+def test_a_death_that_the_driver_has_not_counted_yet_has_no_number() -> None:
+    found = with_causes(receiver(slots=(slot(state="lost", died=0, submissions=1),)))
+
+    assert found.cause.sentence == "orders waits: the worker of slot 0 has died"
+
+
 def test_a_registry_that_is_away_is_named_without_the_advice_of_its_error() -> None:
     found = with_causes(receiver(registry_error="Redis at h:1 cannot be reached: refused; check that Redis runs"))
 

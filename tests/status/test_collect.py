@@ -86,6 +86,8 @@ def died() -> JobReport:
         (lambda: facts((lease(0), True), jobs=(JobReport(0, False, 1, 1),)), REFUSED, "lost"),
         (facts, worker(), "vacant"),
         (lambda: facts(jobs=(JobReport(0, True, 1, 1),)), worker(), "starting"),
+        (lambda: facts(jobs=(JobReport(0, False, 1, 1),)), worker(), "starting"),
+        (lambda: facts(jobs=(JobReport(0, False, 1, 1, last_error="no more contexts"),)), worker(), "lost"),
         (lambda: facts(jobs=(died(),)), worker(), "lost"),
         (lambda: facts((lease(0), True)), RuntimeError("a defect"), "unreachable"),
     ],

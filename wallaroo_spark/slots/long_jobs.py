@@ -37,6 +37,8 @@ MISSED_LEASES = 2.0
 
 A choice: a restart of Redis may cost one lease time, and cancelling a job costs the worker its buffer.
 """
+TASK_RUN_AGAIN = "the process {holder} has ended, and Spark has run its task again; the executor's log may say why"
+"""The error of a death within a job. Spark tells the driver's program of an error when the job itself ends."""
 _OURS = re.compile(r"^wallaroo_spark\.errors\.\w+: ")
 
 Work = Callable[[Iterator["pd.DataFrame"]], Iterator["pd.DataFrame"]]
@@ -51,7 +53,7 @@ ERROR_LENGTH = 300
 
 @dataclass(frozen=True)
 class JobDeath:
-    """The end of a job that its owner did not request."""
+    """The end of a job, or of one attempt of its task, that its owner did not request."""
 
     at: float
     """Time of the end, in seconds since 1970 UTC."""
@@ -78,12 +80,12 @@ class JobRecord:
     permanent: bool = False
     """Whether every further submission will fail too until somebody changes something."""
     died: int = 0
-    """Number of times that the job ended without a request of its owner."""
+    """Number of times that the job, or one attempt of its task, ended without a request of its owner."""
     deaths: tuple[JobDeath, ...] = ()
     """The last of these ends, the oldest first."""
 
     def count_death(self, error: str) -> None:
-        """Record that the job ended without a request of its owner."""
+        """Record that the job, or one attempt of its task, ended without a request of its owner."""
         self.died += 1
         death = JobDeath(time.time(), self.submissions, error[:ERROR_LENGTH])
         self.deaths = (*self.deaths, death)[-DEATHS:]
@@ -95,6 +97,10 @@ class SubmissionLease(Protocol):
     @property
     def submission(self) -> int:
         """The submission whose task holds the lease."""
+
+    @property
+    def holder(self) -> str:
+        """The name of the process that holds the lease; each attempt of a task has another one."""
 
 
 class Attendance:
@@ -161,6 +167,8 @@ class LongJobs:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._attendance = Attendance(MISSED_LEASES * lease_seconds, lease_seconds)
+        self._holders: dict[int, tuple[int, str]] = {}
+        """The submission and the holder of the last lease of each job."""
         self._looking = threading.Lock()
         self._lease_seconds = lease_seconds
 
@@ -177,8 +185,10 @@ class LongJobs:
         """Cancel each job whose task no longer renews its lease, so that it is submitted again.
 
         The owner calls this in every round with the live leases of the registry, by number. Cancelling a job ends the
-        process of its task.
+        process of its task. Attempts of a task that ended, and that Spark has replaced within the job, are counted as
+        deaths: on a cluster, Spark runs a task up to ``spark.task.maxFailures`` times (4 by default).
         """
+        self._count_attempts(leases)
         served = {(number, lease.submission) for number, lease in leases.items()}
         submitted = {(record.number, record.submission) for record in self.records if record.running}
         with self._looking:
@@ -194,6 +204,17 @@ class LongJobs:
                 MISSED_LEASES * self._lease_seconds,
             )
             self._interrupt(f"{self._name}-{number}")
+
+    def _count_attempts(self, leases: Mapping[int, SubmissionLease]) -> None:
+        """Count a death for each lease that passed to another process within one submission."""
+        with self._looking:
+            for number, lease in leases.items():
+                before = self._holders.get(number)
+                self._holders[number] = lease.submission, lease.holder
+                if before is not None and before[0] == lease.submission and before[1] != lease.holder:
+                    name = f"{self._name}-{number}"
+                    log.warning("%s: the process %s has ended, and Spark has run its task again", name, before[1])
+                    self.records[number].count_death(TASK_RUN_AGAIN.format(holder=before[1]))
 
     def expect_end(self) -> None:
         """Do not submit jobs again that end from now on."""

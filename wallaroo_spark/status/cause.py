@@ -179,7 +179,9 @@ def _absent(status: ReceiverStatus, slot: SlotStatus) -> _Finding | None:
     if slot.state == "lost":
         when = f" {seconds_text(max(0.0, status.time - last.at))} ago" if last else ""
         why = f": {last.error or 'it ended without an error'}" if last else ""
-        times = f" (death {slot.died}, submission {slot.submissions})" if slot.submissions is not None else ""
+        # The driver counts a death when the job has ended, or when another process serves the slot.
+        counted = slot.died and slot.submissions is not None
+        times = f" (death {slot.died}, submission {slot.submissions})" if counted else ""
         return _Finding(
             "worker-lost",
             f"the worker of slot {number} has died{when}{times}{why}",

@@ -324,7 +324,8 @@ def _unanswered(
         return "lost" if dead else "starting"
     if job is None or not job.submissions:
         return "vacant"
-    return "lost" if dead or not job.running else "starting"
+    # A job that has never ended is about to run for the first time.
+    return "lost" if dead or (not job.running and (job.died or job.last_error)) else "starting"
 
 
 _STATES: dict[str, str] = {NO_QUERY: "none", QUERY_STARTS: "starting"}
