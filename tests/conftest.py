@@ -21,8 +21,8 @@ from wallaroo_spark.registry import EmbeddedRedis
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from proving.browser import Browser
     from tests.receiver.support import Feeders
-    from tests.web.browser import Browser
 
 # A slow machine is no failure: no test asserts a time, Hypothesis's own deadline included.
 settings.register_profile(
@@ -185,7 +185,7 @@ def feeders() -> Iterator[Feeders]:
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """The run's one headless Chromium. A missing one is an error with the way to install it, and no skip."""
-    from tests.web.browser import Browser
+    from proving.browser import Browser
 
     started = Browser(tmp_path_factory.mktemp("browser"))
     yield started

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from proving.browser import Browser
 from tests.receiver.support import COOKIE, Batches, Feeders, addresses, numbered
-from tests.web.browser import Browser
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import Options
 from wallaroo_spark.receiver import Receiver, checks, page

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
+from proving.browser import Browser, Page
 from tests.receiver.support import COOKIE, QUICK, Feeders, addresses
 from tests.waiting import eventually
-from tests.web.browser import Browser, Page
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.receiver import Receiver

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from proving.browser import Browser, Page
 from proving.ports import lasting_port
 from tests.web import fakes
-from tests.web.browser import Browser, Page
 from wallaroo_spark.status import ReceiverStatus, with_causes
 from wallaroo_spark.web import PageAddress, PageServer, Route
 from wallaroo_spark.web.monitor import Monitor

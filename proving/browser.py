@@ -1,4 +1,4 @@
-"""A headless Chromium for tests, driven over its DevTools protocol through two pipes, so without port and package."""
+"""A headless Chromium, driven over its DevTools protocol through two pipes, so without port and package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Self
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MISSING = (
-    "the tests of the status page need Chromium, and none of "
+    "the status page in a browser needs Chromium, and none of "
     f"{', '.join(NAMES)} is on the PATH; run ./scripts/setup test as root, or install it "
     "(Debian: apt-get install chromium)"
 )
