@@ -111,16 +111,21 @@ class BlockingStream(StreamInformation, _Blocking[Stream]):
         There a callback may send, open streams and close the connector. While very many callbacks wait for slower ones,
         sends with a callback wait, too.
         """
-        call_back: OnDelivery | None = None
-        if on_delivery is not None:
-            self._sender.check_delivery(on_delivery)
+        call_back = self._in_their_thread(on_delivery)
+        if call_back is not None:
             self._callbacks.admit()
-            call_back = functools.partial(self._callbacks.put, on_delivery)
         return self._thread.call(
             lambda: self._asynchronous.send(
                 payload, id=id, event_time=event_time, key=key, unstable=unstable, on_delivery=call_back
             )
         )
+
+    def _in_their_thread(self, on_delivery: OnDelivery | None) -> OnDelivery | None:
+        """The callback that has this one called in the thread of callbacks. Raises when that cannot be."""
+        if on_delivery is None:
+            return None
+        self._sender.check_delivery(on_delivery)
+        return functools.partial(self._callbacks.put, on_delivery)
 
     send_boundary = _blocking(Stream.send_boundary)
     end = _blocking(Stream.end)
@@ -134,12 +139,20 @@ class BlockingStream(StreamInformation, _Blocking[Stream]):
         keys: Iterable[bytes | None] | None = None,
         *,
         unstable: bool = False,
+        on_delivery: OnDelivery | None = None,
     ) -> int | None:
-        """As :meth:`Stream.send_many`; the iterables are read in the caller's thread."""
-        batches = SendBatches(payloads, ids, event_times, keys)
+        """As :meth:`Stream.send_many`; the iterables are read in the caller's thread, and callbacks are called as those
+        of :meth:`send`.
+        """
+        call_back, sent = self._in_their_thread(on_delivery), None
+        if call_back is not None:
+            sent = functools.partial(self._sender.expect_deliveries, call_back)
+        batches, flags = SendBatches(payloads, ids, event_times, keys), flags_of(unstable=unstable)
         last: int | None = None
         while (batch := batches.next()) is not None:
-            last = self._thread.call(functools.partial(self._sender.send_batch, batch, flags_of(unstable=unstable)))
+            if call_back is not None:
+                self._callbacks.admit()
+            last = self._thread.call(functools.partial(self._sender.send_batch, batch, flags, sent))
         return last
 
 

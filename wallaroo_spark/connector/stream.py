@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Iterable
 from datetime import datetime
 
 from wallaroo_spark.connector.arguments import bytes_of, key_of
 from wallaroo_spark.connector.reporting.deliveries import OnDelivery
 from wallaroo_spark.connector.sending.send_batches import SendBatches
-from wallaroo_spark.connector.sending.stream_sender import StreamSender
+from wallaroo_spark.connector.sending.stream_sender import SentCallback, StreamSender
 from wallaroo_spark.protocol import Flags
 
 _NO_FLAGS, _UNSTABLE = Flags.NONE, Flags.UNSTABLE_REFERENCE
@@ -121,22 +122,27 @@ class Stream(StreamInformation):
         keys: Iterable[bytes | None] | None = None,
         *,
         unstable: bool = False,
+        on_delivery: OnDelivery | None = None,
     ) -> int | None:
         """Send many messages, each as :meth:`send` would, at a fraction of its cost; return the last id, or None.
 
         ``payloads`` is an iterable, or an Arrow array of binary or string; the columns beside it have an item for each
         payload (``ids`` may be a ``range``). They are read in batches during sending; a slow iterable does not delay
-        the messages that were already read.
+        the messages that were already read. ``on_delivery`` is called for each of them.
 
         Raises the errors of :meth:`send`, with the index of the message in ``fields["index"]``, and the errors of the
         iterables; the messages before that one are sent. If the call is cancelled, :attr:`last` is the id of the last
         message that was sent.
         """
+        sent: SentCallback | None = None
+        if on_delivery is not None:
+            self._sender.check_delivery(on_delivery)
+            sent = functools.partial(self._sender.expect_deliveries, on_delivery)
         batches = SendBatches(payloads, ids, event_times, keys)
         flags = flags_of(unstable=unstable)
         last: int | None = None
         while (batch := batches.next()) is not None:
-            last = await self._sender.send_batch(batch, flags)
+            last = await self._sender.send_batch(batch, flags, sent)
             if batches.slow:
                 await asyncio.sleep(0)
         return last

@@ -66,6 +66,28 @@ class TestCallbacks:
         # With opaque ids the scripted worker forgets what it has, once a session is lost.
         assert opaque or worker.only.ids == sent
 
+    async def test_messages_that_are_sent_together_are_reported_one_by_one_also_over_lost_sessions(self) -> None:
+        calls: Calls = []
+        async with ScriptedWorker(cut_after=[3_000, 5_000, 700]) as worker, connector(worker) as sender:
+            stream = await sender.open("a")
+            await stream.send(b"x", id=1, on_delivery=noting(calls))
+            await stream.send_many([b"x" * 50] * 300, ids=range(2, 302), on_delivery=noting(calls))
+            await stream.send_many([b"x"] * 3, ids=[500, 600, 700])
+            await stream.send(b"x", id=800, on_delivery=noting(calls))
+            await sender.drain()
+            await spin(lambda: len(calls) == 302)
+        assert ids(calls) == [*range(1, 302), 800]
+
+    async def test_only_the_messages_before_a_wrong_id_are_reported(self) -> None:
+        calls: Calls = []
+        async with ScriptedWorker() as worker, connector(worker) as sender:
+            stream = await sender.open("a")
+            with pytest.raises(LocalProtocolError):
+                await stream.send_many([b"x"] * 4, ids=[1, 2, 2, 3], on_delivery=noting(calls))
+            await sender.drain()
+            await spin(lambda: len(calls) == 2)
+        assert ids(calls) == [1, 2]
+
     async def test_messages_that_were_committed_while_the_session_was_lost_are_reported(self) -> None:
         calls: Calls = []
         async with ScriptedWorker(auto_commit=False, keeps_buffer=True) as worker, connector(worker) as sender:
@@ -164,6 +186,8 @@ class TestCallbacks:
             ephemeral = await sender.open("b", ephemeral=True)
             with pytest.raises(ValueError, match="stream 'b' is ephemeral, and no message of it is acknowledged"):
                 await ephemeral.send(b"x", on_delivery=noting([]))
+            with pytest.raises(ValueError, match="stream 'b' is ephemeral, and no message of it is acknowledged"):
+                await ephemeral.send_many([b"x"], on_delivery=noting([]))
             assert (stream.last, ephemeral.last) == (None, None)
 
 
@@ -238,10 +262,11 @@ class TestBlocking:
             stream = sender.open("a")
             for number in range(1, 101):
                 stream.send(b"x", id=number, on_delivery=note)
+            stream.send_many([b"x"] * 100, ids=range(101, 201), on_delivery=note)
 
         async with ScriptedWorker(cut_after=[1_500]) as worker:
             await self.run(worker, use)
-        assert ids(calls) == list(range(1, 101))
+        assert ids(calls) == list(range(1, 201))
         assert threads == {"wallaroo-callbacks"}
         assert "wallaroo-callbacks" not in {thread.name for thread in threading.enumerate()}
 
