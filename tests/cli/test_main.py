@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,27 @@ def test_the_help_lists_the_verbs_with_their_own_lines() -> None:
     assert shown.exit_code == 0
     listed = re.findall(r"^  (\w+) +(\S.*)$", shown.output.split("Commands:")[1], flags=re.MULTILINE)
     assert [verb for verb, _ in listed] == list(program.VERBS)
+
+
+def verbs(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """All verbs below a command, with their full names."""
+    if not isinstance(command, click.Group):
+        yield context.command_path, command
+        return
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        assert inner is not None
+        yield from verbs(inner, click.Context(inner, info_name=name, parent=context))
+
+
+def test_every_verb_has_examples_and_json() -> None:
+    group = click.Context(program.cli, info_name="wallaroo-spark")
+    found = dict(verbs(program.cli, group))
+
+    assert len(found) > 20
+    assert [name for name, verb in found.items() if "Example" not in (verb.epilog or "")] == []
+    flags = {name: {flag for option in verb.params for flag in option.opts} for name, verb in found.items()}
+    assert [name for name, has in flags.items() if "--json" not in has] == []
 
 
 @pytest.mark.parametrize("verb", ["receive", "send", "sink", "status"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from tests.waiting import SECONDS
 from wallaroo_spark.cli.receive import running
 from wallaroo_spark.cli.receive.config import ReceiveConfig, parse
 from wallaroo_spark.cli.receive.running import QuerySnapshot
-from wallaroo_spark.cli.receive.view import PlainView
+from wallaroo_spark.cli.receive.view import JsonView, PlainView
 from wallaroo_spark.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -207,6 +208,26 @@ def test_a_failed_query_gives_our_own_reason_where_there_is_one() -> None:
 
 def snapshot(rows: int) -> QuerySnapshot:
     return QuerySnapshot({"workers": [], "query": {"committed_batch": 3}}, rows, 4, 10.0)
+
+
+def test_with_json_each_line_is_an_object_with_its_event(config: Callable[..., ReceiveConfig]) -> None:
+    said: list[str] = []
+    view = JsonView(0.0, said.append)
+
+    view.starting(config())
+    view.listening(config(), ["here:1"], "", "http://here/")
+    view.show(snapshot(5))
+    JsonView(3600.0, said.append).show(snapshot(6))
+    view.stopping("SIGTERM")
+    view.ended(snapshot(7))
+
+    first, listens, shown, stops, last = map(json.loads, said)
+    assert first == {"event": "starting", "receiver": "here", "workers": 1}
+    assert listens["addresses"] == ["here:1"]
+    assert "registry" not in listens
+    assert (shown["event"], shown["committed_batch"], shown["rows"]) == ("progress", 3, 5)
+    assert stops == {"event": "stopping", "reason": "SIGTERM"}
+    assert last == {"event": "ended", "rows": 7, "batches": 4, "seconds": 10.0}
 
 
 def test_a_line_that_says_nothing_new_comes_more_seldom() -> None:

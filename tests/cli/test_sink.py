@@ -32,7 +32,13 @@ def serving(to: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], 
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert line.startswith("Listening on "), process.communicate(timeout=SECONDS)[1]
+        assert line, process.communicate(timeout=SECONDS)[1]
+        if "--json" in arguments:
+            said = json.loads(line)
+            assert said["to"] == str(to)
+            yield process, parse_address(said["listening"])
+            return
+        assert line.startswith("Listening on "), line
         assert line.endswith(f", writing to {to}\n")
         yield process, parse_address(line.removeprefix("Listening on ").split(",")[0])
     finally:
@@ -56,7 +62,7 @@ def test_it_takes_rows_ends_in_good_order_and_goes_on(tmp_path: Path) -> None:
         assert process.wait(20) == 0
     assert shown(to) == {"orders-0": b"a\nb\n"}
 
-    with serving(to, "--cookie", "sesame") as (process, address):
+    with serving(to, "--cookie", "sesame", "--json") as (process, address):
         sink = ConnectorSink("orders", (address,), connection=connection)
         sink.remember(sink.recollect([first], whole=True))
         assert sink.recover() == [left.transaction]

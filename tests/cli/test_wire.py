@@ -40,6 +40,9 @@ def started(*arguments: str) -> tuple[subprocess.Popen[str], str]:
     )
     assert program.stdout is not None
     line = program.stdout.readline()
+    assert line, program.communicate(timeout=SECONDS)
+    if "--json" in arguments:
+        return program, json.loads(line)["listening"]
     assert line.startswith("Listening on "), (line, program.communicate(timeout=SECONDS))
     return program, line.split()[2].rstrip(",")
 
@@ -85,6 +88,19 @@ def test_ctrl_c_ends_a_capture_with_one_line(worker: FakeWorker, tmp_path: Path)
     assert out.startswith(tuple("23456789")), out
     assert len(out.splitlines()) == 1
     assert "cut by the proxy" in decoded(str(tmp_path / "file")).stdout
+
+
+def test_with_json_a_capture_says_its_address_and_its_counts(worker: FakeWorker, tmp_path: Path) -> None:
+    program, address = started("--to", worker.address, "--json", str(tmp_path / "file"))
+    with worker.committing(), connect(address, "shop-3") as connector:
+        connector.open("orders").send(b"book", id=1)
+    program.send_signal(signal.SIGTERM)
+    (line,) = program.communicate(timeout=SECONDS)[0].splitlines()
+
+    counted = json.loads(line)
+    assert counted["connections"] == 1
+    assert min(counted["recorded_bytes"].values()) > 0
+    assert counted["recorded_bytes"].keys() == {"connector", "worker"}
 
 
 def test_frames_in_hexadecimal_are_decoded() -> None:

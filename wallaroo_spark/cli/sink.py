@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import signal
 import sys
@@ -20,7 +21,11 @@ CLOSE_SECONDS = 5.0
 """How long the sessions may take to finish their writes at the end. A choice that bounds the program's end."""
 
 
-@click.command(short_help="Receive the rows of transactional connector sinks into files.")
+@click.command(
+    short_help="Receive the rows of transactional connector sinks into files.",
+    epilog="Examples: wallaroo-spark sink --to out · "
+    "wallaroo-spark sink --to out --host 0.0.0.0 --cookie env:COOKIE --json",
+)
 @click.option("--to", required=True, metavar="DIR", help="Directory of the outputs, one a worker: NAME-PARTITION.out.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind; empty for every interface.")
 @click.option("--port", default=7200, show_default=True, type=click.IntRange(0, 65535), help="0 takes any free port.")
@@ -33,8 +38,9 @@ CLOSE_SECONDS = 5.0
 @click.option("--tls-ca", default="", metavar="FILE", help="PEM file of the authority that certifies workers.")
 @click.option("--max-frame-bytes", default=4 << 20, show_default=True, type=click.IntRange(1024), help="Longest row.")
 @click.option("--max-sessions", default=1024, show_default=True, type=click.IntRange(1), help="Most sessions at once.")
+@click.option("--json", "as_json", is_flag=True, help="Print the address as one line of JSON.")
 @debug_option
-def sink(to: str, host: str, port: int, **settings: Any) -> None:
+def sink(to: str, host: str, port: int, as_json: bool, **settings: Any) -> None:
     """Receive the rows that sinks.connector(…) sends, and append each batch to files exactly once.
 
     Readers of DIR/*.out see committed rows only. Prepared rows and the log of transactions are in DIR/.wallaroo; they
@@ -46,11 +52,11 @@ def sink(to: str, host: str, port: int, **settings: Any) -> None:
     set_up_logging()
     if not debugging():
         logging.getLogger("wallaroo_spark.sinks").setLevel(logging.INFO)
-    if asyncio.run(_serve(to, host, port, settings)) == signal.SIGINT:
+    if asyncio.run(_serve(to, host, port, as_json, settings)) == signal.SIGINT:
         raise click.exceptions.Exit(INTERRUPTED)
 
 
-async def _serve(to: str, host: str, port: int, settings: dict[str, Any]) -> int:
+async def _serve(to: str, host: str, port: int, as_json: bool, settings: dict[str, Any]) -> int:
     """Serve until SIGINT or SIGTERM arrives; return its number."""
     from wallaroo_spark.options import resolve_secret
     from wallaroo_spark.sinks.server.output_directory import OutputDirectory
@@ -69,7 +75,10 @@ async def _serve(to: str, host: str, port: int, settings: dict[str, Any]) -> int
         log.warning("%s", warning)
     with contextlib.closing(OutputDirectory(to)) as store:
         listener = await serve(SinkServer(store, accepted), host, port, tls=tls)
-        click.echo(f"Listening on {format_address(*listener.address)}, writing to {to}")
+        address = format_address(*listener.address)
+        click.echo(
+            json.dumps({"listening": address, "to": to}) if as_json else f"Listening on {address}, writing to {to}"
+        )
         sys.stdout.flush()
         number = await _signal()
         await listener.close(CLOSE_SECONDS)

@@ -19,7 +19,11 @@ WIDE = 200
 """Columns of a table that is not printed on a terminal. A choice: wide enough for most rows."""
 
 
-@click.command(short_help="Print the rows of a topic as they are published.")
+@click.command(
+    short_help="Print the rows of a topic as they are published.",
+    epilog="Examples: wallaroo-spark subscribe totals --registry redis://127.0.0.1:6379 --cookie env:COOKIE · "
+    "wallaroo-spark subscribe totals --context test --json | jq .row",
+)
 @click.argument("topic")
 @click.option("--registry", required=True, metavar="URL", help="The topic's Redis; also env:NAME or file:PATH.")
 @click.option("--cookie", default="", metavar="COOKIE", help="The topic's cookie; env:NAME or file:PATH hide it.")

@@ -22,7 +22,10 @@ MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("PROBLEM
 WIDTH = max(len(mark) for mark, _ in MARKS.values())
 
 
-@click.command(short_help="Check everything that a receiver needs, before it is started.")
+@click.command(
+    short_help="Check everything that a receiver needs, before it is started.",
+    epilog="Examples: wallaroo-spark check orders.yaml · wallaroo-spark check orders.yaml --without-spark --json",
+)
 @click.argument("config", type=click.Path(dir_okay=False))
 @overrides_option
 @click.option(

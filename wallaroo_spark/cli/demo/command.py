@@ -60,7 +60,9 @@ class DemoPlan:
         return sum(self.totals.values())
 
 
-@click.command()
+@click.command(
+    epilog="Examples: wallaroo-spark demo --kill-worker · wallaroo-spark demo orders.jsonl returns.jsonl --output out"
+)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--messages", default=200_000, show_default=True, type=click.IntRange(1), help="Orders to generate.")
 @click.option("--kill-worker", is_flag=True, help="Kill a worker's process (SIGKILL) half-way.")

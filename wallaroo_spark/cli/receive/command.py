@@ -28,7 +28,11 @@ def _print_sample(context: click.Context, _: click.Parameter, wanted: bool) -> N
         context.exit()
 
 
-@click.command(short_help="Run the receiver and the query of a YAML file.")
+@click.command(
+    short_help="Run the receiver and the query of a YAML file.",
+    epilog="Examples: wallaroo-spark receive --sample > orders.yaml · "
+    "wallaroo-spark receive orders.yaml --set port=7200 · wallaroo-spark receive orders.yaml --json --spark-log spark.log",
+)
 @click.argument("config", type=click.Path(dir_okay=False))
 @overrides_option
 @click.option(
@@ -42,6 +46,7 @@ def _print_sample(context: click.Context, _: click.Parameter, wanted: bool) -> N
 @click.option("--show-registry", is_flag=True, help="Print the registry's URL, with its password if it has one.")
 @click.option("--every", default=10.0, show_default=True, help="Seconds between lines where there is no terminal.")
 @click.option("--plain", is_flag=True, help="Print lines instead of a live table, also on a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print lines of JSON, each with its event, also on a terminal.")
 @click.option(
     "--spark-log",
     type=click.Path(dir_okay=False, writable=True),
@@ -59,6 +64,7 @@ def receive(
     show_registry: bool,
     every: float,
     plain: bool,
+    as_json: bool,
     spark_log: str | None,
     report: str | None,
 ) -> None:
@@ -73,12 +79,12 @@ def receive(
 
     from wallaroo_spark.cli.receive import running
     from wallaroo_spark.cli.receive.config import load
-    from wallaroo_spark.cli.receive.view import LiveView, PlainView
+    from wallaroo_spark.cli.receive.view import JsonView, LiveView, PlainView
 
     loaded = load(config, (*overrides, f"report={report}") if report else overrides)
     console = Console()
-    if plain or not (console.is_terminal and sys.stdout.isatty()):
-        with PlainView(every) as lines:
+    if as_json or plain or not (console.is_terminal and sys.stdout.isatty()):
+        with JsonView(every) if as_json else PlainView(every) as lines:
             stopped_by = running.receive(loaded, lines, show_registry=show_registry, spark_log=spark_log or "")
     else:
         log = spark_log or running.new_spark_log(loaded.receiver)

@@ -10,7 +10,10 @@ from wallaroo_spark.cli.common import count, debug_option
 from wallaroo_spark.cli.receive.command import overrides_option
 
 
-@click.command(short_help="Check a YAML file of receive, and name each problem with its line.")
+@click.command(
+    short_help="Check a YAML file of receive, and name each problem with its line.",
+    epilog="Examples: wallaroo-spark validate orders.yaml · wallaroo-spark validate orders.yaml --set workers=4 --json",
+)
 @click.argument("config", type=click.Path(dir_okay=False))
 @overrides_option
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON: file, valid and problems.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -67,6 +68,63 @@ class PlainView:
     def ended(self, snapshot: QuerySnapshot) -> None:
         """Print the final counts."""
         self._echo(ended(snapshot))
+
+
+class JsonView:
+    """Prints a line of JSON at the start, every ``every`` seconds, and at the end. Each line has its ``event``."""
+
+    def __init__(self, every: float, echo: Callable[[str], None] = click.echo) -> None:
+        self._every = every
+        self._echo = echo
+        self._last = time.monotonic()
+
+    def __enter__(self) -> Self:
+        set_up_logging()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""
+
+    def starting(self, config: ReceiveConfig) -> None:
+        """Print that Spark and the workers are starting."""
+        self._print("starting", receiver=config.receiver, workers=config.options.workers)
+
+    def listening(self, config: ReceiveConfig, addresses: list[str], registry: str, page: str) -> None:
+        """Print the workers' addresses and the sink."""
+        sink = {"format": config.sink.format, "path": config.sink.path}
+        shown = {"registry": registry} if registry else {}
+        self._print("listening", receiver=config.receiver, addresses=addresses, sink=sink, page=page, **shown)
+
+    def show(self, snapshot: QuerySnapshot) -> None:
+        """Print a line if the last one is old enough."""
+        if time.monotonic() - self._last < self._every:
+            return
+        self._last = time.monotonic()
+        slots = snapshot.status["workers"]
+        workers = [slot["worker"] for slot in slots if "worker" in slot]
+        self._print(
+            "progress",
+            committed_batch=snapshot.status["query"]["committed_batch"],
+            rows=snapshot.rows,
+            batches=snapshot.batches,
+            seconds=round(snapshot.seconds, 1),
+            workers=len(workers),
+            slots=len(slots),
+            sessions=sum(worker["sessions"] for worker in workers),
+            buffered_bytes=sum(worker["buffered_bytes"] for worker in workers),
+            faults=sum(map(faults, workers)),
+        )
+
+    def stopping(self, why: str) -> None:
+        """Print that the query is being stopped."""
+        self._print("stopping", reason=why)
+
+    def ended(self, snapshot: QuerySnapshot) -> None:
+        """Print the final counts."""
+        self._print("ended", rows=snapshot.rows, batches=snapshot.batches, seconds=round(snapshot.seconds, 1))
+
+    def _print(self, event: str, **values: Any) -> None:
+        self._echo(json.dumps({"event": event, **values}))
 
 
 class LiveView:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
 import signal
@@ -69,8 +70,9 @@ Examples:
 @click.option("--to-tls-ca", default="", metavar="FILE", help="PEM file of the authority of the worker's certificate.")
 @click.option("--to-tls-certificate", default="", metavar="FILE", help="PEM file of a certificate to show the worker.")
 @click.option("--to-tls-key", default="", metavar="FILE", help="PEM file of the key of --to-tls-certificate.")
+@click.option("--json", "as_json", is_flag=True, help="Print the address and the final counts as lines of JSON.")
 @debug_option
-def capture(file: Path | None, listen: str, to: str, no_file: bool, **settings: Any) -> None:
+def capture(file: Path | None, listen: str, to: str, no_file: bool, as_json: bool, **settings: Any) -> None:
     """Run a proxy between a connector and a worker, and record the bytes that pass to FILE, with time and direction.
 
     The bytes are not changed; wallaroo-spark decode prints their frames, and wallaroo-spark replay sends them again.
@@ -109,14 +111,18 @@ def capture(file: Path | None, listen: str, to: str, no_file: bool, **settings: 
             if settings["trouble"]:
                 proxy.become(TROUBLES[settings["trouble"]])
             place = "nothing" if file is None else str(file)
-            click.echo(f"Listening on {proxy.address}, passing on to {to}, recording {place}")
+            if as_json:
+                shown = {"listening": proxy.address, "to": to, "file": None if file is None else str(file)}
+                click.echo(json.dumps(shown))
+            else:
+                click.echo(f"Listening on {proxy.address}, passing on to {to}, recording {place}")
             ended = _wait(events)
     finally:
         if recorder is not None:
             recorder.close()
     if isinstance(ended, WallarooError):
         raise ended
-    _say_total(proxy, recorder)
+    _say_total(proxy, recorder, as_json)
     if ended == signal.SIGINT:
         raise click.exceptions.Exit(INTERRUPTED)
 
@@ -151,7 +157,11 @@ def _wait(events: queue.SimpleQueue[int | WallarooError]) -> int | WallarooError
         return event
 
 
-def _say_total(proxy: Proxy, recorder: Recorder | None) -> None:
+def _say_total(proxy: Proxy, recorder: Recorder | None, as_json: bool) -> None:
+    if as_json:
+        sent = None if recorder is None else {str(end): recorder.sent[end] for end in End}
+        click.echo(json.dumps({"connections": proxy.connections, "recorded_bytes": sent}))
+        return
     text = count(proxy.connections, "connection")
     if recorder is not None:
         text += (
