@@ -289,8 +289,9 @@ def test_a_passing_error_is_waited_out() -> None:
 
 def test_an_attempt_of_a_task_that_spark_replaces_within_the_job_is_a_death() -> None:
     jobs = LongJobs(Jobs(), 2, "test", "job {number}", lambda: 7, nothing, 30.0)
-    first, second, later = (Lease(0, 7, 1, "one", "a:1", "a:2"), Lease(0, 7, 2, "two", "a:3", "a:4"), {})
-    for leases in ({0: first}, {0: first}, later, {0: second}, {0: second, 1: Lease(1, 6, 1, "other", "b:1", "b:2")}):
+    first, second = Lease(0, 7, 1, "one", "a:1", "a:2"), Lease(0, 7, 2, "two", "a:3", "a:4")
+    rounds: list[dict[int, Lease]] = [{0: first}, {0: first}, {}, {0: second}]
+    for leases in (*rounds, {0: second, 1: Lease(1, 6, 1, "other", "b:1", "b:2")}):
         jobs.leases_seen(leases)
 
     assert [record.died for record in jobs.records] == [1, 0]

@@ -31,7 +31,7 @@ def _print_sample(context: click.Context, _: click.Parameter, wanted: bool) -> N
 @click.command(
     short_help="Run the receiver and the query of a YAML file.",
     epilog="Examples: wallaroo-spark receive --sample > orders.yaml · "
-    "wallaroo-spark receive orders.yaml --set port=7200 · wallaroo-spark receive orders.yaml --json --spark-log spark.log",
+    "wallaroo-spark receive orders.yaml --set port=7200 · wallaroo-spark receive orders.yaml --json",
 )
 @click.argument("config", type=click.Path(dir_okay=False))
 @overrides_option
