@@ -265,16 +265,16 @@ class KeyController:
         delay = min(max(0, event.delay), LONGEST_DELAY)
         if isinstance(event.delivery, StageDelivery):
             delay = max(delay, self._instances.stage(event.delivery).retry_delay(found.attempts))
-        self._give_back(event.delivery, found, delay, "the delivery is nacked")
+        self._give_back(event.delivery, found, delay, event.reason)
 
     def _give_back(self, delivery: Delivery, found: OpenDelivery, delay: int, reason: str) -> None:
         """A delivery that a member has is nacked, by the member or in its place."""
-        self._transactions.give_up(delivery, reason)
-        self._redeliver(delivery, DeliveryEvent.NACKED_WITH_DELAY if delay else DeliveryEvent.NACKED, delay)
+        self._transactions.give_up(delivery, reason or "the delivery is nacked")
+        self._redeliver(delivery, DeliveryEvent.NACKED_WITH_DELAY if delay else DeliveryEvent.NACKED, delay, reason)
 
-    def _redeliver(self, delivery: Delivery, event: DeliveryEvent, delay: int = 0) -> None:
+    def _redeliver(self, delivery: Delivery, event: DeliveryEvent, delay: int = 0, reason: str = "") -> None:
         if isinstance(delivery, StageDelivery):
-            self._instances.redeliver(delivery, event, delay)
+            self._instances.redeliver(delivery, event, delay, reason)
             return
         found = self._groups.find(delivery)
         if found is not None:

@@ -101,7 +101,7 @@ class ActiveInstances:
         pipeline = self._pipelines[name]
         self._go_on(pipeline, pipeline.plans[instance.version], number, instance)
 
-    def redeliver(self, delivery: StageDelivery, event: DeliveryEvent, delay: int = 0) -> None:
+    def redeliver(self, delivery: StageDelivery, event: DeliveryEvent, delay: int = 0, reason: str = "") -> None:
         """A delivery has not succeeded: it waits for a member again, after a delay; or its instance has failed."""
         name, number, stage, _ = delivery
         instance = self._entries.instances.edit((name, number))
@@ -110,7 +110,7 @@ class ActiveInstances:
         self._give_back(found)
         found.state = next_state(DELIVERY, found.state, event)
         if plan.attempts and found.attempts >= plan.attempts:
-            self._fail(name, number, instance, plan, delivery)
+            self._fail(name, number, instance, plan, delivery, reason)
         elif found.state is DeliveryState.DELAYED:
             found.due = self._context.now + delay
             insort(self._context.head.delayed, (found.due, delivery))
@@ -224,7 +224,10 @@ class ActiveInstances:
             serial = self._context.number_delivery()
             self._hand_over(instance.stages[stage.name].open, serial, IN_SPARK)
             delivery = StageDelivery(name, number, stage.name, serial)
-            self._context.say(RunFunction(delivery, stage.function, *inputs(stage, instance), stage.targets))
+            given = inputs(stage, instance)
+            required = stage.output_required
+            run = RunFunction(delivery, stage.function, *given, stage.targets, stage.dependencies, required)
+            self._context.say(run)
             return
         queue = pipeline.queues.setdefault(stage.name, Queue())
         instance.stages[stage.name].open.place = queue.tail
@@ -241,9 +244,13 @@ class ActiveInstances:
         if member is not None:
             member.open -= 1
 
-    def _fail(self, name: str, number: int, instance: Instance, plan: StagePlan, delivery: StageDelivery) -> None:
+    def _fail(
+        self, name: str, number: int, instance: Instance, plan: StagePlan, delivery: StageDelivery, why: str
+    ) -> None:
         """A stage was delivered as often as its plan permits: the instance has failed."""
         reason = f"stage {plan.name} did not succeed in {plan.attempts} deliveries"
+        if why:
+            reason = f"{reason}; the last one: {why}"
         if plan.dead_letter and instance.root is not None:
             extensions = (("failedpipeline", name), ("failedinstance", str(number)), ("failedstage", plan.name))
             # An event that fails in two pipelines is two dead letters.

@@ -107,6 +107,8 @@ class DeliveryNacked(NamedTuple):
     """The delivery."""
     delay: int = 0
     """Milliseconds until it is delivered again, at the earliest."""
+    reason: str = ""
+    """Why, as a sentence; it becomes a part of the reason of an instance that fails."""
 
 
 class TransactionBegun(NamedTuple):

@@ -77,6 +77,10 @@ class RunFunction(NamedTuple):
     """The outputs of its dependencies, by stage."""
     targets: tuple[tuple[str, int], ...] = ()
     """The streams of its stream outputs, each with its number of partitions."""
+    dependencies: tuple[str, ...] = ()
+    """The stages that it depends on; one that has no output is not in ``outputs``."""
+    output_required: bool = False
+    """Whether an ack without an output is a nack."""
 
 
 class WithdrawDelivery(NamedTuple):
