@@ -41,6 +41,7 @@ def test_an_event_comes_back_from_its_row_with_its_attributes_in_order(given: li
     assert found == tuple(canonical(event) for event in given)
     assert [dict(event.attributes) for event in found] == [dict(event.attributes) for event in given]
     assert as_events(pa.Table.from_batches([rows])) == found
+    assert as_events(rows.slice(1, 2)) == found[1:3]
 
 
 @pytest.mark.parametrize(

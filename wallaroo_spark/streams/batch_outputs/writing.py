@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ OUTPUT_FILE_DDL = "file string"
 """The rows of :func:`output_writer`, as Spark's DDL: the text of an OutputFile."""
 GROUP_ROWS = 16_384
 """The most rows of a row group. A choice: a reader of few records decodes one row group."""
+_WRITERS = 8
+"""Threads that write files, because each waits for the disk. A choice."""
 _SCHEMAS = {
     OutputKind.RECORDS: RECORDS,
     OutputKind.HISTORY: HISTORY,
@@ -77,8 +80,9 @@ def write_outputs(folder: Location, batch: int, rows: Iterable[pa.RecordBatch]) 
             else:
                 _add(contents, kind, row)
     outputs, token = BatchOutputs(folder), uuid.uuid4().hex[:12]
-    for number, (part, content) in enumerate(contents.items()):
-        yield _write(outputs, batch, f"{part.kind}-{token}-{number}", part, content)
+    stems = (f"{part.kind}-{token}-{number}" for number, part in enumerate(contents))
+    with ThreadPoolExecutor(max(1, min(_WRITERS, len(contents)))) as pool:
+        yield from pool.map(lambda *one: _write(outputs, batch, *one), stems, contents, contents.values())
     for (stream, partition), at in timers.items():
         yield OutputFile(batch, OutputKind.TIMER, stream, partition, first=at)
 

@@ -9,8 +9,10 @@ its text would come back in another form (another time zone, nanoseconds, no val
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 
@@ -39,21 +41,25 @@ def as_rows(first: int, events: Sequence[CloudEvent], written_at: int) -> pa.Rec
     """Rows of the schema RECORDS: ``first`` is the offset of the first event, ``written_at`` is in milliseconds."""
     optional: dict[str, list[str | None]] = {name: [None] * len(events) for name in _COLUMNS}
     times: list[int | None] = [None] * len(events)
-    extensions: list[list[tuple[str, str]]] = []
+    names: list[str] = []
+    values: list[str] = []
+    ends = [0]
     for place, event in enumerate(events):
-        others: list[tuple[str, str]] = []
-        if event.attributes:
-            values = dict(event.attributes)
-            for name in _COLUMNS:
-                if name in values:
-                    optional[name][place] = values.pop(name)
-            text = optional[_TIME][place]
-            if text is not None:
-                times[place] = moment = _micros(text)
-                if moment is None or _text(moment) != text:
-                    values[_TIME] = text
-            others = list(values.items())
-        extensions.append(others)
+        others: dict[str, str] = {}
+        for name, value in event.attributes:
+            column = optional.get(name)
+            if column is None:
+                others[name] = value
+            else:
+                column[place] = value
+        text = optional[_TIME][place]
+        if text is not None:
+            times[place] = moment = _micros(text)
+            if moment is None or _text(moment) != text:
+                others[_TIME] = text
+        names += others
+        values += others.values()
+        ends.append(len(names))
     columns = [
         pa.array(range(first, first + len(events)), pa.int64()),
         pa.array([written_at * 1000] * len(events), RECORDS.field("written_at").type),
@@ -64,7 +70,9 @@ def as_rows(first: int, events: Sequence[CloudEvent], written_at: int) -> pa.Rec
         pa.array(times, RECORDS.field(_TIME).type),
         pa.array(optional["datacontenttype"], pa.string()),
         pa.array(optional["dataschema"], pa.string()),
-        pa.array(extensions, RECORDS.field("extensions").type),
+        pa.MapArray.from_arrays(
+            pa.array(ends, pa.int32()), pa.array(names, pa.string()), pa.array(values, pa.string())
+        ),
         pa.array([event.data for event in events], pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RECORDS)
@@ -76,10 +84,11 @@ def as_events(rows: pa.RecordBatch | pa.Table) -> tuple[CloudEvent, ...]:
 
 
 def _events(rows: pa.RecordBatch | pa.Table) -> Iterator[CloudEvent]:
-    names = ("id", "source", "type", "data", "subject", "datacontenttype", "dataschema", "extensions")
-    columns: Iterable[list[object]] = [rows.column(name).to_pylist() for name in names]
-    times = rows.column(_TIME).cast(pa.int64()).to_pylist()
-    for id_, source, kind, data, subject, content, schema, others, moment in zip(*columns, times, strict=True):
+    names = ("id", "source", "type", "data", "subject", "datacontenttype", "dataschema")
+    columns: list[Iterable[Any]] = [_values(rows.column(name)) for name in names]
+    columns.append(_values(rows.column("extensions")) if _has_items(rows) else itertools.repeat((), rows.num_rows))
+    columns.append(_values(rows.column(_TIME).cast(pa.int64())))
+    for id_, source, kind, data, subject, content, schema, others, moment in zip(*columns, strict=True):
         if subject is None and content is None and schema is None and moment is None and not others:
             yield CloudEvent(id_, source, kind, data)
             continue
@@ -90,6 +99,17 @@ def _events(rows: pa.RecordBatch | pa.Table) -> Iterator[CloudEvent]:
         values = zip(_COLUMNS, (subject, text, content, schema), strict=True)
         known = tuple((name, value) for name, value in values if value is not None)
         yield CloudEvent(id_, source, kind, data, (*known, *found.items()))
+
+
+def _values(column: pa.Array | pa.ChunkedArray) -> Iterable[Any]:
+    return itertools.repeat(None, len(column)) if column.null_count == len(column) else column.to_pylist()
+
+
+def _has_items(rows: pa.RecordBatch | pa.Table) -> bool:
+    """Whether a row has extensions."""
+    column = rows.column("extensions")
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    return any(chunk.offsets[0] != chunk.offsets[len(chunk)] for chunk in chunks)
 
 
 def _micros(text: str) -> int | None:

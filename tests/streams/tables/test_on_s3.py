@@ -1,0 +1,46 @@
+"""Batches and tables on S3, with a real server, as tasks and gateways open them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.storage.servers import BUCKET, KEY, REGION, SECRET, S3Server
+from tests.streams.application import sealed
+from tests.streams.samples import ORDERS, event, records
+from wallaroo_spark.storage.locations import PortableLocation, open_location
+from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
+from wallaroo_spark.streams.tables.mover import TableMover
+from wallaroo_spark.streams.tables.stream_table import StreamTable
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[PortableLocation]:
+    """An application's folder in a bucket of a server of its own."""
+    server = S3Server()
+    try:
+        server.start()
+        there = {"endpoint_override": server.address, "scheme": "http", "region": REGION}
+        yield PortableLocation(f"s3a://{BUCKET}/applications/shop", {"access_key": KEY, "secret_key": SECRET, **there})
+    finally:
+        server.remove()
+
+
+def test_records_are_moved_read_and_deleted_on_an_object_store(place: PortableLocation) -> None:
+    opened = open_location(place)
+    table, mover = StreamTable(place, ORDERS), TableMover(place)
+    for batch in range(6):
+        sealed(place, batch, records(2 * batch + 1, 2 * batch + 2))
+        assert table.read(0, 1)[1] == tuple(event(offset) for offset in range(1, 2 * batch + 1))
+        with opened.filesystem.open_output_stream(f"{opened.root}/checkpoint/commits/{batch}") as stream:
+            stream.write(b'v1\n{"nextBatchWatermarkMs":0}')
+        if batch in (0, 4):
+            mover.move(batch)
+    everything = tuple(event(offset) for offset in range(1, 13))
+    assert table.read(0, 1) == (1, everything)
+    BatchOutputs(place).keep_from(5)
+    assert StreamTable(place, ORDERS).read(0, 1) == table.read(0, 1) == (1, everything)
+    assert TableMover(place).moved_to() == 4
+    assert mover.expire(ORDERS, 0, 3) == 1
+    assert StreamTable(place, ORDERS).read(0, 1) == (3, everything[2:])
