@@ -85,6 +85,7 @@ def test_the_page_shows_the_way_of_the_rows_and_the_cause(browser: Browser, stag
         assert page.text("h1") == "orders"
         assert page.text("#sentence") == stage.status.cause.sentence
         assert "has been in the query and its sink" in page.text("#sentence")
+        assert page.text("#code") == f"More: wallaroo-spark explain {stage.status.cause.code}"
         titles = page.run("[...document.querySelectorAll('#flow h3')].map((title) => title.innerText)")
         assert titles == ["Connectors", "Workers", "Batch – here", "Commit", "ACK"]
         assert "2 of 2 serve" in page.text("#flow")

@@ -206,6 +206,7 @@ function showHead(answer) {
   cause.dataset.code = status.cause.code;
   set(byId("sentence"), status.cause.sentence || "No cause is known yet.");
   set(byId("cure"), status.cause.cure || "");
+  set(byId("code"), status.cause.code ? `More: wallaroo-spark explain ${status.cause.code}` : "");
   document.title = `${status.cause.healthy ? "✓" : "✗"} ${status.name}`;
 }
 
