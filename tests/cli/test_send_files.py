@@ -93,6 +93,32 @@ def test_files_that_appear_and_match_a_pattern_are_sent_and_rotated_ones_are_not
         assert "the next run continues behind byte" in shown
 
 
+def test_framed_files_are_followed_across_rotations_and_found_by_a_pattern(tmp_path: Path) -> None:
+    def write(name: str, *payloads: bytes) -> None:
+        with (tmp_path / name).open("ab") as file:
+            file.write(b"".join(len(payload).to_bytes(4, "big") + payload for payload in payloads))
+
+    write("a.bin", b"one", b"t\no")
+    with FakeWorker(cookie=COOKIE) as worker:
+        command = [*PROGRAM, "send", "*.bin", "--follow", "--framed", "--workers", worker.address, "--cookie", COOKIE]
+        with (
+            worker.committing(),
+            subprocess.Popen(
+                command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ) as process,
+        ):
+            eventually(lambda: len(worker.committed) == 2, seconds=SECONDS)
+            (tmp_path / "a.bin").rename(tmp_path / "a.bin.1")
+            write("a.bin", b"three")
+            write("b.bin", b"new")
+            eventually(lambda: len(worker.committed) == 4, seconds=SECONDS)
+            process.terminate()
+            process.wait(SECONDS)
+        assert sorted(sent_lines(worker)) == [
+            ("a.bin", b"one"), ("a.bin", b"t\no"), ("a.bin", b"three"), ("b.bin", b"new"),
+        ]  # fmt: skip
+
+
 def test_a_second_signal_ends_at_once(desk: Desk, tmp_path: Path) -> None:
     file = tmp_path / "orders.txt"
     file.write_bytes(b"one\n")

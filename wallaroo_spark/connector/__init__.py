@@ -11,7 +11,7 @@ from wallaroo_spark.connector.record import Record
 from wallaroo_spark.connector.reporting.deliveries import Acknowledgement, Delivery
 from wallaroo_spark.connector.reporting.status import CONNECTOR_CODES, ConnectorCause, ConnectorStatus
 from wallaroo_spark.connector.sending.source_feed import FeedProgress, FeedResult
-from wallaroo_spark.connector.sources import Framed, Lines, Records, RotatedLines, Source, Stdin
+from wallaroo_spark.connector.sources import Framed, Lines, Records, RotatedFramed, RotatedLines, Source, Stdin
 from wallaroo_spark.connector.stream import Stream
 
 Progress = FeedProgress
@@ -34,6 +34,7 @@ __all__ = [
     "Progress",
     "Record",
     "Records",
+    "RotatedFramed",
     "RotatedLines",
     "Source",
     "Stdin",

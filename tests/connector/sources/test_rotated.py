@@ -1,4 +1,4 @@
-"""A file of lines that is followed across rotations: every line once and in order, also when it is read again."""
+"""A file that is followed across rotations: every record once and in order, also when it is read again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wallaroo_spark.connector import Record, RotatedLines
+from wallaroo_spark.connector import Record, RotatedFramed, RotatedLines
 from wallaroo_spark.connector.sources import rotated
 from wallaroo_spark.errors import ConfigurationError, ReplayError
 
@@ -212,3 +212,39 @@ async def test_a_line_that_is_too_long_is_named_behind_those_before_it(path: Pat
         await anext(records)
     assert await take(read("skip"), 3) == [(4, b"one"), (8, b"two"), (35, b"three")]
     assert await take(read("cut"), 4) == [(4, b"one"), (8, b"two"), (29, b"x" * 10), (35, b"three")]
+
+
+def framed(*payloads: bytes) -> bytes:
+    return b"".join(len(payload).to_bytes(4, "big") + payload for payload in payloads)
+
+
+@pytest.mark.parametrize("rotate", ROTATIONS)
+@pytest.mark.parametrize("after", [None, 7, 14, 23])
+async def test_framed_records_go_on_in_the_next_file_and_in_another_process(
+    path: Path, tmp_path: Path, rotate: Callable[[Path], None], after: int | None
+) -> None:
+    def read(after: int | None = None) -> AsyncIterator[Record]:
+        return RotatedFramed(path, positions=tmp_path / "p", poll=POLL).read(after)
+
+    write(path, framed(b"one", b"t\no"))
+    records = read()
+    assert await take(records, 2) == [(7, b"one"), (14, b"t\no")]
+    write(path, framed(b"three"))
+    rotate(path)
+    write(path, framed(b"four") + framed(b"five")[:5])
+    assert await take(records, 2) == [(23, b"three"), (31, b"four")]
+    write(path, framed(b"five")[5:])
+    everything = [(7, b"one"), (14, b"t\no"), (23, b"three"), (31, b"four"), (39, b"five")]
+    assert await take(records, 1) == everything[-1:]
+    expected = [one for one in everything if one[0] > (after or 0)]
+    assert await take(read(after), len(expected)) == expected
+
+
+async def test_a_file_that_is_rotated_within_a_framed_record_is_an_error(path: Path, tmp_path: Path) -> None:
+    write(path, framed(b"one") + framed(b"two")[:5])
+    records = RotatedFramed(path, positions=tmp_path / "p", poll=POLL).read(None)
+    assert await take(records, 1) == [(7, b"one")]
+    rename(path)
+    write(path, framed(b"three"))
+    with pytest.raises(ReplayError, match="was rotated within the record at reference 7: 5 bytes of it are there"):
+        await take(records, 1)

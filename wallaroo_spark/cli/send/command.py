@@ -120,7 +120,7 @@ def send(
     inputs = [open_input(file, follow=follow, framed=framed, options=settings) for file in files]
     connector = _connector(settings)
     with make_view(inputs, every, as_json) as view, Interrupts() as interrupts:
-        new = NewFiles(patterns, files, settings) if follow and patterns else None
+        new = NewFiles(patterns, files, framed, settings) if follow and patterns else None
         try:
             asyncio.run(_send(connector, inputs, view, drain_timeout, interrupts, new))
         except asyncio.CancelledError:
@@ -138,8 +138,6 @@ def _check(names: Sequence[str], files: Sequence[str], follow: bool, framed: boo
         raise click.UsageError(f"{twice} is given twice, but one input is one stream; give it once")
     if settings["stream"] and (len(names) != 1 or is_pattern(names[0]) or names[0].startswith(TOPIC)):
         raise click.UsageError("--stream names the stream of one file or of standard input; give exactly one")
-    if framed and follow and any(map(is_pattern, names)):
-        raise click.UsageError("a pattern is followed as lines; give the names of the files with --framed")
     if STDIN in files and (framed or follow):
         raise click.UsageError("standard input is read as lines, to its end; use --framed and --follow with files only")
     if any(file.startswith(TOPIC) for file in files) and not (settings["topic_registry"] or settings["registry"]):

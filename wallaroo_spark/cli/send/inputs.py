@@ -93,16 +93,17 @@ def open_input(name: str, *, follow: bool, framed: bool, options: dict[str, Any]
     stream = options["stream"]
     if name.startswith(TOPIC):
         return _topic(name.removeprefix(TOPIC), follow, options)
-    from wallaroo_spark.connector import Framed, Lines, RotatedLines, Stdin
+    from wallaroo_spark.connector import Framed, Lines, RotatedFramed, RotatedLines, Stdin
 
     if name == STDIN:
         return SendInput(Stdin(name=stream or "stdin"), None)
     longest: dict[str, Any] = {"longest": LONGEST_LINE, "too_long": options["long_lines"]}
     source: Source
-    if framed:
-        source = Framed(name, follow=follow, name=stream)
-    elif follow:
-        source = RotatedLines(name, positions=positions_of(name, options), name=stream, until_deleted=new, **longest)
+    if follow:
+        rotated: dict[str, Any] = {"positions": positions_of(name, options), "name": stream, "until_deleted": new}
+        source = RotatedFramed(name, **rotated) if framed else RotatedLines(name, **rotated, **longest)
+    elif framed:
+        source = Framed(name, name=stream)
     else:
         source = Lines(name, name=stream, **longest)
     return SendInput(source, os.stat(name).st_size if os.path.exists(name) else 0)

@@ -12,8 +12,9 @@ from wallaroo_spark.cli.send.inputs import SendInput, files_of, open_input
 class NewFiles:
     """Finds files of the patterns that were not there before."""
 
-    def __init__(self, patterns: Sequence[str], known: Sequence[str], settings: dict[str, Any]) -> None:
+    def __init__(self, patterns: Sequence[str], known: Sequence[str], framed: bool, settings: dict[str, Any]) -> None:
         self._patterns = patterns
+        self._framed = framed
         self._settings = settings
         self._seen = {name: _identity(name) for name in known}
 
@@ -31,7 +32,7 @@ class NewFiles:
             # A file that was renamed is still followed under its old name.
             if name not in self._seen and identity is not None and identity not in identities:
                 self._seen[name] = identity
-                found.append(open_input(name, follow=True, framed=False, options=self._settings, new=True))
+                found.append(open_input(name, follow=True, framed=self._framed, options=self._settings, new=True))
         return found
 
 

@@ -2,8 +2,8 @@
 
 from wallaroo_spark.connector.sources.files import Framed, Lines
 from wallaroo_spark.connector.sources.records import Records
-from wallaroo_spark.connector.sources.rotated import RotatedLines
+from wallaroo_spark.connector.sources.rotated import RotatedFramed, RotatedLines
 from wallaroo_spark.connector.sources.source import Source
 from wallaroo_spark.connector.sources.stdin import Stdin
 
-__all__ = ["Framed", "Lines", "Records", "RotatedLines", "Source", "Stdin"]
+__all__ = ["Framed", "Lines", "Records", "RotatedFramed", "RotatedLines", "Source", "Stdin"]

@@ -1,7 +1,7 @@
-"""A file of lines that is followed across rotations, as one stream.
+"""A file of lines or framed records that is followed across rotations, as one stream.
 
 A reference counts the bytes of all files that had the path, one after the other, so it is the base of a file and the
-offset in it. The bases stand in a small file of positions, which is durable before the first line of a file is sent.
+offset in it. The bases stand in a small file of positions, which is durable before the first record of a file is sent.
 A file is known again by its device, inode and first bytes, also under the name that a rotation has given it.
 """
 
@@ -22,7 +22,7 @@ from typing import BinaryIO
 from wallaroo_spark.connector.message_columns import AsyncGroupedRecords, MessageColumns
 from wallaroo_spark.connector.record import Record
 from wallaroo_spark.connector.sources import files
-from wallaroo_spark.connector.sources.files import LONGEST_RECORD, Lines
+from wallaroo_spark.connector.sources.files import LONGEST_RECORD, Framed, Lines, _FileSource
 from wallaroo_spark.errors import ConfigurationError, ReplayError, one_line
 
 _log = one_line(logging.getLogger("wallaroo_spark.connector"))
@@ -71,28 +71,11 @@ class Generation:
         return (found.st_dev, found.st_ino) == (self.device, self.inode)
 
 
-class RotatedLines(Lines):
-    """The lines of a file that grows and is rotated, by renaming or by copying and truncating.
+class _RotatedFile(_FileSource):
+    """A file that grows and is rotated; a class of records is beside it in the bases."""
 
-    All lines of the path are one stream, and each line is in it once and in order, also when the program is killed and
-    started again, as long as the files with unacknowledged lines are beside the path under rotated names (``.1``,
-    ``-20260131``, …) and are not compressed. ``positions`` is the path of the small file that says where each file
-    begins; use one for each stream of each receiver. A file that is not there yet, or was deleted, is waited for, or is
-    the end of the stream where ``until_deleted`` is set.
-    """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        positions: str | os.PathLike[str],
-        name: str = "",
-        poll: float = 0.2,
-        longest: int = LONGEST_RECORD,
-        too_long: str = "error",
-        until_deleted: bool = False,
-    ) -> None:
-        super().__init__(path, follow=True, name=name, poll=poll, longest=longest, too_long=too_long)
+    def _keep_positions(self, positions: str | os.PathLike[str], until_deleted: bool) -> None:
+        """Set up the file of positions, behind the other base's ``__init__``."""
         self._positions = Path(positions)
         self._until_deleted = until_deleted
         self._at = 0
@@ -101,7 +84,7 @@ class RotatedLines(Lines):
         self._reading = self.path
 
     def read(self, after: int | None) -> AsyncIterator[Record]:
-        """The lines after reference ``after``. Raises as :meth:`Lines.read`; while reading, too."""
+        """The records after reference ``after``. Raises as :meth:`Lines.read`; while reading, too."""
         return AsyncGroupedRecords(self._all(after))
 
     async def _all(self, after: int | None) -> AsyncGenerator[MessageColumns, None]:
@@ -114,7 +97,7 @@ class RotatedLines(Lines):
             known = [first]
             self._save(known)
         if after is None and known[0].base:
-            _log.warning("file %s: the receiver has no line of it; it begins with the oldest known file", self.path)
+            _log.warning("file %s: the receiver has no record of it; it begins with the oldest known file", self.path)
         self._at = known[0].base if after is None else after
         if self._at < known[0].base:
             raise self._lost(self._at, known[0].base)
@@ -155,7 +138,7 @@ class RotatedLines(Lines):
     async def _generation(
         self, known: list[Generation], index: int, end: int | None
     ) -> AsyncGenerator[MessageColumns, None]:
-        """The lines of one file from the present place; of the last known one until it was rotated."""
+        """The records of one file from the present place; of the last known one until it was rotated."""
         one, rest, quiet, told = known[index], b"", 0.0, False
         file = self._find(one, self._at)
         if file is None:
@@ -205,7 +188,7 @@ class RotatedLines(Lines):
                 await asyncio.sleep(self._poll)
             self._modified = os.fstat(file.fileno()).st_mtime_ns
             if rest:
-                # The file does not grow any more, so its last line needs no newline.
+                # The file does not grow any more, so a last line needs no newline.
                 columns = self._last(rest, self._at)
                 self._at += len(rest)
                 yield columns
@@ -301,22 +284,7 @@ class RotatedLines(Lines):
         return _same(place, os.fstat(file.fileno()))
 
     def _check_place(self, file: BinaryIO, one: Generation, end: int | None) -> None:
-        offset = self._at - one.base
-        before = os.pread(file.fileno(), 1, offset - 1) if offset else b"\n"
-        size = os.fstat(file.fileno()).st_size
-        place = self._place()
-        final = end is not None or place is None or not self._is_at(place, file)
-        if before != b"\n" and not (final and offset == size):
-            raise ReplayError(
-                f"file {self._reading}: offset {offset} (reference {self._at}) is not the end of a line; the file was "
-                f"changed, or the positions in {self._positions} are those of another stream",
-                code="source-changed",
-                path=str(self._reading),
-                reference=self._at,
-            )
-
-    def _reread(self) -> BinaryIO:
-        return self._reading.open("rb")
+        """Raise :class:`ReplayError` when the present place is not the end of a record, as far as the file shows it."""
 
     def _load(self) -> list[Generation]:
         try:
@@ -378,6 +346,76 @@ class RotatedLines(Lines):
             code="source-changed",
             path=str(self.path),
             reference=reference,
+        )
+
+
+class RotatedLines(_RotatedFile, Lines):
+    """The lines of a file that grows and is rotated, by renaming or by copying and truncating.
+
+    All lines of the path are one stream, and each line is in it once and in order, also when the program is killed and
+    started again, as long as the files with unacknowledged lines are beside the path under rotated names (``.1``,
+    ``-20260131``, …) and are not compressed. ``positions`` is the path of the small file that says where each file
+    begins; use one for each stream of each receiver. A file that is not there yet, or was deleted, is waited for, or is
+    the end of the stream where ``until_deleted`` is set.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        positions: str | os.PathLike[str],
+        name: str = "",
+        poll: float = 0.2,
+        longest: int = LONGEST_RECORD,
+        too_long: str = "error",
+        until_deleted: bool = False,
+    ) -> None:
+        super().__init__(path, follow=True, name=name, poll=poll, longest=longest, too_long=too_long)
+        self._keep_positions(positions, until_deleted)
+
+    def _check_place(self, file: BinaryIO, one: Generation, end: int | None) -> None:
+        offset = self._at - one.base
+        before = os.pread(file.fileno(), 1, offset - 1) if offset else b"\n"
+        size = os.fstat(file.fileno()).st_size
+        place = self._place()
+        final = end is not None or place is None or not self._is_at(place, file)
+        if before != b"\n" and not (final and offset == size):
+            raise ReplayError(
+                f"file {self._reading}: offset {offset} (reference {self._at}) is not the end of a line; the file was "
+                f"changed, or the positions in {self._positions} are those of another stream",
+                code="source-changed",
+                path=str(self._reading),
+                reference=self._at,
+            )
+
+    def _reread(self) -> BinaryIO:
+        return self._reading.open("rb")
+
+
+class RotatedFramed(_RotatedFile, Framed):
+    """The records of a file of :class:`Framed` that grows and is rotated between two records; otherwise as
+    :class:`RotatedLines`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        positions: str | os.PathLike[str],
+        name: str = "",
+        poll: float = 0.2,
+        until_deleted: bool = False,
+    ) -> None:
+        super().__init__(path, follow=True, name=name, poll=poll)
+        self._keep_positions(positions, until_deleted)
+
+    def _last(self, rest: bytes, at: int) -> MessageColumns:
+        raise ReplayError(
+            f"file {self._reading} was rotated within the record at reference {at}: {len(rest)} bytes of it are there; "
+            "let the program that writes it reopen the file between two records",
+            code="source-incomplete",
+            path=str(self._reading),
+            reference=at,
         )
 
 
