@@ -33,7 +33,7 @@ EVERYBODY = (
     "lazy_names",
 )
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "": ("connector", "receiver", "streams"),
+    "": ("connector", "engine", "receiver", "streams"),
     "errors": (),
     "options": (),
     "settings": (),
@@ -79,13 +79,16 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "streams": ("sidecar", "storage", "checkpoint", "pipelines"),
     "engine": (
         "transport",
+        "registry",
         "storage",
         "sidecar",
         "checkpoint",
         "slots",
         "receiver.checks",
+        "receiver.file_manager",
         "pipelines",
         "streams",
+        "gateway",
     ),
     "gateway": ("api", "pipelines", "registry", "checkpoint", "sidecar", "slots", "storage", "streams", "transport"),
     "client": ("api", "connector.arguments", "connector.backoff", "registry", "transport"),
@@ -110,6 +113,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "telemetry",
         "wiretap",
         "pipelines",
+        "engine",
         "yaml_reader",
     ),
     "testing": ("protocol", "columnar", "transport", "registry", "inner", "worker", "connector", "receiver", "wiretap"),

@@ -15,6 +15,7 @@ from tests.waiting import SECONDS
 SOURCE = Path(wallaroo_spark.__file__).parent
 
 HOMES = {
+    "Application": "wallaroo_spark.engine",
     "BlockingConnector": "wallaroo_spark.connector",
     "Connector": "wallaroo_spark.connector",
     "Receiver": "wallaroo_spark.receiver",

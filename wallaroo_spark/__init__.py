@@ -11,13 +11,15 @@ from wallaroo_spark.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from wallaroo_spark.connector import BlockingConnector, Connector
+    from wallaroo_spark.engine import Application
     from wallaroo_spark.receiver import Receiver
     from wallaroo_spark.streams import read_history, read_instances, read_stream
 
 __version__ = "0.1.0"
-__all__ = ["BlockingConnector", "Connector", "Receiver", "read_history", "read_instances", "read_stream"]
+__all__ = ["Application", "BlockingConnector", "Connector", "Receiver", "read_history", "read_instances", "read_stream"]
 
 _HOMES = {
+    "Application": "wallaroo_spark.engine",
     "Receiver": "wallaroo_spark.receiver",
     "Connector": "wallaroo_spark.connector",
     "BlockingConnector": "wallaroo_spark.connector",

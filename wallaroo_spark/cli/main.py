@@ -83,6 +83,11 @@ VERBS = {
         "replay",
         "Send the messages of a capture again.",
     ),
+    "run": (
+        "wallaroo_spark.cli.run.command",
+        "run",
+        "Run an application of durable streams: its gateways and its query.",
+    ),
     "send": (
         "wallaroo_spark.cli.send.command",
         "send",

@@ -9,6 +9,7 @@ import sys
 
 from wallaroo_spark.connector import Backoff
 from wallaroo_spark.connector.settings import ConnectorSettings
+from wallaroo_spark.engine.application.settings import ApplicationSettings
 from wallaroo_spark.settings import Kind, Row, plain, rows
 
 HEAD = """\
@@ -25,6 +26,7 @@ A setting marked *secret* is never shown; in place of its value it takes `env:NA
 
 TABLES: tuple[tuple[str, type], ...] = (
     ("`Connector` and `BlockingConnector`", ConnectorSettings),
+    ("`Application`", ApplicationSettings),
     ("`Backoff`, the setting `retry` of a connector", Backoff),
 )
 """Each table, with the classes that take its settings as arguments."""

@@ -86,6 +86,13 @@ class ApplicationSettings:
     keep: int = setting(
         KEEP, Kind.COUNT, "Number of the newest batches whose files are kept for gateways that lag behind.", minimum=2
     )
+    move_seconds: float = setting(
+        5.0,
+        Kind.SECONDS,
+        "Longest time until committed records are in the tables. The shorter it is, the more and smaller files there "
+        "are. Consumers and pipelines do not wait for it.",
+        minimum=0,
+    )
     retention_seconds: float = setting(
         10.0, Kind.SECONDS, "Time between two looks for records that are older than the ttl of their stream.", minimum=1
     )

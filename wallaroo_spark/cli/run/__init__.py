@@ -1,0 +1,1 @@
+"""``wallaroo-spark run``: an application of durable streams, run until it is interrupted."""

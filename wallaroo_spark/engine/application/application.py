@@ -1,0 +1,445 @@
+"""The driver's handle of an application of durable streams: it runs the gateways and the query of one folder.
+
+Source: ``docs/pipelines/engine.md#the-application``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import uuid
+from types import TracebackType
+from typing import Any, Self
+
+from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.engine.application import checks
+from wallaroo_spark.engine.application.commit_follower import CommitFollower
+from wallaroo_spark.engine.application.driver_inbox import DriverInbox, dismissals
+from wallaroo_spark.engine.application.folder_lock import FolderLock
+from wallaroo_spark.engine.application.gateways import gateway_setup, gateway_work
+from wallaroo_spark.engine.application.housekeeping import Housekeeping
+from wallaroo_spark.engine.application.query import QueryPlan, start_query
+from wallaroo_spark.engine.application.query_session import (
+    PARTITIONS,
+    query_session,
+    state_partitions,
+    tasks_beside,
+)
+from wallaroo_spark.engine.application.settings import ApplicationSettings
+from wallaroo_spark.errors import (
+    ConfigurationError,
+    PipelineError,
+    RegistryError,
+    WallarooError,
+    one_line,
+    split_code,
+)
+from wallaroo_spark.options import resolve_secret
+from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
+from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry, application_registry
+from wallaroo_spark.settings import takes_settings
+from wallaroo_spark.sidecar.task_access import require_reach
+from wallaroo_spark.slots import spark_checks
+from wallaroo_spark.slots.job_errors import in_short
+from wallaroo_spark.slots.long_jobs import JobRecord, LongJobs
+from wallaroo_spark.slots.patience import Patience
+from wallaroo_spark.storage.locations import for_tasks
+from wallaroo_spark.streams.inbox import InboxReader
+from wallaroo_spark.streams.places import checkpoint_of
+
+log = one_line(logging.getLogger("wallaroo_spark.engine"))
+
+GATEWAYS_SECONDS = 120.0
+"""Limit of the wait for the gateways at the start, in seconds. A choice: a cluster may have to start executors."""
+STOP_SECONDS = 20.0
+"""Limit of the wait for the gateways at the end, in seconds. A choice: longer than a gateway's own limit."""
+MOST_STARTS = 5
+"""The most starts of a query of which a process of Spark did not start in time. A choice: a minute on a loaded machine.
+"""
+_SLOW_PROCESS = "Python worker failed to connect back"
+"""Spark's words for a process that did not start within its limit of ten seconds."""
+_LOCK = "driver"
+
+
+class Application:
+    """An application of durable streams and pipelines, which runs in the Spark session of this driver.
+
+    As a context manager it starts on entry and stops on exit. Raises :class:`ConfigurationError` for settings that
+    cannot work, before anything starts.
+    """
+
+    @takes_settings(ApplicationSettings)
+    def __init__(self, settings: ApplicationSettings) -> None:
+        self.name = settings.known_as
+        self.owner = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        self._settings = settings
+        self._spark = settings.spark
+        self._embedded = EmbeddedRedis() if settings.registry == "embedded" else None
+        self._lifecycle = threading.RLock()
+        self._patience = Patience(f"application {self.name!r}")
+        self._ended = threading.Event()
+        self._failure: WallarooError | None = None
+        self._error = ""
+        self._session: Any = None
+        self._plan: QueryPlan | None = None
+        self._query: Any = None
+        self._leases: Registry | None = None
+        self._jobs: LongJobs | None = None
+        self._files: CheckpointFiles | None = None
+        self._schema: SchemaStore | None = None
+        self._follower: CommitFollower | None = None
+        self._housekeeping: Housekeeping | None = None
+        self._folder_lock: FolderLock | None = None
+        self._threads: list[threading.Thread] = []
+
+    def __repr__(self) -> str:
+        return f"Application({self.name!r})"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def registry_url(self) -> str:
+        """The registry's URL. That of an embedded registry works only on this machine. It may contain a password."""
+        return self._embedded.url if self._embedded else resolve_secret(self._settings.registry)
+
+    @property
+    def folder(self) -> str:
+        """The application's folder."""
+        return self._settings.folder
+
+    def start(self) -> None:
+        """Start the query and the gateways, and wait until all gateways serve. Does nothing when it runs already.
+
+        Raises :class:`ConfigurationError` when the schema is empty, another driver runs the application, there are too
+        few task slots, or the gateways do not start in time; :class:`PipelineError` when the query fails meanwhile;
+        :class:`RegistryError`; :class:`CheckpointError`.
+        """
+        with self._lifecycle:
+            if self._leases is not None:
+                return
+            self._patience.stopping.clear()
+            self._ended.clear()
+            self._failure = None
+            try:
+                self._start()
+            except BaseException:
+                self._shut_down()
+                raise
+
+    def stop(self) -> None:
+        """End the gateways, then the query; may be called again.
+
+        Clients are told to connect to another gateway. Everything that was committed is kept, and events that a gateway
+        has received are processed when the application starts again.
+        """
+        self._patience.stopping.set()
+        with self._lifecycle:
+            self._shut_down()
+
+    def await_end(self, timeout: float | None = None) -> bool:
+        """Wait until the application has ended, for at most ``timeout`` seconds; return whether it has.
+
+        Raises the error with which it ended: :class:`PipelineError` when the query failed, and
+        :class:`ConfigurationError` when another driver has taken its name.
+        """
+        if not self._ended.wait(timeout):
+            return False
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def addresses(self) -> list[str]:
+        """The addresses ``host:port`` of the gateways that serve now. Raises :class:`RegistryError`."""
+        leases = self._leases
+        return [] if leases is None else [lease.connect for _, lease in sorted(_served(leases).items())]
+
+    def status(self) -> dict[str, Any]:
+        """The state of the application, its query and its gateways, as JSON-serializable values."""
+        served: dict[int, Lease] = {}
+        if self._leases is not None:
+            with contextlib.suppress(RegistryError):
+                served = _served(self._leases)
+        follower, housekeeping = self._follower, self._housekeeping
+        errors = [self._failure.message if self._failure else "", self._error, follower.error if follower else ""]
+        return {
+            "application": self.name,
+            "folder": self._settings.folder,
+            "running": self._leases is not None and not self._ended.is_set(),
+            "errors": [error for error in errors if error],
+            "schema": self._applied_version(),
+            "query": self._query_status(),
+            "moved": housekeeping.moved if housekeeping else None,
+            "gateways": [_gateway_status(record, served) for record in (self._jobs.records if self._jobs else [])],
+        }
+
+    def _start(self) -> None:
+        settings = self._settings
+        checks.environment(self._spark)
+        spark_checks.registry_reach(settings.registry, self._spark.sparkContext.master)
+        self._schema = SchemaStore(settings.folder, self._spark)
+        schema = self._schema.newest()
+        checks.schema(schema, settings.folder)
+        spark_checks.task_slots(self._spark, settings.gateways, kind="gateways")
+        require_reach(self._spark, settings.folder, f"application {self.name!r}")
+        self._folder_lock = FolderLock(settings.folder, self._spark)
+        self._folder_lock.take(self.owner)
+        leases = self._take_name()
+        self._files = CheckpointFiles(checkpoint_of(settings.folder), self._spark)
+        jobs = self._jobs = self._gateway_jobs(leases)
+        self._prepare_query(schema)
+        jobs.start()
+        self._begin(self._keep_going, "registry")
+        # The query comes second: Spark gives a process of it ten seconds to start, and those of gateways compete.
+        self._patience.await_served("gateway", jobs.records, self._served_submissions, GATEWAYS_SECONDS)
+        self._start_query()
+
+    def _take_name(self) -> Registry:
+        seconds = self._settings.lease_seconds
+        if self._embedded is not None:
+            self._embedded.start()
+        leases = self._leases = application_registry(self.registry_url, self.name, lease_seconds=seconds)
+        leases.ping()
+        self._patience.hold(lambda: leases.lock(_LOCK, self.owner, seconds), seconds, self._name_in_use)
+        self._patience.ask(lambda: leases.forget_slots_from(self._settings.gateways))
+        return leases
+
+    def _gateway_jobs(self, leases: Registry) -> LongJobs:
+        setup = gateway_setup(self._settings, self._spark, self.registry_url)
+        return LongJobs(
+            self._spark,
+            self._settings.gateways,
+            f"wallaroo-application-{self.name}",
+            f"gateway {{number}} of application {self.name}",
+            leases.next_submission,
+            gateway_work(setup),
+            self._settings.lease_seconds,
+        )
+
+    def _prepare_query(self, schema: StoredSchema) -> None:
+        settings, files = self._settings, self._files
+        assert files is not None
+        recorded = files.settings().get(PARTITIONS)
+        partitions = state_partitions(
+            settings.state_partitions, int(recorded) if recorded else None, tasks_beside(self._spark, settings.gateways)
+        )
+        self._session = query_session(self._spark, partitions)
+        inbox = DriverInbox(settings.folder, self._spark)
+        if events := dismissals(schema, InboxReader(settings.folder, self._spark), settings.gateways):
+            inbox.write(events)
+        in_tasks = for_tasks(settings.folder, self._spark)
+        self._plan = QueryPlan(self.name, settings.folder, in_tasks, settings.max_rows, files.local_folder)
+        self._housekeeping = Housekeeping(
+            files,
+            settings.folder,
+            inbox,
+            keep=settings.keep,
+            move_seconds=settings.move_seconds,
+            retention_seconds=settings.retention_seconds,
+            spark=self._spark,
+        )
+        self._follower = CommitFollower(files, self._committed, f"application {self.name}")
+
+    def _start_query(self) -> None:
+        assert self._plan is not None
+        assert self._follower is not None
+        self._query = start_query(self._session, self._plan)
+        self._follower.start()
+        self._begin(self._await_query, "query")
+
+    def _begin(self, work: Any, name: str) -> None:
+        thread = threading.Thread(target=work, name=f"wallaroo-application-{self.name}-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _committed(self, batch: int | None) -> None:
+        """Called by the thread that follows the commits."""
+        if batch is None or self._housekeeping is None:
+            return
+        self._housekeeping.work(batch, all_now=self._patience.stopping.is_set())
+
+    def _await_query(self) -> None:
+        """Wait for the end of the query; a query that has failed ends the application.
+
+        A query is started again that failed because a process of Spark did not start in time. It is a matter of the
+        machine's load, and Spark has no setting for the limit.
+        """
+        error: WallarooError | None = None
+        plan = self._plan
+        assert plan is not None
+        for starts in range(1, MOST_STARTS + 1):
+            try:
+                self._query.awaitTermination()
+                error = None
+            except Exception as failure:
+                error = _failed(failure)
+            if self._patience.stopping.is_set():
+                return
+            if error is None or _SLOW_PROCESS not in error.message or starts == MOST_STARTS:
+                break
+            log.warning("application %s: the query is started again: %s", self.name, error.message)
+            try:
+                self._query = start_query(self._session, plan)
+            except Exception as failure:
+                error = _failed(failure)
+                break
+        self._fail(
+            error
+            or PipelineError(
+                f"the query of application {self.name!r} was stopped by another part of the program; stop the "
+                "application instead",
+                code="query-failed",
+            )
+        )
+
+    def _fail(self, error: WallarooError) -> None:
+        """End with an error: clients are sent away, and :meth:`await_end` raises it."""
+        if self._ended.is_set():
+            return
+        self._failure = error
+        log.error("application %s has failed: %s", self.name, error)
+        if self._jobs is not None:
+            self._jobs.expect_end()
+        if self._leases is not None:
+            self._dismiss(self._leases)
+        with contextlib.suppress(Exception):
+            self._query.stop()
+        self._ended.set()
+
+    def _served_submissions(self) -> set[tuple[int, int]]:
+        if self._failure is not None:
+            raise self._failure
+        leases = self._leases
+        assert leases is not None
+        return {(number, lease.submission) for number, lease in _served(leases).items()}
+
+    def _keep_going(self) -> None:
+        while not self._patience.stopping.wait(min(1.0, self._settings.lease_seconds / 3)):
+            if self._ended.is_set():
+                return
+            failure = ""
+            try:
+                self._round()
+            except ConfigurationError as error:
+                self._fail(error)
+                return
+            except WallarooError as error:
+                failure = error.message
+                if failure != self._error:
+                    log.warning("application %s: the registry is asked again: %s", self.name, failure)
+            self._error = failure
+
+    def _round(self) -> None:
+        """Renew the lock, and look whether each gateway holds its lease."""
+        leases, jobs = self._leases, self._jobs
+        assert leases is not None
+        assert jobs is not None
+        if self._embedded is not None and not self._embedded.running:
+            self._embedded.start()
+        if not leases.lock(_LOCK, self.owner, self._settings.lease_seconds):
+            raise self._name_in_use()
+        jobs.leases_seen(leases.leases())
+
+    def _name_in_use(self) -> ConfigurationError:
+        assert self._leases is not None
+        other = self._leases.locked_by(_LOCK)
+        return ConfigurationError(
+            f"application {self.name!r} is run by another driver ({other}) in this registry; stop it, or give this one "
+            "another name",
+            code="application-in-use",
+            owner=other,
+        )
+
+    def _query_status(self) -> dict[str, Any] | None:
+        query, files = self._query, self._files
+        if query is None or files is None:
+            return None
+        committed: int | None = None
+        with contextlib.suppress(WallarooError):
+            committed = files.committed()
+        return {"id": str(query.id), "batch": committed, "partitions": int(self._session.conf.get(PARTITIONS))}
+
+    def _applied_version(self) -> int | None:
+        """The version of the schema that is stored."""
+        with contextlib.suppress(WallarooError):
+            return self._schema.newest().version if self._schema is not None else None
+        return None
+
+    def _shut_down(self) -> None:
+        """Release every resource, even when a step fails."""
+        self._patience.stopping.set()
+        leases, jobs, query, embedded = self._leases, self._jobs, self._query, self._embedded
+        with contextlib.ExitStack() as last:
+            last.callback(self._ended.set)
+            if self._folder_lock is not None:
+                last.callback(self._folder_lock.release)
+            if embedded is not None:
+                last.callback(embedded.stop)
+            if leases is not None:
+                last.callback(leases.close)
+                last.callback(self._unlock, leases)
+            if self._follower is not None:
+                last.callback(self._follower.stop)
+            if query is not None:
+                last.callback(_stop_query, query)
+            if jobs is not None and leases is not None:
+                jobs.expect_end()
+                jobs.join(STOP_SECONDS, lambda: self._dismiss(leases))
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(10.0)
+        self._threads.clear()
+        self._leases = self._jobs = self._query = self._follower = self._folder_lock = None
+
+    def _unlock(self, leases: Registry) -> None:
+        with contextlib.suppress(RegistryError):
+            leases.unlock(_LOCK, self.owner)
+
+    def _dismiss(self, leases: Registry) -> None:
+        """Revoke the leases of the gateways, so that they end."""
+        with contextlib.suppress(RegistryError):
+            if leases.locked_by(_LOCK) in (self.owner, None):
+                leases.forget_slots_from(0)
+
+
+def _served(leases: Registry) -> dict[int, Lease]:
+    """The leases of the gateways that listen, by number."""
+    return {number: lease for number, lease in leases.leases().items() if lease.connect}
+
+
+def _gateway_status(record: JobRecord, served: dict[int, Lease]) -> dict[str, Any]:
+    lease = served.get(record.number)
+    return {
+        "gateway": f"g{record.number}",
+        "state": "serving" if lease else ("starting" if record.running else "down"),
+        "address": lease.connect if lease else None,
+        "submissions": record.submissions,
+        "last_error": record.last_error,
+    }
+
+
+def _stop_query(query: Any) -> None:
+    try:
+        query.stop()
+    except Exception as error:
+        log.warning("the query did not stop in good order: %s", in_short(error))
+
+
+def _failed(error: Exception) -> PipelineError:
+    """The error for a query that has failed: with a message of this package if there is one, else with Spark's."""
+    text = in_short(error)
+    _, colon, ours = text.partition(": ")
+    message, code = split_code(ours if text.startswith("wallaroo_spark.") and colon else text)
+    return PipelineError(
+        f"the query failed: {message}; correct that and start the application again: it continues from its checkpoint",
+        code=code or "query-failed",
+    )

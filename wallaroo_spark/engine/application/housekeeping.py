@@ -1,0 +1,79 @@
+"""The driver's work after a commit: outputs are moved into the tables, and files that nobody needs are deleted.
+
+Source: ``docs/pipelines/engine.md#the-steps-of-a-batch``.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.engine.application.driver_inbox import DriverInbox
+from wallaroo_spark.engine.application.retention import Retention
+from wallaroo_spark.engine.source import InboxCleaner, InputOffset
+from wallaroo_spark.pipelines.schema.store import SchemaStore
+from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
+from wallaroo_spark.streams.inbox import InboxReader
+from wallaroo_spark.streams.tables.mover import TableMover
+
+MOVE_BATCHES = 64
+"""Batches after which outputs are moved even before their time. A choice that bounds the manifests of one move."""
+_NEVER = float("-inf")
+
+
+class Housekeeping:
+    """Moves and deletes the files of an application; one thread at a time.
+
+    ``files`` is the application's checkpoint, ``folder`` its folder; ``keep`` is the number of batches that are kept
+    for gateways, ``move_seconds`` and ``retention_seconds`` are the times between two moves into the tables and two
+    looks for expired records. Methods raise :class:`wallaroo_spark.errors.CheckpointError` when files cannot be read or
+    written; they may be called again.
+    """
+
+    def __init__(
+        self,
+        files: CheckpointFiles,
+        folder: str,
+        inbox: DriverInbox,
+        *,
+        keep: int,
+        move_seconds: float,
+        retention_seconds: float,
+        spark: Any,
+    ) -> None:
+        self.moved = -1
+        """The newest batch whose outputs are in the tables; -1 before the first."""
+        self._files = files
+        self._keep = keep
+        self._move_seconds, self._retention_seconds = move_seconds, retention_seconds
+        self._moved_at = self._expired_at = _NEVER
+        self._mover = TableMover(folder, spark)
+        self._outputs = BatchOutputs(folder, spark)
+        self._cleaner = InboxCleaner(InboxReader(folder, spark), files)
+        self._schemas = SchemaStore(folder, spark)
+        self._retention = Retention(self._mover, inbox)
+
+    def work(self, committed: int, *, all_now: bool = False) -> None:
+        """Do everything that is due; ``committed`` is the newest committed batch. ``all_now``: do not wait."""
+        now = time.monotonic()
+        waiting = committed - self.moved
+        if waiting and (all_now or now >= self._moved_at + self._move_seconds or waiting >= MOVE_BATCHES):
+            self._mover.move(committed)
+            self.moved, self._moved_at = self._mover.moved_to(), now
+            self._delete(committed)
+        if not all_now and now >= self._expired_at + self._retention_seconds:
+            self._retention.look(self._schemas.newest(), time.time_ns() // 1_000_000, self._offset(committed).inbox)
+            self._expired_at = now
+
+    def _delete(self, committed: int) -> None:
+        """Delete the files that no later batch, and no gateway, reads."""
+        self._cleaner.delete_read(committed)
+        # The newest manifest always stays, because it has all timers.
+        carried = self._offset(committed).batch + 1
+        self._outputs.keep_from(max(0, min(committed, carried, self.moved + 1, committed + 1 - self._keep)))
+
+    def _offset(self, batch: int) -> InputOffset:
+        """The end of a committed batch; the beginning of everything when Spark has deleted it."""
+        offsets = self._files.source_offsets(batch)
+        return InputOffset.from_json(offsets[0]) if offsets else InputOffset()
