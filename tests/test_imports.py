@@ -115,6 +115,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "pipelines",
         "engine",
         "yaml_reader",
+        "client",
+        "gateway.token_store",
+        "streams.places",
     ),
     "testing": ("protocol", "columnar", "transport", "registry", "inner", "worker", "connector", "receiver", "wiretap"),
 }

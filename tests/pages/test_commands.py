@@ -95,6 +95,8 @@ def wrong_with_verb(verb: str, arguments: list[str]) -> str:
     command = cli.get_command(group, verb)
     if command is None:
         return f"no such verb: {verb}"
+    if isinstance(command, click.Group) and arguments and arguments[0] in command.commands:
+        verb, command, arguments = f"{verb} {arguments[0]}", command.commands[arguments[0]], arguments[1:]
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     given = {argument.split("=")[0] for argument in arguments if re.match(r"--?[a-z]", argument)}
     return f"{verb} knows no {given - known}" if given - known - {"-h", "--help"} else ""
@@ -114,6 +116,7 @@ def test_pages_name_commands_that_are_there() -> None:
         ("./scripts/chaos --minuets 5", "chaos knows no {'--minuets'}"),
         ("wallaroo-spark sent FILE", "no such verb: sent"),
         ("wallaroo-spark send FILE --wrokers a:1", "send knows no {'--wrokers'}"),
+        ("wallaroo-spark token revoke ID --nmae a", "token revoke knows no {'--nmae'}"),
         ("spark-submit jobs/nothing.py", "no such file: ['jobs/nothing.py']"),
         ("pip install 'wallaroo-spark[everything]'", "no such extra: {'everything'}"),
     ],

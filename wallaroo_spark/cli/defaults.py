@@ -34,7 +34,20 @@ CONFIG = "WALLAROO_CONFIG"
 """The environment variable with the path of the profiles' file."""
 VARIABLES = {
     name: f"WALLAROO_{name.upper()}"
-    for name in ("registry", "receiver", "checkpoint", "workers", "cookie", "instance", "token", "tls", "tls_ca", "app")
+    for name in (
+        "registry",
+        "receiver",
+        "checkpoint",
+        "workers",
+        "cookie",
+        "instance",
+        "token",
+        "tls",
+        "tls_ca",
+        "app",
+        "gateway",
+        "application",
+    )
 }
 """Option (its parameter's name) → environment variable. Others have none: a cluster manager may set similar names."""
 

@@ -31,6 +31,11 @@ VERBS = {
         "apply",
         "Apply YAML documents to the schema of an application.",
     ),
+    "call": (
+        "wallaroo_spark.cli.durable.call",
+        "call",
+        "Call an endpoint and print the answer.",
+    ),
     "check": (
         "wallaroo_spark.cli.check.command",
         "check",
@@ -40,6 +45,11 @@ VERBS = {
         "wallaroo_spark.cli.wire.capture",
         "capture",
         "Record a connector's frames to a file, or disturb its connection.",
+    ),
+    "consume": (
+        "wallaroo_spark.cli.durable.consume",
+        "consume",
+        "Print the events of a durable stream as a member of a group.",
     ),
     "decode": (
         "wallaroo_spark.cli.wire.decode",
@@ -77,6 +87,16 @@ VERBS = {
         "list_receivers",
         "List all receivers and topics of a registry.",
     ),
+    "pipelines": (
+        "wallaroo_spark.cli.durable.pipelines",
+        "pipelines",
+        "Show pipelines and the history of their instances.",
+    ),
+    "publish": (
+        "wallaroo_spark.cli.durable.publish",
+        "publish",
+        "Append events to a durable stream.",
+    ),
     "receive": ("wallaroo_spark.cli.receive.command", "receive", "Run the receiver and the query of a YAML file."),
     "replay": (
         "wallaroo_spark.cli.wire.replay",
@@ -93,7 +113,17 @@ VERBS = {
         "send",
         "Send the records of files, or of standard input, to a receiver.",
     ),
+    "serve": (
+        "wallaroo_spark.cli.durable.stage",
+        "serve",
+        "Answer the calls of an endpoint with a command.",
+    ),
     "sink": ("wallaroo_spark.cli.sink", "sink", "Receive the rows of transactional connector sinks into files."),
+    "stage": (
+        "wallaroo_spark.cli.durable.stage",
+        "stage",
+        "Run a command for each delivery of a stage of a pipeline.",
+    ),
     "status": ("wallaroo_spark.cli.status.command", "status", "Show a receiver at a glance, topics and sinks."),
     "streams": (
         "wallaroo_spark.cli.status.streams_command",
@@ -105,6 +135,11 @@ VERBS = {
         "wallaroo_spark.cli.support.command",
         "support",
         "Write an archive for the report of a defect, without secrets.",
+    ),
+    "token": (
+        "wallaroo_spark.cli.durable.token",
+        "token",
+        "Create, list and revoke the tokens of an application.",
     ),
     "top": ("wallaroo_spark.cli.status.top_command", "top", "Watch a receiver live, by slot, instance and stream."),
     "validate": (

@@ -112,7 +112,7 @@ class DeliveryBase:
         if answer.problem.text or answer.problem.code:
             raise PipelineError(
                 f"{self._name}: the ack was refused: {answer.problem.text}; the delivery counts as nacked",
-                code=answer.problem.code or "ack-refused",
+                code=answer.problem.code or "delivery-refused",
             )
         return tuple(WrittenEvents(one.stream, places_of(one.places)) for one in answer.written)
 

@@ -54,7 +54,7 @@ CLIENTS = CodeGroup(
             "docs/pipelines/clients.md#consume",
         ),
         CodeEntry(
-            "ack-refused",
+            "delivery-refused",
             "The application refuses the ack of a delivery, which counts as nacked.",
             "A required output is missing, a stream output is not declared, or a statement was rejected.",
             "Act on the reason in the message.",
@@ -87,6 +87,13 @@ CLIENTS = CodeGroup(
             "`work` or `run_stages` was called without a function.",
             "Give at least one function with `@stage(pipeline, name)`.",
             "docs/pipelines/clients.md#stages",
+        ),
+        CodeEntry(
+            "history-elsewhere",
+            "The history of instances is not on this machine.",
+            "`pipelines instances` reads files of a local path, and the application's folder is a URI.",
+            "Read it in Spark with `read_instances` of `wallaroo_spark.streams`.",
+            "docs/pipelines/clients.md#the-command-line",
         ),
         CodeEntry(
             "answer-missing",

@@ -1,0 +1,156 @@
+"""``wallaroo-spark stage`` and ``serve``: a command works on a stage of a pipeline, or answers the calls of an
+endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wallaroo_spark.cli.common import INTERRUPTED, TERMINATED, debug_option, set_up_logging
+from wallaroo_spark.cli.durable.commands import plain, run_command, value_of
+from wallaroo_spark.cli.durable.connecting import client_settings, gateway_options
+
+if TYPE_CHECKING:
+    from wallaroo_spark.client import AsyncClient, Output, ServedCall, StageWork
+
+_concurrency = click.option(
+    "--concurrency", default=1, type=click.IntRange(1), show_default=True, help="Most commands at once."
+)
+
+
+@click.command(
+    short_help="Run a command for each delivery of a stage of a pipeline.",
+    epilog="Example: wallaroo-spark stage shop/fulfil charge --exec 'jq -c \"{paid: .root_event.data.price}\"'",
+)
+@click.argument("pipeline")
+@click.argument("stage", metavar="STAGE")
+@click.option("--exec", "command", required=True, metavar="CMD", help="The command, run by the shell.")
+@_concurrency
+@click.option(
+    "--streams", is_flag=True, help='The command prints {"output": …, "streams": {"shop/paid": [{"type": …}]}}.'
+)
+@gateway_options
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each delivery.")
+@debug_option
+def stage(
+    pipeline: str, stage: str, command: str, concurrency: int, streams: bool, as_json: bool, **given: Any
+) -> None:
+    """Work on STAGE of PIPELINE with a command, for ever.
+
+    The command reads {"instance": …, "partition": …, "root_event": …, "outputs": {…}} from standard input; the event is
+    in the JSON format of CloudEvents. Its standard output is the stage's output: JSON, or text. When it fails, the work
+    is given to a member again. Instance, partition and stage are in WALLAROO_INSTANCE, WALLAROO_PARTITION and
+    WALLAROO_STAGE, too.
+    """
+    from wallaroo_spark.client import StageFunction
+
+    set_up_logging()
+    settings = client_settings(given)
+
+    async def function(work: StageWork) -> Any:
+        with _reported(as_json, {"partition": work.partition, "instance": work.instance}):
+            return await _run_stage(work, command, streams)
+
+    declared = StageFunction(pipeline, stage, function, concurrency)
+    asyncio.run(_until_signal(settings, lambda client: client.work(declared)))
+
+
+@click.command(
+    short_help="Answer the calls of an endpoint with a command.",
+    epilog="Example: wallaroo-spark serve shop/price --exec 'jq -c \"{price: (.data.order * 2)}\"'",
+)
+@click.argument("endpoint")
+@click.option("--exec", "command", required=True, metavar="CMD", help="The command, run by the shell.")
+@_concurrency
+@gateway_options
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each call.")
+@debug_option
+def serve(endpoint: str, command: str, concurrency: int, as_json: bool, **given: Any) -> None:
+    """Serve ENDPOINT with a command, for ever.
+
+    The command reads the event of the call from standard input, in the JSON format of CloudEvents. Its standard output
+    is the payload of the answer: JSON, or text. When it fails, the call fails with the end of its standard error.
+    """
+    from wallaroo_spark.client.events.structured import to_structured
+
+    set_up_logging()
+    settings = client_settings(given)
+
+    async def function(call: ServedCall) -> Any:
+        with _reported(as_json, {"id": call.event.id, "type": call.event.type}):
+            return value_of(await run_command(command, to_structured(call.event), {"WALLAROO_ENDPOINT": endpoint}))
+
+    asyncio.run(_until_signal(settings, lambda client: client.serve(endpoint, function, concurrency=concurrency)))
+
+
+@contextlib.contextmanager
+def _reported(as_json: bool, given: dict[str, Any]) -> Iterator[None]:
+    """Print a line when the command has ended; ``error`` is null unless it has failed."""
+    error: str | None = None
+    try:
+        yield
+    except Exception as failure:
+        error = str(failure)
+        raise
+    finally:
+        if as_json:
+            click.echo(json.dumps({**given, "error": error}, ensure_ascii=False))
+
+
+async def _run_stage(work: StageWork, command: str, streams: bool) -> Any:
+    from wallaroo_spark.client.events.structured import to_structured
+
+    given = {
+        "instance": work.instance,
+        "partition": work.partition,
+        "root_event": None if work.root_event is None else to_structured(work.root_event),
+        "outputs": {name: plain(value) for name, value in work.outputs.items()},
+    }
+    environment = {
+        "WALLAROO_INSTANCE": str(work.instance),
+        "WALLAROO_PARTITION": str(work.partition),
+        "WALLAROO_STAGE": work.stage,
+    }
+    found = value_of(await run_command(command, given, environment))
+    return _with_streams(found) if streams else found
+
+
+def _with_streams(found: Any) -> Output:
+    from wallaroo_spark.client import Output
+    from wallaroo_spark.client.events.structured import from_structured
+
+    if not isinstance(found, dict) or not found.keys() <= {"output", "streams"}:
+        raise ValueError('with --streams the command prints {"output": …, "streams": {…}}')
+    events = {
+        stream: [from_structured(dict(event), f"an event for {stream}") for event in some]
+        for stream, some in dict(found.get("streams") or {}).items()
+    }
+    return Output(found.get("output"), streams=events)
+
+
+async def _until_signal(settings: dict[str, Any], work: Callable[[AsyncClient], Awaitable[None]]) -> None:
+    """Work until SIGINT or SIGTERM, which let running commands finish; the exit status tells the signal."""
+    from wallaroo_spark.client import AsyncClient
+
+    seen: list[int] = []
+    async with AsyncClient(**settings) as client:
+
+        def note(number: signal.Signals) -> None:
+            if not seen:
+                click.echo(f"{number.name}: finishing.", err=True)
+            seen.append(number)
+            client.stop()
+
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, note, number)
+        await work(client)
+    if seen:
+        raise click.exceptions.Exit(INTERRUPTED if seen[0] == signal.SIGINT else TERMINATED)

@@ -1,0 +1,83 @@
+"""Instances from the rows of their history, as the command line shows them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+ACTIVE = "active"
+"""The state of an instance that has not ended."""
+
+
+@dataclass
+class InstanceSummary:
+    """One instance of a pipeline."""
+
+    partition: int
+    """Partition of the input stream."""
+    instance: int
+    """Its number: the offset of the event that began it."""
+    state: str = ACTIVE
+    """``active``, or its outcome."""
+    began_at: datetime | None = None
+    """When it began; None while the history lacks that row."""
+    ended_at: datetime | None = None
+    """When it ended; None for an active one."""
+    reason: str = ""
+    """Why it failed or was cancelled."""
+    stages: dict[str, float] = field(default_factory=dict)
+    """Stage → seconds from its beginning to its ack, in the order of the acks."""
+    outputs: list[str] = field(default_factory=list)
+    """The places of its stream outputs, as ``stream/partition:offset``."""
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None for an active one."""
+        if self.began_at is None or self.ended_at is None:
+            return None
+        return (self.ended_at - self.began_at).total_seconds()
+
+    def to_json(self) -> dict[str, Any]:
+        """The instance as values that JSON has."""
+        return {
+            "partition": self.partition,
+            "instance": self.instance,
+            "state": self.state,
+            "beganAt": self.began_at.isoformat() if self.began_at else None,
+            "endedAt": self.ended_at.isoformat() if self.ended_at else None,
+            "seconds": self.seconds,
+            "reason": self.reason,
+            "stages": self.stages,
+            "outputs": self.outputs,
+        }
+
+
+def newest_instances(rows: Iterable[Mapping[str, Any]]) -> list[InstanceSummary]:
+    """The instances of one pipeline, those that began last first."""
+    found: dict[tuple[int, int], InstanceSummary] = {}
+    for row in sorted(rows, key=lambda row: row["at"]):
+        if row["kind"] == "skipped":
+            continue
+        key = (row["partition"], row["instance"])
+        one = found.setdefault(key, InstanceSummary(*key))
+        _add(one, row)
+    oldest = [one.began_at.timestamp() if one.began_at else 0.0 for one in found.values()]
+    ordered = sorted(zip(oldest, found.values(), strict=True), key=lambda pair: (-pair[0], -pair[1].instance))
+    return [one for _, one in ordered]
+
+
+def _add(one: InstanceSummary, row: Mapping[str, Any]) -> None:
+    match row["kind"]:
+        case "began":
+            one.began_at = row["at"]
+        case "output":
+            one.stages[row["stage"]] = (row["at"] - row["began_at"]).total_seconds()
+        case "pointer":
+            where = f"{row['target_stream']}/{row['target_partition']}"
+            one.outputs += [f"{where}:{offset}" for offset in row["offsets"] or ()]
+        case "ended":
+            one.ended_at = row["at"]
+            one.state = row["outcome"]
+            one.reason = row["reason"] or ""
