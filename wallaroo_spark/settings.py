@@ -44,6 +44,8 @@ class Kind(Enum):
     STREAM = "the name of a stream, or namespace/name"
     PATTERN = "a pattern over event types"
     FUNCTION = "a function, as module:function"
+    CRON = "minute, hour, day of the month, month, day of the week"
+    ZONE = "a time zone, such as Europe/Berlin"
     SECTION = "fields of its own"
     STREAMS = "a list of streams"
     PATTERNS = "a list of patterns over event types"

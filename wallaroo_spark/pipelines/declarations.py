@@ -1,4 +1,4 @@
-"""The declared objects of an application: namespaces, streams, pipelines, exchanges, endpoints and tokens.
+"""The declared objects of an application: namespaces, streams, pipelines, exchanges, endpoints, schedules and tokens.
 
 Each kind is a frozen dataclass whose fields are rows of a table (:mod:`wallaroo_spark.settings`). A document has the
 same fields under their public names (``input_stream`` is ``inputStream``). The reader of documents, the JSON Schema and
@@ -268,6 +268,39 @@ class EndpointDeclaration(_Declared):
     description: str = setting("", Kind.TEXT, "A text for people.")
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScheduleDeclaration(_Declared):
+    """A schedule: an event that is published to a stream at certain times."""
+
+    kind: ClassVar[str] = "Schedule"
+
+    name: str = field(metadata=row(Kind.NAME, "The schedule's name."))
+    namespace: str = field(metadata=row(Kind.NAME, "The namespace of the schedule."))
+    stream: str = field(
+        metadata=row(Kind.STREAM, "Stream to which the event is published: its name, or namespace/name.")
+    )
+    cron: str = field(
+        metadata=row(Kind.CRON, "The times, as five fields: `0 6 * * mon-fri` is 06:00 from Monday to Friday.")
+    )
+    time_zone: str = setting("UTC", Kind.ZONE, "The time zone of the times.")
+    type: str = field(metadata=row(Kind.TEXT, "The type of the event."))
+    data: str = setting("", Kind.TEXT, "The data of the event.")
+    content_type: str = setting("text/plain", Kind.TEXT, "The content type of the data.")
+    description: str = setting("", Kind.TEXT, "A text for people.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.type:
+            raise ConfigurationError(
+                "type is empty; give the type of the event, such as shop.day.began", code="schema-invalid", field="type"
+            )
+
+    @property
+    def stream_key(self) -> ObjectKey:
+        """The key of the stream."""
+        return stream_key(self.stream, self.namespace)
+
+
 GUARDED = ("Stream", "Pipeline", "Exchange", "Endpoint")
 """The kinds of objects that permissions are for."""
 
@@ -336,6 +369,7 @@ Declaration = (
     | PipelineDeclaration
     | ExchangeDeclaration
     | EndpointDeclaration
+    | ScheduleDeclaration
     | TokenDeclaration
 )
 KINDS: dict[str, type[Declaration]] = {
@@ -346,6 +380,7 @@ KINDS: dict[str, type[Declaration]] = {
         PipelineDeclaration,
         ExchangeDeclaration,
         EndpointDeclaration,
+        ScheduleDeclaration,
         TokenDeclaration,
     )
 }

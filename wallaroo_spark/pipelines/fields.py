@@ -10,6 +10,7 @@ from typing import Any
 from wallaroo_spark import settings
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import public_name
+from wallaroo_spark.pipelines.cron import cron_problem, zone_problem
 from wallaroo_spark.pipelines.names import name_problem, stream_name_problem
 from wallaroo_spark.pipelines.triggers import pattern_problem
 from wallaroo_spark.settings import Kind, Row
@@ -73,6 +74,8 @@ _TEXT_PROBLEMS = {
     Kind.STREAM: stream_name_problem,
     Kind.PATTERN: pattern_problem,
     Kind.FUNCTION: function_problem,
+    Kind.CRON: cron_problem,
+    Kind.ZONE: zone_problem,
 }
 _LISTS = {Kind.NAMES: Kind.NAME, Kind.STREAMS: Kind.STREAM, Kind.PATTERNS: Kind.PATTERN, Kind.SECTIONS: Kind.SECTION}
 """Kind of a list → kind of its entries."""

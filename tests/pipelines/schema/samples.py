@@ -43,6 +43,14 @@ name: quote
 namespace: shop
 output: stream
 ---
+kind: Schedule
+name: closing
+namespace: shop
+stream: orders
+cron: 0 18 * * mon-fri
+timeZone: Europe/Berlin
+type: shop.day.closed
+---
 kind: Token
 name: till
 ttl: 90d
@@ -50,6 +58,14 @@ permissions:
   - {access: publish, kind: Stream, namespace: shop, name: orders}
   - {access: subscribe, namespace: shop}
 """
+
+
+def schedule(stream: str = "orders", cron: str = "0 6 * * *") -> str:
+    """The documents of a schedule."""
+    return (
+        "kind: Namespace\nname: shop\n---\nkind: Stream\nname: orders\nnamespace: shop\n---\n"
+        f"kind: Schedule\nname: daily\nnamespace: shop\nstream: {stream}\ncron: {cron}\ntype: shop.day"
+    )
 
 
 def pipeline(stages: str) -> str:

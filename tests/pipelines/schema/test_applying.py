@@ -77,9 +77,9 @@ def test_documents_are_applied_and_read_back(app: Application) -> None:
 
     assert (result.version, result.written) == (1, True)
     assert result.note.startswith("version 1 is written")
-    assert [change.action for change in result.changes] == ["created"] * 7
+    assert [change.action for change in result.changes] == ["created"] * 8
     stored = app.store.newest()
-    assert (stored.version, stored.applied_at, len(stored.objects)) == (1, NOW, 7)
+    assert (stored.version, stored.applied_at, len(stored.objects)) == (1, NOW, 8)
     assert app.partitions() == 2
 
 
@@ -124,7 +124,7 @@ def test_objects_that_are_not_in_the_files_stay(app: Application) -> None:
 
     app.apply("kind: Stream\nname: returns\nnamespace: shop\n")
 
-    assert len(app.store.newest().objects) == 8
+    assert len(app.store.newest().objects) == 9
     assert app.store.version(1).version == 1
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pipelines.schema.samples import SHOP, pipeline
+from tests.pipelines.schema.samples import SHOP, pipeline, schedule
 from wallaroo_spark.pipelines.declarations import (
     KINDS,
     Declaration,
@@ -143,6 +143,14 @@ def test_any_pipeline_is_the_same_after_it_was_stored(made: PipelineDeclaration)
         (
             pipeline("  - name: a").replace("inputStream: orders", "inputStream: order"),
             "line 11, column 14: inputStream is 'order', and there is no stream shop/order; did you mean orders?",
+        ),
+        (
+            schedule(stream="order"),
+            "line 11, column 9: stream is 'order', and there is no stream shop/order; did you mean orders?",
+        ),
+        (
+            schedule(cron="'0 25 * * *'"),
+            "line 12, column 7: cron: '25' is no value of the hour; write *, a number from 0 to 23",
         ),
         (
             pipeline("  - {name: a, streamOutputs: [out]}"),

@@ -41,7 +41,9 @@ version_option = click.option(
 @json_option
 @debug_option
 def get(kind: str, name: str, app: str, schema_version: int, as_json: bool) -> None:
-    """List the objects of a KIND (namespace, stream, pipeline, exchange, endpoint, token, or all), or those named NAME.
+    """List the objects of a KIND (namespace, stream, pipeline, exchange, endpoint, schedule, token, or all).
+
+    With NAME, only those of that name.
 
     The exit status is 0 also when there are none, and 1 when NAME is given and there is none.
     """
@@ -165,6 +167,7 @@ def _columns() -> dict[str, dict[str, Callable[[Any], str]]]:
             "max parallel": lambda one: count(one.max_parallel),
         },
         "Endpoint": {"input": lambda one: one.input, "output": lambda one: one.output},
+        "Schedule": {"stream": lambda one: one.stream_key.path, "times": lambda one: f"{one.cron} {one.time_zone}"},
         "Token": {
             "permissions": lambda one: count(len(one.permissions)),
             "valid": lambda one: shown_seconds(one.ttl, "until revoked"),

@@ -22,6 +22,7 @@ from wallaroo_spark.engine.source.plan import (
     holes,
     read_files,
 )
+from wallaroo_spark.engine.source.schedules import UpcomingTimes, occurrences
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.sidecar.listing import PACE_SECONDS
@@ -37,8 +38,11 @@ class UnreadFile(NamedTuple):
     """A file of a gateway that a batch reads."""
 
     gateway: str
+    """The gateway."""
     generation: int
+    """The generation of the gateway."""
     file: InboxFile
+    """The file."""
 
 
 class BatchContent(NamedTuple):
@@ -67,6 +71,8 @@ class InputFiles:
         self._manifests: dict[int, Manifest] = {}
         self._versions: dict[int, StoredSchema] = {}
         self._timer: tuple[int, int | None] = -1, None
+        self._upcoming = UpcomingTimes()
+        self._occurrence: tuple[tuple[int, int], int | None] = (0, 0), None
 
     def look(self, start: InputOffset) -> Inputs:
         """Return all that a batch behind ``start`` could read now."""
@@ -81,6 +87,7 @@ class InputFiles:
             # A gateway accepts events for a stream once it has seen its version, so a version that an event needs is
             # listed when the schema is listed after the event's file.
             self._schemas.seen_version(fresh=any(files for one in unread.values() for files in one.values())),
+            self._first_occurrence(start),
         )
 
     def content(self, start: InputOffset, end: InputOffset) -> BatchContent:
@@ -95,6 +102,7 @@ class InputFiles:
         ]
         if end.batch >= 0:
             made += due_timers(self._manifest(end.batch).timers, end)
+        made += occurrences(self._version(start.schema), self._version(end.schema), start.time, end.time)
         return BatchContent(tuple(self._planned(start, end)), tuple(carried), tuple(made))
 
     def _unread(self, start: InputOffset) -> Mapping[str, Unread]:
@@ -128,6 +136,13 @@ class InputFiles:
             batch: sum(file.rows for file in self._manifest(batch).of(OutputKind.CARRIED))
             for batch in range(after + 1, committed + 1)
         }
+
+    def _first_occurrence(self, start: InputOffset) -> int | None:
+        """The first time of a schedule behind an offset."""
+        key = start.schema, start.time
+        if self._occurrence[0] != key:
+            self._occurrence = key, self._upcoming.first(self._version(start.schema), start.time)
+        return self._occurrence[1]
 
     def _first_timer(self, batch: int) -> int | None:
         """The earliest armed timer after a batch."""

@@ -12,6 +12,7 @@ from wallaroo_spark.pipelines.declarations import (
     Declaration,
     NamespaceDeclaration,
     PipelineDeclaration,
+    ScheduleDeclaration,
     StageDeclaration,
     TokenDeclaration,
 )
@@ -68,6 +69,8 @@ class _Check:
         if isinstance(declaration, PipelineDeclaration):
             self._stream(key, ("inputStream",), "inputStream", declaration.input_stream)
             self._stages(declaration)
+        if isinstance(declaration, ScheduleDeclaration):
+            self._stream(key, ("stream",), "stream", declaration.stream)
         if isinstance(declaration, TokenDeclaration):
             self._permissions(declaration)
 
