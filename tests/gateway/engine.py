@@ -24,6 +24,7 @@ from wallaroo_spark.gateway.files import Message
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.listener import bind, make_server
+from wallaroo_spark.gateway.server.peers import Peers
 from wallaroo_spark.pipelines.controller.controller import handle
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
@@ -221,8 +222,10 @@ class MemoryFiles:
         self.application = application
         self.reads: list[tuple[str, int, int, int]] = []
         """The ranges that the gateway has read from tables."""
+        self.begun = 0
+        """Number of files that the gateway has begun to write."""
         self.writes = 0
-        """Number of files that the gateway has written."""
+        """Number of files that it has written."""
         self.stuck = threading.Event()
         """While it is clear, writing a file waits."""
         self.stuck.set()
@@ -235,6 +238,7 @@ class MemoryFiles:
         return self.application.begin_generation(self._gateway)
 
     def write(self, events: Sequence[tuple[PartitionKey, bytes]]) -> int:
+        self.begun += 1
         self.stuck.wait()
         if self.failure is not None:
             raise self.failure
@@ -272,6 +276,8 @@ class ServedGateway:
     address: str
     failures: list[BaseException] = field(default_factory=list)
     """The errors that have ended it."""
+    peers: dict[str, str] = field(default_factory=dict)
+    """The gateways that it knows, by name; a test fills it."""
 
 
 @contextlib.asynccontextmanager
@@ -280,14 +286,15 @@ async def serving(
 ) -> AsyncIterator[ServedGateway]:
     """Run a gateway on a free port of loopback, with its gRPC server; ``tls``: the arguments of ``bind``."""
     files, failures = application.files(name), list[BaseException]()
-    gateway = Gateway(name, files, limits or GatewayLimits(), failures.append)
+    peers: dict[str, str] = {}
+    gateway = Gateway(name, files, limits or GatewayLimits(), failures.append, peers=Peers(name, lambda: peers))
     server = make_server(gateway)
     address = f"127.0.0.1:{bind(server, '127.0.0.1', 0, **tls)}"
     gateway.addresses = lambda: [address]
     await gateway.start()
     await server.start()
     try:
-        yield ServedGateway(gateway, files, address, failures)
+        yield ServedGateway(gateway, files, address, failures, peers)
     finally:
         files.stuck.set()
         gateway.end("the test ends")

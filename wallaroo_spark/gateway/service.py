@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import grpc
 import pandas as pd
 
 from wallaroo_spark import transport
@@ -21,12 +22,14 @@ from wallaroo_spark.gateway.folder_files import FolderFiles
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.listener import bind, make_server
+from wallaroo_spark.gateway.server.peers import Peers, plain_channel
 from wallaroo_spark.registry import Registry, application_registry
 from wallaroo_spark.slots.service import ServiceThread, serve
 from wallaroo_spark.slots.shell import ServiceShell
 from wallaroo_spark.slots.tenancy import Tenancy
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.transport.port_handover import FREE_SECONDS
+from wallaroo_spark.transport.tls import read_authority, read_pair
 
 log = one_line(logging.getLogger("wallaroo_spark.gateway"))
 
@@ -81,7 +84,8 @@ class GatewayService(ServiceShell[Any, Tenancy]):
         super().__init__(tenancy, setup.number, name, setup.lease_seconds)
         self.setup = setup
         self._registry = registry
-        self._addresses: list[str] = []
+        self._addresses: dict[str, str] = {}
+        self._gateway: Gateway | None = None
 
     async def _serve(self) -> None:
         setup = self.setup
@@ -90,7 +94,14 @@ class GatewayService(ServiceShell[Any, Tenancy]):
         # Reading the files and binding the port may take longer than the lease lasts, so it is renewed meanwhile.
         self._spawn(self._renew(min(1.0, self._renewal_seconds), self._renewal, self._take_addresses))
         files = await asyncio.to_thread(FolderFiles, setup.folder, setup.gateway)
-        gateway = Gateway(setup.gateway, files, setup.limits, self._fail, addresses=lambda: list(self._addresses))
+        gateway = self._gateway = Gateway(
+            setup.gateway,
+            files,
+            setup.limits,
+            self._fail,
+            peers=Peers(setup.gateway, lambda: self._addresses, self._connect),
+            addresses=lambda: [address for _, address in sorted(self._addresses.items())],
+        )
         server = make_server(gateway)
         try:
             await gateway.start()
@@ -102,7 +113,7 @@ class GatewayService(ServiceShell[Any, Tenancy]):
             address = transport.advertised(host, setup.number, port)
             self._warn_of_open_access(gateway)
             if await self._take_lease(address):
-                self._addresses = sorted({*self._addresses, address})
+                self._addresses = {**self._addresses, setup.gateway: address}
                 log.info("%s listens at %s", self._name, address)
                 await self._stopped.wait()
         finally:
@@ -140,7 +151,19 @@ class GatewayService(ServiceShell[Any, Tenancy]):
         return await self._tenancy.ask(self._registry.leases)
 
     def _take_addresses(self, leases: dict[int, Any]) -> None:
-        self._addresses = sorted(lease.connect for lease in leases.values() if lease.connect)
+        found = {f"g{number}": lease.connect for number, lease in leases.items() if lease.connect}
+        changed, self._addresses = found.keys() != self._addresses.keys(), found
+        if changed and self._gateway is not None:
+            self._gateway.peers_changed()
+
+    def _connect(self, address: str) -> Any:
+        """A channel to another gateway; it has the same certificate and authority as this one."""
+        setup = self.setup
+        if not setup.tls_certificate:
+            return plain_channel(address)
+        chain, key = read_pair(setup.tls_certificate, setup.tls_key)
+        authority = read_authority(setup.tls_ca or setup.tls_certificate)
+        return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authority, key, chain))
 
     async def _lease_lost(self, error: LeaseLostError) -> None:
         log.info("%s ends: %s", self._name, error)

@@ -124,14 +124,6 @@ GATEWAYS = CodeGroup(
             "docs/pipelines/gateway.md#errors",
         ),
         CodeEntry(
-            "ack-refused",
-            "An ack counts as a nack.",
-            "It lacks a required output or stream output, or has one that is not declared or not valid; or its "
-            "transaction was rolled back.",
-            "Correct the worker; the text has the reason. The delivery is given again.",
-            "docs/pipelines/gateway.md#errors",
-        ),
-        CodeEntry(
             "commit-timeout",
             "A request was not committed within the time that a gateway waits.",
             "The query of the application has stopped or is behind.",
@@ -144,6 +136,27 @@ GATEWAYS = CodeGroup(
             "Delayed events are not built.",
             "Leave not_before out, and publish when it is time.",
             "docs/pipelines/gateway.md#errors",
+        ),
+        CodeEntry(
+            "no-consumer",
+            "An endpoint has no consumer now.",
+            "No program serves it, or its gateway is not reached any more.",
+            "Start a program that serves the endpoint, and call again.",
+            "docs/pipelines/gateway.md#exchanges-and-endpoints",
+        ),
+        CodeEntry(
+            "consumer-gone",
+            "The consumer of a call has gone before its answer was complete.",
+            "Its program or its connection has ended. It may have done the work.",
+            "Call again if the work may be done twice.",
+            "docs/pipelines/gateway.md#exchanges-and-endpoints",
+        ),
+        CodeEntry(
+            "call-failed",
+            "The consumer of an endpoint reports that a call has failed.",
+            "An error in the consumer's program; the text is its own.",
+            "Look at the consumer.",
+            "docs/pipelines/gateway.md#exchanges-and-endpoints",
         ),
         CodeEntry(
             "token-unknown",

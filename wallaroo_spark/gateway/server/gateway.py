@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -17,9 +18,12 @@ from wallaroo_spark.errors import one_line
 from wallaroo_spark.gateway.files import ApplicationFiles
 from wallaroo_spark.gateway.inbox_queue import InboxQueue
 from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.gateway.refusals import ends
+from wallaroo_spark.gateway.refusals import busy, ends
+from wallaroo_spark.gateway.server.peers import Peers, moving
 from wallaroo_spark.gateway.state.access import AccessRules
 from wallaroo_spark.gateway.state.core import GatewayCore
+from wallaroo_spark.gateway.state.endpoints import Endpoints
+from wallaroo_spark.gateway.state.exchanges import Exchanges
 from wallaroo_spark.gateway.state.requests import ToInbox
 from wallaroo_spark.gateway.state.schema_view import SchemaView
 
@@ -41,6 +45,7 @@ class Gateway:
         limits: GatewayLimits,
         failed: Callable[[BaseException], None],
         *,
+        peers: Peers | None = None,
         addresses: Callable[[], list[str]] = list,
     ) -> None:
         self.name = name
@@ -51,6 +56,9 @@ class Gateway:
         self.addresses = addresses
         """The addresses of the live gateways."""
         self.core = GatewayCore(name, 0, SchemaView(), limits)
+        self.exchanges = Exchanges(limits, random.choice)
+        self.endpoints = Endpoints(limits)
+        self.peers = peers or Peers(name, dict)
         self.rules_changed: dict[object, Callable[[], None]] = {}
         """Called when permissions may have changed: one entry for each open channel."""
         self._tasks = BackgroundTasks(self._ended)
@@ -77,11 +85,36 @@ class Gateway:
         """End every call and channel with ``UNAVAILABLE``."""
         self.core.end(reason)
         self.queue.end(ends(reason))
+        for receiver in self.exchanges.receivers:
+            receiver.end(ends(reason))
+        for consumer in self.endpoints.consumers:
+            self.endpoints.retire(consumer, ends(reason))
 
     async def close(self) -> None:
         """End the tasks."""
         self._tasks.cancel()
         await self._tasks.wait(10.0)
+        await self.peers.close()
+
+    def peers_changed(self) -> None:
+        """A gateway has come or gone: receivers and consumers of objects that have moved connect again."""
+        for receiver in self.exchanges.receivers:
+            if not self.peers.owns("Exchange", receiver.exchange):
+                receiver.end(moving("exchange", receiver.exchange))
+        for consumer in self.endpoints.consumers:
+            if not self.peers.owns("Endpoint", consumer.endpoint):
+                self.endpoints.retire(consumer, moving("endpoint", consumer.endpoint))
+
+    def require_life(self) -> None:
+        """Raise :class:`Refused` when the gateway ends."""
+        if self.core.ended is not None:
+            raise self.core.ended
+
+    def require_place(self) -> None:
+        """Raise :class:`Refused` when the gateway has as many members as it may have."""
+        count = self.core.members + len(self.exchanges.receivers) + len(self.endpoints.consumers)
+        if count >= self.limits.members:
+            raise busy(f"this gateway has {count} members, which is its limit; try another gateway")
 
     def add(self, events: list[ToInbox]) -> None:
         """Send events to the controllers."""

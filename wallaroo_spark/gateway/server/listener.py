@@ -8,6 +8,7 @@ import grpc
 
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.errors import TransportError
+from wallaroo_spark.gateway.server.ephemeral import EndpointsService, ExchangesService
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.services import PipelinesService, SchemaService, StreamsService
 from wallaroo_spark.transport import format_address
@@ -41,6 +42,8 @@ def make_server(gateway: Gateway) -> Any:
     add: Any = rpc  # The generated code has no types.
     add.add_StreamsServicer_to_server(StreamsService(gateway), server)
     add.add_PipelinesServicer_to_server(PipelinesService(gateway), server)
+    add.add_ExchangesServicer_to_server(ExchangesService(gateway), server)
+    add.add_EndpointsServicer_to_server(EndpointsService(gateway), server)
     add.add_SchemaServicer_to_server(SchemaService(gateway), server)
     return server
 
