@@ -112,11 +112,11 @@ def moves_on_after_a_nack() -> AbstractContextManager[Any]:
     """A nacked batch of a group counts as done."""
     redeliver = controller.KeyController._redeliver
 
-    def finish(self: Any, delivery: Any, event: DeliveryEvent, delay: int = 0) -> None:
+    def finish(self: Any, delivery: Any, event: DeliveryEvent, *rest: Any) -> None:
         if isinstance(delivery, GroupDelivery) and event is DeliveryEvent.NACKED:
             self._groups.finish(delivery, DeliveryEvent.ACKED)
         else:
-            redeliver(self, delivery, event, delay)
+            redeliver(self, delivery, event, *rest)
 
     return mock.patch.object(controller.KeyController, "_redeliver", finish)
 

@@ -13,6 +13,7 @@ from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import IN_SPARK, CloudEvent, PartitionKey, Payload
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
 from wallaroo_spark.pipelines.controller.stored.entries import Changes, KeyEntries
+from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.pipelines.controller.stored.validation import validate
 from wallaroo_spark.streams.rows import Rank
 
@@ -88,6 +89,7 @@ class Shell:
         self.table = Table(most)
         self.functions = Functions()
         self.limits = limits
+        self.cache = SeenCache()
         self.result: TurnResult
 
     def turn(self, *events: e.Event) -> list[i.Instruction]:
@@ -100,7 +102,9 @@ class Shell:
         self.now += 10
         self.entries.reads.clear()
         self.entries.writes.clear()
-        self.result = take_turn(self.key, self.now, rows, self.entries, self.table, self.functions, self.limits)
+        self.result = take_turn(
+            self.key, self.now, rows, self.entries, self.table, self.functions, self.limits, self.cache
+        )
         self.entries.write(self.result.changes)
         self.table.records += self.result.fresh
         validate(KeyEntries(self.entries.data))

@@ -19,6 +19,7 @@ from wallaroo_spark.engine.operator.functions import StageFunctions
 from wallaroo_spark.engine.operator.rows import OutputRow, output_rows
 from wallaroo_spark.engine.operator.turn import DEFAULT_LIMITS, InputRow, PartitionTable, TurnLimits, take_turn
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
+from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.streams.rows import OUTPUT, OUTPUT_DDL
 from wallaroo_spark.streams.tables.stream_table import StreamTable, TableReader
@@ -35,6 +36,8 @@ OpenTable = Callable[[Location, str], PartitionTable]
 
 _readers: dict[str, TableReader] = {}
 """The readers of this process, by folder; it runs many tasks, one after another."""
+_caches: dict[str, SeenCache] = {}
+"""The remembered ids of this process, by folder."""
 
 
 def stream_table(folder: Location, stream: str) -> PartitionTable:
@@ -88,7 +91,8 @@ class KeyProcessor(StatefulProcessor):
             events += (InputRow(*row) for row in zip(*values, strict=True))
             now = max(now, int(frame[NOW].max()))
         table = self._table(partition_key.stream)
-        result = take_turn(partition_key, now, events, self._entries, table, self._functions, self._limits)
+        cache = _caches.setdefault(str(self._folder), SeenCache())
+        result = take_turn(partition_key, now, events, self._entries, table, self._functions, self._limits, cache)
         self._entries.write(result.changes)
         for row in output_rows(partition_key, now, result):
             yield as_frame(partition_key, row)

@@ -22,6 +22,7 @@ from wallaroo_spark.pipelines.controller.messages.instructions import (
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import decode
 from wallaroo_spark.pipelines.controller.stored.entries import Changes, Stored
+from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 
 
 class InputRow(NamedTuple):
@@ -91,10 +92,14 @@ def take_turn(
     table: PartitionTable,
     functions: FunctionRunner,
     limits: TurnLimits = DEFAULT_LIMITS,
+    cache: SeenCache | None = None,
 ) -> TurnResult:
-    """Take the turn of a key. Raises :class:`PipelineError` for an event that only a defect can cause."""
+    """Take the turn of a key; ``cache`` belongs to the process and to one application.
+
+    Raises :class:`PipelineError` for an event that only a defect can cause.
+    """
     events: list[Event] = [decode(row.event) for row in sorted(rows, key=_place) if row.event is not None]
-    controller = KeyController(key, now, stored)
+    controller = KeyController(key, now, stored, cache)
     said: list[Instruction] = []
     budget = _Budget(limits)
     while True:

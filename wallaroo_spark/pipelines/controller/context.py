@@ -19,6 +19,7 @@ from wallaroo_spark.pipelines.controller.messages.instructions import (
 )
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey, ReplyTo
 from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries, Stored
+from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 
 S = TypeVar("S", bound=StrEnum)
 E = TypeVar("E", bound=StrEnum)
@@ -27,10 +28,10 @@ E = TypeVar("E", bound=StrEnum)
 class CallContext:
     """The parts of a controller share this object during one call."""
 
-    def __init__(self, key: PartitionKey, now: int, stored: Stored) -> None:
+    def __init__(self, key: PartitionKey, now: int, stored: Stored, cache: SeenCache | None = None) -> None:
         self.key = key
         self.now = now
-        self.entries = KeyEntries(stored)
+        self.entries = KeyEntries(stored, key, cache)
         self.head = self.entries.head
         self.out: list[Instruction] = []
         self.fresh_from = self.head.last + 1

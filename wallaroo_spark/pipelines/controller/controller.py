@@ -39,6 +39,7 @@ from wallaroo_spark.pipelines.controller.stages import ack_problem
 from wallaroo_spark.pipelines.controller.states import DELIVERY, DeliveryEvent, DeliveryState
 from wallaroo_spark.pipelines.controller.stored.entries import Changes, Stored
 from wallaroo_spark.pipelines.controller.stored.key_state import OpenDelivery
+from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 from wallaroo_spark.pipelines.controller.transactions import StagedStatements, Transactions
 
 LONGEST_DELAY = 24 * 3600 * 1000
@@ -63,8 +64,8 @@ class KeyController:
     and :meth:`take_changes` returns the changes of all calls at the end.
     """
 
-    def __init__(self, key: PartitionKey, now: int, stored: Stored) -> None:
-        self.context = context = CallContext(key, now, stored)
+    def __init__(self, key: PartitionKey, now: int, stored: Stored, cache: SeenCache | None = None) -> None:
+        self.context = context = CallContext(key, now, stored, cache)
         self._head = context.head
         self._log = PartitionLog(context)
         self._transactions = Transactions(context)

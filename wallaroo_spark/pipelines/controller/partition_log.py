@@ -12,8 +12,7 @@ from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.messages.events import RecordsExpired, RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.instructions import AppendRecords, Written
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability
-
-_DIGEST_BYTES = 16
+from wallaroo_spark.pipelines.controller.stored.seen_ids import DIGEST_BYTES
 
 
 class PartitionLog:
@@ -40,7 +39,7 @@ class PartitionLog:
     def append(self, records: Sequence[CloudEvent]) -> tuple[int, ...]:
         """Append records and return their offsets; a record that is remembered is not written again."""
         context, head, seen = self._context, self._context.head, self._context.entries.seen
-        self._forget()
+        seen.forget(context.now)
         first, new, offsets = head.last + 1, [], []
         for record in records:
             digest = event_digest(record)
@@ -48,8 +47,7 @@ class PartitionLog:
             if offset is None:
                 head.last = offset = head.last + 1
                 new.append(record)
-                seen.put(digest, offset)
-                context.entries.seen_at.put(offset, (context.now, digest))
+                seen.add(digest, offset, context.now)
             offsets.append(offset)
         if new:
             context.fresh += new
@@ -60,20 +58,6 @@ class PartitionLog:
         """Retention has removed records."""
         head = self._context.head
         head.first = max(head.first, min(event.first, head.last + 1))
-
-    def _forget(self) -> None:
-        """Forget the ids of records that have left the window."""
-        context, head, entries = self._context, self._context.head, self._context.entries
-        while head.seen_from <= head.last:
-            remembered = entries.seen_at.get(head.seen_from)
-            if remembered is not None:
-                written_at, digest = remembered
-                count = head.last - head.seen_from + 1
-                if context.now - written_at <= head.window_millis and count <= head.window_records:
-                    return
-                entries.seen.remove(digest)
-                entries.seen_at.remove(head.seen_from)
-            head.seen_from += 1
 
 
 def records_problem(records: Sequence[CloudEvent]) -> str:
@@ -90,4 +74,4 @@ def records_problem(records: Sequence[CloudEvent]) -> str:
 def event_digest(record: CloudEvent) -> bytes:
     """A digest of an event's source and id, which together are its identity."""
     source, name = record.source.encode(), record.id.encode()
-    return hashlib.blake2b(len(source).to_bytes(4, "big") + source + name, digest_size=_DIGEST_BYTES).digest()
+    return hashlib.blake2b(len(source).to_bytes(4, "big") + source + name, digest_size=DIGEST_BYTES).digest()

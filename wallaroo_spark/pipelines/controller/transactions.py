@@ -38,11 +38,12 @@ class Transactions:
 
     def get(self, delivery: Delivery) -> DeliveryTransaction | None:
         """The transaction of a delivery, None without one."""
-        return self._entries.get(delivery)
+        return self._entries.get(delivery) if self._context.head.transactions else None
 
     def begin(self, delivery: Delivery) -> None:
         """A member begins a transaction within an open delivery."""
         self._entries.put(delivery, DeliveryTransaction())
+        self._context.head.transactions += 1
 
     def add(self, event: StatementAdded) -> None:
         """A statement is added to a pending transaction, and carried to its target."""
@@ -62,7 +63,7 @@ class Transactions:
     def applied(self, answer: StatementApplied) -> bool:
         """A target has staged a statement. Returns whether the transaction is committed by that."""
         delivery, place = answer.statement
-        transaction = self._entries.edit(delivery)
+        transaction = self._find(delivery)
         if transaction is None:
             return False
         statement = transaction.statements[place]
@@ -73,7 +74,7 @@ class Transactions:
     def refused(self, answer: StatementRefused) -> bool:
         """A target refuses a statement. Returns whether a transaction is rejected by that."""
         delivery, place = answer.statement
-        transaction = self._entries.edit(delivery)
+        transaction = self._find(delivery)
         if transaction is None:
             return False
         statement = transaction.statements[place]
@@ -93,12 +94,12 @@ class Transactions:
 
     def give_up(self, delivery: Delivery, reason: str) -> None:
         """The delivery has ended without an ack: its transaction, if it has one, is rejected."""
-        transaction = self._entries.edit(delivery)
+        transaction = self._find(delivery)
         if transaction is not None:
             self._reject(delivery, transaction, TxEvent.GIVEN_UP, reason)
 
     def _edit(self, delivery: Delivery) -> DeliveryTransaction:
-        transaction = self._entries.edit(delivery)
+        transaction = self._find(delivery)
         if transaction is None:
             raise PipelineError(f"{self._context.key}: {delivery} has no transaction; this is a defect, report it")
         return transaction
@@ -117,7 +118,7 @@ class Transactions:
         if all(one.state is StatementState.COMMITTED for one in transaction.statements):
             written = tuple(Written(one.target, one.offsets) for one in transaction.statements)
             self._context.answer(transaction.acked_by, written)
-            self._entries.remove(delivery)
+            self._remove(delivery)
 
     def _reject(self, delivery: Delivery, transaction: DeliveryTransaction, event: TxEvent, reason: str) -> None:
         transaction.state = next_state(TRANSACTION, transaction.state, event)
@@ -130,7 +131,15 @@ class Transactions:
             self._context.carry(statement.target, AbortStatement(StatementId(delivery, place)))
         if transaction.acked:
             self._context.refuse(transaction.acked_by, f"the transaction is rolled back: {reason}")
+        self._remove(delivery)
+
+    def _find(self, delivery: Delivery) -> DeliveryTransaction | None:
+        """The transaction of a delivery to change, None without one."""
+        return self._entries.edit(delivery) if self._context.head.transactions else None
+
+    def _remove(self, delivery: Delivery) -> None:
         self._entries.remove(delivery)
+        self._context.head.transactions -= 1
 
 
 class StagedStatements:

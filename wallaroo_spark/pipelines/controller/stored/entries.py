@@ -6,24 +6,22 @@ touches, and not what is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator
 from typing import Any, Generic, TypeVar
 
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Delivery, PartitionKey, StatementId
+from wallaroo_spark.pipelines.controller.stored.changes import Changes as Changes
+from wallaroo_spark.pipelines.controller.stored.changes import Stored as Stored
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
 from wallaroo_spark.pipelines.controller.stored.key_state import (
     DeliveryTransaction,
     Head,
     Instance,
 )
+from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache, SeenIds
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-Stored = Mapping[bytes, bytes]
-"""The stored entries of a key. Only ``get`` is called for each batch; iteration is for rare events."""
-Changes = dict[bytes, bytes | None]
-"""The entries that a batch has changed; None for a removed one."""
 
 _MISSING: Any = object()
 
@@ -93,7 +91,7 @@ class Entries(Generic[K, V]):
 class KeyEntries:
     """All entries of a key."""
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: Stored, key: Hashable = None, cache: SeenCache | None = None) -> None:
         self._heads: Entries[int, Head] = Entries(stored, b"h")
         self.instances: Entries[tuple[str, int], Instance] = Entries(stored, b"i")
         """Pipeline and number → active instance."""
@@ -103,24 +101,21 @@ class KeyEntries:
         """Delivery → its transaction."""
         self.staged: Entries[tuple[PartitionKey, StatementId], tuple[CloudEvent, ...]] = Entries(stored, b"s")
         """Driver and statement → its records."""
-        self.seen: Entries[bytes, int] = Entries(stored, b"d")
-        """Digest of source and id → offset."""
-        self.seen_at: Entries[int, tuple[int, bytes]] = Entries(stored, b"o")
-        """Offset → when it was written, and the digest of its event's source and id."""
         self._kinds: tuple[Entries[Any, Any], ...] = (
             self.instances,
             self.waiting,
             self.transactions,
             self.staged,
-            self.seen,
-            self.seen_at,
         )
         self.head = self._heads.get(0) or Head()
+        self.seen = SeenIds(key, stored, self.head, cache)
+        """The ids of the records within the window of idempotence."""
 
     def take_changes(self) -> Changes:
         """The changes of this batch; the head is always one of them."""
+        changes = self.seen.take_changes()
         self._heads.put(0, self.head)
-        changes = self._heads.take_changes()
+        changes.update(self._heads.take_changes())
         for kind in self._kinds:
             changes.update(kind.take_changes())
         return changes

@@ -161,6 +161,12 @@ class Head:
     """Due time and name of the delayed deliveries, the earliest first; a withdrawn delivery may still be in it."""
     armed: int | None = None
     """The time of the armed timer."""
+    seen_chunks: list[int] = field(default_factory=list)
+    """First offsets of the chunks of remembered ids."""
+    seen_trace: bytes = b""
+    """A hash of all ids that were remembered and forgotten so far."""
+    transactions: int = 0
+    """Number of transactions of its deliveries; most keys have none, and then no entry is looked for."""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ def validate(entries: KeyEntries) -> None:
     assert head.armed is None or head.delayed or held_up, head
     assert not head.delayed or (head.armed is not None and head.armed <= head.delayed[0][0]), head
     open_deliveries = _check_groups(head) + _check_instances(head, entries)
-    _check_transactions(entries, open_deliveries)
+    _check_transactions(head, entries, open_deliveries)
     _check_seen(head, entries)
 
 
@@ -80,7 +80,8 @@ def _check_instances(head: Head, entries: KeyEntries) -> Counter[object]:
     return found
 
 
-def _check_transactions(entries: KeyEntries, open_deliveries: Counter[object]) -> None:
+def _check_transactions(head: Head, entries: KeyEntries, open_deliveries: Counter[object]) -> None:
+    assert head.transactions == len([*entries.transactions.all_keys()]), head
     for delivery in entries.transactions.all_keys():
         transaction = entries.transactions.get(delivery)
         assert transaction is not None
@@ -96,10 +97,5 @@ def _check_transactions(entries: KeyEntries, open_deliveries: Counter[object]) -
 
 
 def _check_seen(head: Head, entries: KeyEntries) -> None:
-    offsets = [*entries.seen_at.all_keys()]
+    offsets = entries.seen.remembered().values()
     assert sorted(offsets) == list(range(head.seen_from, head.last + 1)), (head.seen_from, offsets)
-    for offset in offsets:
-        found = entries.seen_at.get(offset)
-        assert found is not None
-        assert entries.seen.get(found[1]) == offset, offset
-    assert len([*entries.seen.all_keys()]) == len(offsets)

@@ -1,0 +1,192 @@
+"""The ids of a partition's records within the window of idempotence.
+
+Each id is a digest of 16 bytes. The digests of consecutive records form a *chunk*, which is one entry, because a
+partition may have thousands of records in a batch and each access to the state costs more than the whole record. All
+chunks together are read when a process appends to a key first; then the process keeps the digests in a
+:class:`SeenCache`. The head has a hash of all that was added and forgotten, which says whether the kept digests are
+those of the state. Source: ``docs/pipelines/design.md#the-state-of-a-key``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from wallaroo_spark.pipelines.controller.stored.changes import Changes, Stored
+from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
+from wallaroo_spark.pipelines.controller.stored.key_state import Head
+
+DIGEST_BYTES = 16
+SMALL_CHUNK = 1024
+"""A chunk with fewer digests than this is extended by the next batch. A choice: a batch with one record writes up to
+16 KiB for it, and a window of 1,000,000 records has at most 1,000 chunks."""
+MOST_CACHED = 2_000_000
+"""The most digests that a process keeps. A choice: they take some 300 MB."""
+_KIND = b"c"
+
+
+class _Chunk(NamedTuple):
+    """The digests of consecutive records."""
+
+    times: tuple[tuple[int, int], ...]
+    """First offset and time of each batch that has records in the chunk."""
+    digests: bytes
+    """The digests, one behind the other."""
+
+    @property
+    def first(self) -> int:
+        return self.times[0][0]
+
+    @property
+    def size(self) -> int:
+        return len(self.digests) // DIGEST_BYTES
+
+    @property
+    def end(self) -> int:
+        return self.first + self.size
+
+    def since(self, offset: int) -> _Chunk:
+        """The part of the chunk from an offset on, which is in it."""
+        if offset <= self.first:
+            return self
+        run = bisect_right(self.times, (offset, sys.maxsize)) - 1
+        times = ((offset, self.times[run][1]), *self.times[run + 1 :])
+        return _Chunk(times, self.digests[(offset - self.first) * DIGEST_BYTES :])
+
+    def digest(self, offset: int) -> bytes:
+        begin = (offset - self.first) * DIGEST_BYTES
+        return self.digests[begin : begin + DIGEST_BYTES]
+
+
+class Seen:
+    """The decoded digests of a key."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[bytes, int] = {}
+        self.chunks: deque[_Chunk] = deque()
+
+    def load(self, stored: Stored, head: Head) -> None:
+        """Read all chunks."""
+        for first in head.seen_chunks:
+            times, digests = decode(stored[_KIND + encode(first)])
+            chunk = _Chunk(times, digests)
+            self.chunks.append(chunk)
+            for offset in range(max(first, head.seen_from), chunk.end):
+                self.offsets[chunk.digest(offset)] = offset
+
+
+class SeenCache:
+    """The digests of the keys that a process has handled last."""
+
+    def __init__(self, most: int = MOST_CACHED) -> None:
+        self._most = most
+        self._kept: OrderedDict[Hashable, tuple[bytes, Seen]] = OrderedDict()
+
+    def take(self, key: Hashable, trace: bytes) -> Seen | None:
+        """The digests of a key, if they are those of this state. They are not kept any more: a turn changes them."""
+        found = self._kept.pop(key, None)
+        return found[1] if found is not None and found[0] == trace else None
+
+    def keep(self, key: Hashable, trace: bytes, seen: Seen) -> None:
+        """Keep the digests after a turn."""
+        self._kept[key] = trace, seen
+        while len(self._kept) > 1 and sum(len(one.offsets) for _, one in self._kept.values()) > self._most:
+            self._kept.popitem(last=False)
+
+
+class SeenIds:
+    """The ids of one key during one call of the controller."""
+
+    def __init__(self, key: Hashable, stored: Stored, head: Head, cache: SeenCache | None = None) -> None:
+        self._key, self._stored, self._head, self._cache = key, stored, head, cache
+        self._seen: Seen | None = None
+        self._added: list[bytes] = []
+        self._first_added = 0
+        self._now = 0
+        self._forgot = False
+        self._gone: list[int] = []
+        """First offsets of the chunks of which nothing is remembered any more."""
+        self._oldest: tuple[int, int, bytes] | None = None
+        """Offset, time and digest of the oldest remembered record, once it was looked for."""
+
+    def get(self, digest: bytes) -> int | None:
+        """The offset of a remembered record; None for an unknown one."""
+        return self._load().offsets.get(digest)
+
+    def add(self, digest: bytes, offset: int, now: int) -> None:
+        """Remember the record at the next offset."""
+        self._load().offsets[digest] = offset
+        if not self._added:
+            self._first_added, self._now = offset, now
+        self._added.append(digest)
+
+    def forget(self, now: int) -> None:
+        """Forget the records that have left the window."""
+        head, seen = self._head, self._load()
+        while head.seen_from <= head.last:
+            offset, written_at, digest = self._find_oldest(seen)
+            if now - written_at <= head.window_millis and head.last - offset + 1 <= head.window_records:
+                return
+            if seen.offsets.get(digest) == offset:
+                del seen.offsets[digest]
+            head.seen_from += 1
+            self._forgot = True
+
+    def _find_oldest(self, seen: Seen) -> tuple[int, int, bytes]:
+        """Offset, time and digest of the oldest remembered record."""
+        offset = self._head.seen_from
+        if self._oldest is None or self._oldest[0] != offset:
+            while seen.chunks and seen.chunks[0].end <= offset:
+                self._gone.append(seen.chunks.popleft().first)
+            if seen.chunks:
+                chunk = seen.chunks[0]
+                _, written_at = chunk.times[bisect_right(chunk.times, (offset, sys.maxsize)) - 1]
+                self._oldest = offset, written_at, chunk.digest(offset)
+            else:
+                self._oldest = offset, self._now, self._added[offset - self._first_added]
+        return self._oldest
+
+    def remembered(self) -> dict[bytes, int]:
+        """All remembered digests with their offsets, for tests."""
+        return dict(self._load().offsets)
+
+    def take_changes(self) -> Changes:
+        """The changed chunks. This changes the head, which must be stored after it."""
+        head, seen, changes = self._head, self._seen, Changes()
+        if seen is None:
+            return changes
+        for first in self._gone:
+            changes[_KIND + encode(first)] = None
+        if self._added:
+            added = _Chunk(((self._first_added, self._now),), b"".join(self._added))
+            if seen.chunks and seen.chunks[-1].size < SMALL_CHUNK:
+                small = seen.chunks.pop()
+                changes[_KIND + encode(small.first)] = None
+                if small.end > head.seen_from:
+                    small = small.since(head.seen_from)
+                    added = _Chunk((*small.times, *added.times), small.digests + added.digests)
+            seen.chunks.append(added)
+            changes[_KIND + encode(added.first)] = encode((added.times, added.digests))
+        if self._added or self._forgot or self._gone:
+            head.seen_chunks = [chunk.first for chunk in seen.chunks]
+            text = head.seen_trace + head.seen_from.to_bytes(8, "big") + b"".join(self._added)
+            head.seen_trace = hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest()
+        if self._cache is not None:
+            self._cache.keep(self._key, head.seen_trace, seen)
+        self._seen, self._added, self._gone, self._forgot, self._oldest = None, [], [], False, None
+        return changes
+
+    def _load(self) -> Seen:
+        if self._seen is None:
+            head = self._head
+            self._seen = None if self._cache is None else self._cache.take(self._key, head.seen_trace)
+            if self._seen is None:
+                self._seen = Seen()
+                self._seen.load(self._stored, head)
+            if not self._seen.chunks:
+                head.seen_from = max(head.seen_from, head.last + 1)
+        return self._seen
