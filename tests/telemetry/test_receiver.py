@@ -113,6 +113,18 @@ def test_receiver_metrics_has_the_same_numbers(served: Served) -> None:
     json.dumps(found)
 
 
+def test_the_metrics_are_also_a_data_frame(served: Served) -> None:
+    frame = served.receiver.metrics_frame()
+    sums = {row["metric"]: row["sum(value)"] for row in frame.groupBy("metric").sum("value").collect()}
+
+    assert sums["wallaroo_messages_total"] == sums["wallaroo_ack_latency_seconds_count"] == 2 * MESSAGES
+    assert sums["wallaroo_ack_latency_seconds_sum"] > 0
+    last = frame.where("metric = 'wallaroo_ack_latency_seconds_bucket' and labels['le'] = '+Inf'")
+    assert sum(row["value"] for row in last.collect()) == 2 * MESSAGES
+    up = frame.where("metric = 'wallaroo_slot_up'").select("receiver", "labels.slot", "value")
+    assert sorted(map(tuple, up.collect())) == [("orders", "0", 1.0), ("orders", "1", 1.0)]
+
+
 def test_a_receiver_that_works_is_healthy(served: Served) -> None:
     status, text = served.fetch("healthz")
 
@@ -194,6 +206,18 @@ def test_two_scrapers_at_once_are_one_question(served: Served, monkeypatch: pyte
         texts = [future.result(WAIT) for future in [pool.submit(telemetry.facts) for _ in range(8)]]
 
     assert len({id(facts) for facts in texts}) == len(asked) < 8
+
+
+def test_the_streams_of_a_status_are_also_a_data_frame(served: Served, feeders: Feeders) -> None:
+    connector = feeders.connect("shop-4", addresses(served.receiver))
+    stream = connector.open("open")
+    stream.send(b"a row", id=7)
+    stream.flushed()
+    (row,) = served.receiver.status_frame(instance="shop-4").collect()
+
+    assert (row["receiver"], row["instance"], row["stream"], row["committed"]) == ("orders", "shop-4", "open", "7")
+    assert (row["slot_state"], row["instance_state"], row["lag_rows"]) == ("serving", "streaming", 0)
+    assert row["sentence"]
 
 
 def test_counters_go_on_and_health_tells_of_a_worker_that_is_killed(served: Served, feeders: Feeders) -> None:

@@ -57,7 +57,7 @@ from wallaroo_spark.slots.patience import Patience
 from wallaroo_spark.source import Secrets, load, register
 from wallaroo_spark.status import ReceiverStatus
 from wallaroo_spark.status.collect import ANSWER_SECONDS, MOST, Collector, Question, ReceiverFacts
-from wallaroo_spark.status.frames import streams_frame
+from wallaroo_spark.status.frames import metrics_frame, streams_frame
 from wallaroo_spark.status.report import DriverReport, job_report
 from wallaroo_spark.telemetry import BatchTimes, Telemetry
 from wallaroo_spark.telemetry.logs import least_level
@@ -288,6 +288,10 @@ class Receiver:
     def status_frame(self, *, most: int = MOST, instance: str = "", stream: str = "") -> DataFrame:
         """Return the streams of :meth:`status` as a DataFrame: a row for each stream, with its slot and instance."""
         return streams_frame(self._spark, self.status(most=most, instance=instance, stream=stream))
+
+    def metrics_frame(self) -> DataFrame:
+        """Return :meth:`metrics` as a DataFrame: a row for each value, with its labels."""
+        return metrics_frame(self._spark, self.name, self.metrics())
 
     def _report(self) -> DriverReport:
         """The facts that only the driver knows."""

@@ -1,8 +1,10 @@
-"""A status as a DataFrame: one row for each stream, with the columns of its slot and instance that a query needs."""
+"""A status and the metrics as DataFrames: one row for each stream, and one for each value of a metric."""
 
 from __future__ import annotations
 
 import datetime
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -16,6 +18,8 @@ STREAMS_SCHEMA = (
     "committed string, rows bigint, bytes bigint, lag_rows bigint, ack_age double, cause string, sentence string"
 )
 """The columns. Stream ids have the bits of the u64, as in the rows of a receiver; references are text."""
+METRICS_SCHEMA = "receiver string, time timestamp, metric string, labels map<string, string>, value double"
+"""The columns. A histogram has rows named ``_sum``, ``_count`` and ``_bucket`` (with the label ``le``)."""
 _GREATEST = (1 << 63) - 1
 
 
@@ -50,6 +54,32 @@ def streams_frame(spark: Any, status: ReceiverStatus) -> DataFrame:
 
     frame: DataFrame = spark.createDataFrame([row(one) for one in status.streams], STREAMS_SCHEMA)
     return frame
+
+
+def metrics_frame(
+    spark: Any, receiver: str, metrics: Mapping[str, Sequence[Mapping[str, Any]]], now: float | None = None
+) -> DataFrame:
+    """The values of :meth:`~wallaroo_spark.receiver.Receiver.metrics` with the columns of :data:`METRICS_SCHEMA`."""
+    at = _timestamp(time.time() if now is None else now)
+    rows = [
+        (receiver, at, metric, labels, float(value))
+        for name, values in metrics.items()
+        for one in values
+        for metric, labels, value in _samples(name, one)
+    ]
+    frame: DataFrame = spark.createDataFrame(rows, METRICS_SCHEMA)
+    return frame
+
+
+def _samples(name: str, one: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], float]]:
+    labels = dict(one["labels"])
+    if "value" in one:
+        yield name, labels, one["value"]
+        return
+    yield f"{name}_sum", labels, one["sum"]
+    yield f"{name}_count", labels, one["count"]
+    for bound, count in one["buckets"].items():
+        yield f"{name}_bucket", {**labels, "le": "+Inf" if bound == "inf" else bound}, count
 
 
 def _timestamp(seconds: float) -> datetime.datetime:
