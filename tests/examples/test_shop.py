@@ -81,7 +81,7 @@ def history_of(application: MemoryApplication) -> list[HistoryRow]:
                         "pointer",
                         _at(0),
                         None,
-                        tuple(said.target),
+                        (said.target.stream, said.target.partition),
                         said.offsets,
                     )
                 )

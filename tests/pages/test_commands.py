@@ -27,6 +27,7 @@ MODULES = {
     "chaos": "proving.chaos",
     "soak": "proving.chaos.soak",
     "bench": "proving.bench",
+    "shop": "proving.shop",
 }
 """Scripts whose flags a module of Python reads."""
 

@@ -1,0 +1,21 @@
+"""The shop as a whole: Spark, gateways and workers in processes of their own, some of which are killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from proving.shop.run import ShopPlan, run
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.timeout(1200)
+def test_the_shop_keeps_its_promises_while_its_parts_are_killed(tmp_path: Path) -> None:
+    lines: list[str] = []
+
+    done = run(ShopPlan(tmp_path / "shop", orders=30, kills=3, seed=1, pause=5, limit=600), lines.append)
+
+    assert done.passed, (done, lines)
+    assert sum(done.kills.values()) >= 2
