@@ -122,7 +122,13 @@ class Batches:
 
     def leftovers(self) -> list[str]:
         """What is in the state though nothing is active."""
-        kinds = {b"i": "an instance", b"w": "a waiting place", b"t": "a transaction", b"s": "a staged statement"}
+        kinds = {
+            b"i": "an instance",
+            b"w": "a waiting place",
+            b"t": "a transaction",
+            b"s": "a staged statement",
+            b"l": "delayed records",
+        }
         return [
             f"{key} has {kinds[name[:1]]}"
             for key, stored in self.stored.items()

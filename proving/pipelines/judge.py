@@ -171,9 +171,9 @@ class Judge:
         request = one.reply_to.request
         if request in self.published:
             _, records = self.published[request]
-            (written,) = one.written
-            found = [self._tables[key][offset - 1] for offset in written.offsets]
-            if found != [record.id for record in records]:
+            # The answer to delayed records has no offsets.
+            found = [[self._tables[key][offset - 1] for offset in written.offsets] for written in one.written]
+            if found not in ([], [[record.id for record in records]]):
                 raise Violation(f"{key}: a publisher is told the offsets of other records")
             self.must_exist[key].update({record.id: 1 for record in records})
         if request in self.acks:

@@ -49,6 +49,8 @@ class World:
         self._open: dict[tuple[PartitionKey, str], GroupDelivery] = {}
         self._names = 0
         self._published = 0
+        self.delays: dict[tuple[str, ...], int] = {}
+        """When the records of a publish are to be written, where they are delayed."""
         self.declare()
 
     def run(self) -> None:
@@ -107,6 +109,8 @@ class World:
         names = tuple(record.id for record in records)
         self.judge.may_exist[key].update(names)
         self.unanswered[names] = (key, records)
+        if self.dice.random() < 0.1:
+            self.delays[names] = self.batches.now + self.dice.choice((1, 300, 2000))
         return self._send(names)
 
     def publish_again(self) -> bool:
@@ -121,7 +125,10 @@ class World:
         reply = self.work.reply(gateway)
         self.requests[reply.request] = names
         self.judge.published[reply.request] = (key, records)
-        gateway.queue.append((key, e.RecordsPublished(reply, records)))
+        if names in self.delays:
+            gateway.queue.append((key, e.RecordsDelayed(reply, records, self.delays[names])))
+        else:
+            gateway.queue.append((key, e.RecordsPublished(reply, records)))
         return True
 
     def _gateway(self) -> Gateway | None:

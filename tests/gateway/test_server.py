@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.pipelines.controller.messages.events import RecordsPublished
+from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.declarations import TokenDeclaration
 from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.tokens import create_token
@@ -102,6 +104,17 @@ async def test_received_is_answered_before_a_batch_runs(
     assert [place.offset for place in after.places] == [2]
 
 
+async def test_delayed_events_are_written_when_their_time_has_come(
+    application: MemoryApplication, channel: Any
+) -> None:
+    in_a_second = round(time.time() * 1000) + 1000
+    answer = await streams(channel).Publish(publish("later", not_before=in_a_second))
+    assert not answer.places
+    key = PartitionKey("shop/orders", 0)
+    await until(lambda: [one.id for one in application.records[key]] == ["later"])
+    assert round(time.time() * 1000) >= in_a_second
+
+
 async def test_requests_on_one_connection_are_answered_with_their_numbers_and_problems(channel: Any) -> None:
     call = streams(channel).PublishMany()
     for number, request in enumerate((publish("a"), publish(), publish("b"), publish("c", stream="shop/none"))):
@@ -122,7 +135,8 @@ async def test_requests_on_one_connection_are_answered_with_their_numbers_and_pr
         (publish(""), "INVALID_ARGUMENT", "request-invalid"),
         (publish("a", partition=2), "INVALID_ARGUMENT", "request-invalid"),
         (publish("a", durability=7), "INVALID_ARGUMENT", "request-invalid"),
-        (publish("a", not_before=1), "UNIMPLEMENTED", "delay-unsupported"),
+        (publish("a", not_before=1 << 63), "INVALID_ARGUMENT", "request-invalid"),
+        (publish("a", not_before=1 << 60), "ABORTED", "publish-refused"),
         (pb.PublishRequest(stream="shop/orders", events=[event("a", Bad="x")]), "INVALID_ARGUMENT", "request-invalid"),
         (
             pb.PublishRequest(stream="shop/orders", events=[event("a", time="now")]),

@@ -8,6 +8,7 @@ from tests.pipelines.controller.one_key import ORDERS, Key, record, reply
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability
+from wallaroo_spark.pipelines.controller.partition_log import LONGEST_WAIT
 
 
 def offsets(key: Key) -> tuple[int, ...]:
@@ -118,3 +119,65 @@ def test_retention_does_not_go_back_nor_beyond_the_last_record() -> None:
     assert key.head.first == 2
     key.do(e.RecordsExpired(100))
     assert key.head.first == 3
+
+
+def delayed(*records: CloudEvent, due: int, request: int = 1) -> e.RecordsDelayed:
+    return e.RecordsDelayed(reply(request), records, due)
+
+
+def test_delayed_records_are_appended_when_their_time_has_come_in_the_order_of_their_times() -> None:
+    key = Key()
+    key.do(delayed(record(1), record(2), due=key.now + 100))
+    assert key.one(i.AnswerRequest).written == ()
+    assert key.one(i.ArmTimer).at == key.now + 100
+    key.do(delayed(record(3), due=key.now + 50), delayed(record(4), due=key.now))
+    assert key.log == [record(4)]
+    key.now += 60
+    key.publish(record(5))
+    assert key.log == [record(4), record(3), record(5)]
+    key.now += 40
+    key.do()
+    assert key.log == [record(4), record(3), record(5), record(1), record(2)]
+    assert key.head.armed is None
+
+
+def test_delayed_records_are_known_by_source_and_id_when_they_are_appended() -> None:
+    key = Key()
+    key.do(delayed(record(1), due=key.now + 10), delayed(record(1), record(2), due=key.now + 10))
+    key.publish(record(2))
+    key.now += 10
+    key.do()
+    assert key.log == [record(2), record(1)]
+
+
+def test_delayed_records_wait_beside_a_delayed_delivery() -> None:
+    key = Key()
+    key.join("anna")
+    key.publish(record(1))
+    delivery = key.one(i.DeliverRecords).delivery
+    key.do(e.DeliveryNacked(reply(2), "anna", delivery, 10), delayed(record(2), due=key.now + 10))
+    key.now += 10
+    key.do()
+    assert key.log == [record(1), record(2)]
+    assert key.one(i.DeliverRecords).last == 1
+
+
+def test_a_delay_that_is_too_long_and_too_many_of_them_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = Key()
+    key.do(delayed(record(1), due=key.now + LONGEST_WAIT + 1))
+    assert "30 days" in key.one(i.RefuseRequest).reason
+    key.do(delayed(due=key.now + 1))
+    assert "empty" in key.one(i.RefuseRequest).reason
+    monkeypatch.setattr("wallaroo_spark.pipelines.controller.partition_log.MOST_DELAYED", 1)
+    key.do(delayed(record(1), due=key.now + 1), delayed(record(2), due=key.now + 1))
+    assert "limit" in key.one(i.RefuseRequest).reason
+
+
+def test_delayed_records_of_a_deleted_stream_are_forgotten() -> None:
+    key = Key()
+    key.do(delayed(record(1), due=key.now + 10))
+    key.do(e.PartitionDeclared(9, None))
+    assert key.one(i.ArmTimer).at is None
+    key.now += 10
+    key.do()
+    assert key.log == []

@@ -131,13 +131,6 @@ GATEWAYS = CodeGroup(
             "docs/pipelines/gateway.md#errors",
         ),
         CodeEntry(
-            "delay-unsupported",
-            "A publish has not_before, and this version does not delay events.",
-            "Delayed events are not built.",
-            "Leave not_before out, and publish when it is time.",
-            "docs/pipelines/gateway.md#errors",
-        ),
-        CodeEntry(
             "no-consumer",
             "An endpoint has no consumer now.",
             "No program serves it, or its gateway is not reached any more.",

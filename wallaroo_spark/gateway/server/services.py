@@ -155,7 +155,8 @@ async def _published(
         await gateway.queue.durable()
         return reply
     await _committed(gateway, call, done)
-    reply.places.extend(pb.Place(partition=partition, offset=offset) for partition, offset in call.places)
+    if not request.not_before:
+        reply.places.extend(pb.Place(partition=partition, offset=offset) for partition, offset in call.places)
     return reply
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from wallaroo_spark.gateway.refusals import Refused, invalid
 from wallaroo_spark.gateway.state.requests import Answer, RequestsInFlight, ToInbox, reason_of
-from wallaroo_spark.pipelines.controller.messages.events import Event, RecordsPublished
+from wallaroo_spark.pipelines.controller.messages.events import Event, RecordsDelayed, RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.instructions import AnswerRequest
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability, PartitionKey, ReplyTo
 from wallaroo_spark.pipelines.partitioning import partition_of
@@ -98,6 +98,7 @@ class PublishCall(WaitingCall):
         parts: list[tuple[PartitionKey, list[int]]],
         events: Sequence[CloudEvent],
         durability: Durability,
+        not_before: int = 0,
     ) -> None:
         super().__init__(requests, changed)
         self.places: list[tuple[int, int]] = [(0, 0)] * len(events)
@@ -105,19 +106,26 @@ class PublishCall(WaitingCall):
         self._parts = dict(parts)
         self._events = events
         self._durability = durability
+        self._not_before = not_before
 
     def begin(self) -> list[ToInbox]:
         """The events for the controllers."""
         records = {key: tuple(self._events[place] for place in places) for key, places in self._parts.items()}
         if self._durability is Durability.RECEIVED:
             reply = self._requests.unanswered()
-            return [(key, RecordsPublished(reply, given, Durability.RECEIVED)) for key, given in records.items()]
-        return [self.ask(key, functools.partial(_published, given)) for key, given in records.items()]
+            return [(key, self._event(given, reply)) for key, given in records.items()]
+        return [self.ask(key, functools.partial(self._event, given)) for key, given in records.items()]
 
     def took(self, key: PartitionKey, answer: AnswerRequest) -> None:
         """Some of the events have offsets."""
-        for place, offset in zip(self._parts[key], answer.written[0].offsets, strict=True):
-            self.places[place] = (key.partition, offset)
+        for written in answer.written:
+            for place, offset in zip(self._parts[key], written.offsets, strict=True):
+                self.places[place] = (key.partition, offset)
+
+    def _event(self, records: tuple[CloudEvent, ...], reply: ReplyTo) -> Event:
+        if self._not_before:
+            return RecordsDelayed(reply, records, self._not_before, self._durability)
+        return RecordsPublished(reply, records, self._durability)
 
     def refusal(self, answer: Answer) -> Refused:
         """Say that the same request may be sent again, also when a part of it was written."""
@@ -128,7 +136,3 @@ class PublishCall(WaitingCall):
             code="publish-refused",
             status="ABORTED",
         )
-
-
-def _published(records: tuple[CloudEvent, ...], reply: ReplyTo) -> RecordsPublished:
-    return RecordsPublished(reply, records)

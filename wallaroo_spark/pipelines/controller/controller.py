@@ -27,6 +27,7 @@ from wallaroo_spark.pipelines.controller.messages.instructions import ArmTimer, 
 from wallaroo_spark.pipelines.controller.messages.values import (
     IN_SPARK,
     CloudEvent,
+    DelayedRecords,
     Delivery,
     GroupDelivery,
     PartitionKey,
@@ -108,7 +109,7 @@ class KeyController:
         return self.context.entries.take_changes()
 
     def wake(self) -> None:
-        """Time has passed: delayed deliveries are due."""
+        """Time has passed: delayed deliveries and records are due."""
         now, head = self.context.now, self._head
         if head.armed is not None and head.armed <= now:
             head.armed = None
@@ -116,6 +117,9 @@ class KeyController:
             due, delivery = head.delayed.pop(0)
             if isinstance(delivery, StageDelivery):
                 self._instances.due(delivery)
+                continue
+            if isinstance(delivery, DelayedRecords):
+                self._log.due(delivery)
                 continue
             found = self._groups.find(delivery)
             if found is not None and found.state is DeliveryState.DELAYED and found.due == due:
@@ -139,6 +143,8 @@ class KeyController:
         match event:
             case e.RecordsPublished():
                 self._log.published(event)
+            case e.RecordsDelayed():
+                self._log.delayed(event)
             case e.DeliveryAcked():
                 self._acked(event)
             case e.DeliveryNacked():
@@ -184,6 +190,7 @@ class KeyController:
                 if group.open is not None:
                     self._transactions.give_up(GroupDelivery(name, group.open.number), "the stream is deleted")
             head.groups.clear()
+            self._log.forget_delayed()
 
     def _may_join(self, event: e.GroupJoined | e.StageJoined, problem: str) -> bool:
         """Answer a member that wants to join. Returns whether it may."""

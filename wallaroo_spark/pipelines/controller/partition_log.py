@@ -6,13 +6,19 @@ Source: ``docs/pipelines/design.md#records``.
 from __future__ import annotations
 
 import hashlib
+from bisect import insort
 from collections.abc import Sequence
 
 from wallaroo_spark.pipelines.controller.context import CallContext
-from wallaroo_spark.pipelines.controller.messages.events import RecordsExpired, RecordsPublished
+from wallaroo_spark.pipelines.controller.messages.events import RecordsDelayed, RecordsExpired, RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.instructions import AppendRecords, Written
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, DelayedRecords, Durability
 from wallaroo_spark.pipelines.controller.stored.seen_ids import DIGEST_BYTES
+
+LONGEST_WAIT = 30 * 24 * 3600 * 1000
+"""The most milliseconds by which records are delayed. A choice: 30 days."""
+MOST_DELAYED = 10_000
+"""The most delayed requests of a partition. A choice: their names are a part of the head, which each batch writes."""
 
 
 class PartitionLog:
@@ -20,6 +26,8 @@ class PartitionLog:
 
     def __init__(self, context: CallContext) -> None:
         self._context = context
+        self._waiting: int | None = None
+        """Number of delayed requests, once it is counted."""
 
     def problem(self, records: Sequence[CloudEvent]) -> str:
         """Why records cannot be appended to this partition, with the way out; empty when they can."""
@@ -35,6 +43,46 @@ class PartitionLog:
         offsets = self.append(event.records)
         if event.durability is Durability.COMMITTED:
             self._context.answer(event.reply_to, (Written(self._context.key, offsets),))
+
+    def delayed(self, event: RecordsDelayed) -> None:
+        """A client publishes records that are appended later."""
+        context, head, now = self._context, self._context.head, self._context.now
+        problem = self.problem(event.records)
+        if not problem and event.due > now + LONGEST_WAIT:
+            problem = f"records are delayed by {LONGEST_WAIT // 86_400_000} days at most; publish them later"
+        if self._waiting is None:
+            self._waiting = sum(isinstance(one, DelayedRecords) for _, one in head.delayed)
+        if not problem and self._waiting >= MOST_DELAYED:
+            problem = f"{self._waiting} delayed requests wait in {context.key}, which is the limit; publish again later"
+        if problem:
+            context.refuse(event.reply_to, problem)
+            return
+        if event.due <= now:
+            self.append(event.records)
+        else:
+            delayed = DelayedRecords(number=context.number_delivery())
+            context.entries.delayed.put(delayed.number, event.records)
+            insort(head.delayed, (event.due, delayed))
+            self._waiting += 1
+        if event.durability is Durability.COMMITTED:
+            context.answer(event.reply_to)
+
+    def due(self, delayed: DelayedRecords) -> None:
+        """The time of delayed records has come."""
+        records = self._context.entries.delayed.get(delayed.number)
+        assert records is not None, delayed
+        self._context.entries.delayed.remove(delayed.number)
+        self._waiting = None
+        self.append(records)
+
+    def forget_delayed(self) -> None:
+        """The stream is deleted, and the delayed records with it."""
+        head, entries = self._context.head, self._context.entries.delayed
+        for _, one in head.delayed:
+            if isinstance(one, DelayedRecords):
+                entries.remove(one.number)
+        head.delayed = [(due, one) for due, one in head.delayed if not isinstance(one, DelayedRecords)]
+        self._waiting = None
 
     def append(self, records: Sequence[CloudEvent]) -> tuple[int, ...]:
         """Append records and return their offsets; a record that is remembered is not written again."""

@@ -36,6 +36,19 @@ class RecordsPublished(NamedTuple):
     """When the publisher is answered."""
 
 
+class RecordsDelayed(NamedTuple):
+    """Records to append at a later time, all or none. The answer has no offsets: it comes when they are stored."""
+
+    reply_to: ReplyTo
+    """The publisher's request."""
+    records: tuple[CloudEvent, ...]
+    """The records in their order."""
+    due: int
+    """When they are appended, at the earliest: milliseconds since 1970 UTC."""
+    durability: Durability = Durability.COMMITTED
+    """When the publisher is answered."""
+
+
 class GroupJoined(NamedTuple):
     """A member joins a group of this partition's subscribers."""
 
@@ -181,6 +194,7 @@ class CarriedIn(NamedTuple):
 Event = (
     PartitionDeclared
     | RecordsPublished
+    | RecordsDelayed
     | GroupJoined
     | StageJoined
     | MemberLeft

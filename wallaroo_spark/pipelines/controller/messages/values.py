@@ -82,6 +82,15 @@ class StageDelivery(NamedTuple):
 Delivery = GroupDelivery | StageDelivery
 
 
+class DelayedRecords(NamedTuple):
+    """Records that are to be appended at a later time. It stands among delayed deliveries, in one order with them."""
+
+    kind: str = ""
+    """Empty. No group and no pipeline has this name, so names of both kinds can be compared."""
+    number: int = 0
+    """Number of the records, as of a delivery of the key."""
+
+
 class OutputId(NamedTuple):
     """One carried stream output: which ack it came with, and its place there. Place -1 is a dead letter."""
 

@@ -101,11 +101,14 @@ class KeyEntries:
         """Delivery → its transaction."""
         self.staged: Entries[tuple[PartitionKey, StatementId], tuple[CloudEvent, ...]] = Entries(stored, b"s")
         """Driver and statement → its records."""
+        self.delayed: Entries[int, tuple[CloudEvent, ...]] = Entries(stored, b"l")
+        """Number → records that are appended at a later time."""
         self._kinds: tuple[Entries[Any, Any], ...] = (
             self.instances,
             self.waiting,
             self.transactions,
             self.staged,
+            self.delayed,
         )
         self.head = self._heads.get(0) or Head()
         self.seen = SeenIds(key, stored, self.head, cache)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from wallaroo_spark.pipelines.controller.messages.plans import PipelinePlan
 from wallaroo_spark.pipelines.controller.messages.values import (
     CloudEvent,
+    DelayedRecords,
     Delivery,
     PartitionKey,
     Payload,
@@ -157,8 +158,8 @@ class Head:
     """Number of deliveries so far; it gives each its number."""
     seen_from: int = 1
     """The first offset whose event's id is remembered."""
-    delayed: list[tuple[int, Delivery]] = field(default_factory=list)
-    """Due time and name of the delayed deliveries, the earliest first; a withdrawn delivery may still be in it."""
+    delayed: list[tuple[int, Delivery | DelayedRecords]] = field(default_factory=list)
+    """Due time and name of deliveries and records, the earliest first. A withdrawn delivery may still be in it."""
     armed: int | None = None
     """The time of the armed timer."""
     seen_chunks: list[int] = field(default_factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from wallaroo_spark.pipelines.controller.messages.values import IN_SPARK, GroupDelivery, StageDelivery
+from wallaroo_spark.pipelines.controller.messages.values import IN_SPARK, DelayedRecords, GroupDelivery, StageDelivery
 from wallaroo_spark.pipelines.controller.stages import all_done, ready_stages
 from wallaroo_spark.pipelines.controller.states import DeliveryState, StatementState, TxState
 from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
@@ -22,6 +22,8 @@ def validate(entries: KeyEntries) -> None:
     held_up = [one for one in head.pipelines.values() if one.cursor < head.last and one.has_room and not one.reading]
     assert head.armed is None or head.delayed or held_up, head
     assert not head.delayed or (head.armed is not None and head.armed <= head.delayed[0][0]), head
+    delayed = [one.number for _, one in head.delayed if isinstance(one, DelayedRecords)]
+    assert sorted(delayed) == sorted(entries.delayed.all_keys()), head.delayed
     open_deliveries = _check_groups(head) + _check_instances(head, entries)
     _check_transactions(head, entries, open_deliveries)
     _check_seen(head, entries)
