@@ -83,7 +83,7 @@ class FakeGateway:
         return f"localhost:{self.port}"
 
     async def start(self) -> FakeGateway:
-        options = [("grpc.so_reuseport", 0), ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000)]
+        options = [("grpc.so_reuseport", 0), ("grpc.http2.min_ping_interval_without_data_ms", 10_000)]
         self._server = grpc.aio.server(options=options)
         services: Any = rpc
         for service in ("Streams", "Pipelines", "Exchanges", "Endpoints", "Schema"):
