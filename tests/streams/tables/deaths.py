@@ -5,13 +5,14 @@ A child dies of SIGKILL before its n-th call of the functions that touch the dis
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,60 @@ from wallaroo_spark.sidecar import durable
 from wallaroo_spark.streams.tables.mover import TableMover
 
 MOST = 200
-DURABLE = ("make_folder", "new_file", "write_file", "replace", "delete_file", "sync")
+DURABLE = ("make_folder", "write_file", "replace", "delete_file", "sync")
+
+
+class HalfWritten:
+    """A stream with a step behind its first bytes."""
+
+    closed = False
+
+    def __init__(self, stream: Any, step: Callable[[], None]) -> None:
+        self._stream, self._step = stream, step
+        self._begun = False
+
+    def write(self, data: Any) -> int:
+        """Write bytes."""
+        self._stream.write(bytes(data)[:2] if not self._begun else data)
+        if not self._begun:
+            self._stream.flush()
+            self._begun = True
+            self._step()
+            self._stream.write(bytes(data)[2:])
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def tell(self) -> int:
+        """The number of written bytes."""
+        written: int = self._stream.tell()
+        return written
 
 
 def dies_at(number: int) -> None:
     """From now on this process dies at the step of this number."""
     steps = itertools.count()
 
+    def step() -> None:
+        if next(steps) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     def before(function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
-            if next(steps) == number:
-                os.kill(os.getpid(), signal.SIGKILL)
+            step()
             return function(*args, **kwargs)
 
         return called
 
+    new_file = durable.new_file
+
+    @contextlib.contextmanager
+    def half_written(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        with new_file(*args, **kwargs) as stream:
+            yield HalfWritten(stream, step)
+
+    durable.new_file = half_written
     for name in DURABLE:
         setattr(durable, name, before(getattr(durable, name)))
 

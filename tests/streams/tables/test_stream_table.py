@@ -51,8 +51,11 @@ def test_records_of_a_batch_are_read_once_it_is_committed(app: ApplicationFiles)
     app.commit(records(1, 2))
     assert table.read(0, 1) == (1, events(1, 2))
     app.seal(records(3, 4))
-    assert table.read(0, 1, 4) == (1, events(1, 2))
+    assert table.read(0, 1, 4) == StreamTable(app.location, ORDERS).read(0, 1, 4) == (1, events(1, 2))
     assert table.read(0, 1, 4, committed=app.next) == (1, events(1, 4))
+    app.commit(records(3, 4))
+    app.commit(records(5, 6))
+    assert table.read(0, 4, limit=9) == (4, events(4, 6))
 
 
 def test_a_reader_follows_moves_and_deletions(app: ApplicationFiles) -> None:
@@ -106,6 +109,7 @@ def test_a_missing_file_is_an_error_and_no_hole(app: ApplicationFiles) -> None:
 
 
 def test_a_read_of_known_records_lists_no_folder(app: ApplicationFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_groups, "_KEPT_BYTES", 1)
     some_batches(app)
     mover = TableMover(app.location)
     mover.move(1)
