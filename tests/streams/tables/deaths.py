@@ -81,9 +81,8 @@ def dies_at(number: int) -> None:
 
 
 def work(app: ApplicationFiles) -> None:
-    """Move all batches, and delete the first two files of a partition."""
-    mover = TableMover(app.location, large=1)
-    mover.move(1)
+    """Rename a file, join others, and delete the first file of a partition."""
+    TableMover(app.location).move(0)
     TableMover(app.location).move(3)
     TableMover(app.location).expire(ORDERS, 0, 5)
 
@@ -91,9 +90,12 @@ def work(app: ApplicationFiles) -> None:
 def main(folder: Path) -> None:
     """Let a child die at each step; print what is there after each death, and after the work was done again."""
     deaths = []
+    template = ApplicationFiles(folder / "template")
+    some_batches(template)
     for number in range(MOST):
         app = ApplicationFiles(folder / f"app-{number}")
-        some_batches(app)
+        shutil.copytree(template.folder, app.folder)
+        app.next = template.next
         child = os.fork()
         if child == 0:
             dies_at(number)
