@@ -19,6 +19,7 @@ from chispa import assert_df_equality
 
 from tests.cluster.conftest import Submit
 from tests.conftest import ROOT, StandaloneCluster
+from tests.waiting import eventually
 from wallaroo_spark.registry import EmbeddedRedis
 
 if TYPE_CHECKING:
@@ -164,7 +165,12 @@ def test_a_job_outlives_a_killed_worker_and_stops_when_terminated(
         os.kill(victim, signal.SIGKILL)
         others = [threads.submit(send, tmp_path, revision) for revision in REVISIONS[1:]]
         sent = [first, *(future.result() for future in others)]
-        driver = int(json.loads(verb("status", "--json").stdout)["driver"].split("/")[1])
+        # Spark may run the task of the killed worker again within its job; that is a death, too.
+        shown = eventually(
+            lambda: found if (found := json.loads(verb("status", "--json").stdout))["totals"]["died"] else None,
+            pause=1.0,
+        )
+        driver = int(shown["driver"].split("/")[1])
         # spark-submit has become the Java process above the driver's Python, and the signal reaches that alone.
         psutil.Process(driver).parent().send_signal(signal.SIGTERM)
         finished = running.result()
