@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,27 @@ def test_an_interrupt_ends_with_status_130(failing: Callable[..., Result]) -> No
     shown = failing(KeyboardInterrupt())
 
     assert (shown.exit_code, shown.stderr) == (130, "Interrupted.\n")
+
+
+def test_an_interrupt_while_the_program_is_loaded_ends_it_in_one_line() -> None:
+    code = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "wallaroo_spark.cli.common":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+from wallaroo_spark.cli.entry import main
+main()
+"""
+    command = [sys.executable, "-c", code, "status"]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=SECONDS)
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "Interrupted.\n")
+    assert project["project"]["scripts"]["wallaroo-spark"] == "wallaroo_spark.cli.entry:main"
 
 
 def loaded(*arguments: str) -> set[str]:
