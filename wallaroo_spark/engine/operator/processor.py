@@ -7,7 +7,9 @@ crosses two processes, so each entry is read and written at most once in a batch
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
@@ -92,9 +94,11 @@ class KeyProcessor(StatefulProcessor):
             now = max(now, int(frame[NOW].max()))
         table = self._table(partition_key.stream)
         cache = _caches.setdefault(str(self._folder), SeenCache())
-        result = take_turn(partition_key, now, events, self._entries, table, self._functions, self._limits, cache)
-        self._entries.write(result.changes)
-        for row in output_rows(partition_key, now, result):
+        with without_collections():
+            result = take_turn(partition_key, now, events, self._entries, table, self._functions, self._limits, cache)
+            self._entries.write(result.changes)
+            found = [*output_rows(partition_key, now, result)]
+        for row in found:
             yield as_frame(partition_key, row)
 
     def _table(self, stream: str) -> PartitionTable:
@@ -105,6 +109,19 @@ class KeyProcessor(StatefulProcessor):
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Do without the collector of cyclic garbage: a turn has many live objects and no cycles, and each collection would
+    look at all of them. It took a third of the CPU of a turn with 20,000 records."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class StateEntries(Mapping[bytes, bytes]):

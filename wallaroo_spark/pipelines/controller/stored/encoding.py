@@ -115,13 +115,22 @@ def _same(value: Any) -> Any:
 
 
 def _maker(kind: Any) -> Callable[[list[Any]], Any]:
-    if issubclass(kind, Enum | tuple):
-        return lambda fields: kind(*fields)
+    if issubclass(kind, Enum):
+        members = {member.value: member for member in kind}
+        return lambda fields: members.get(fields[0]) or kind(*fields)
+    if issubclass(kind, tuple):
+        return _tuple_maker(kind)
     # Arrays are read as tuples, because keys of mappings are tuples; a field that is a list is made one again.
     converters = [(one.name, list if str(one.type).startswith("list[") else _same) for one in dataclasses.fields(kind)]
     return lambda fields: kind(
         **{name: convert(value) for (name, convert), value in zip(converters, fields, strict=False)}
     )
+
+
+def _tuple_maker(kind: Any) -> Callable[[Any], Any]:
+    """Makes the values of a NamedTuple; without a call of its Python code where no field is missing."""
+    number, new = len(kind._fields), tuple.__new__
+    return lambda fields: new(kind, fields) if len(fields) == number else kind(*fields)
 
 
 _TAKEN = {kind: _fields(kind) for kind in CLASSES.values()}
