@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -67,8 +68,12 @@ def table(done: ShopRun) -> Table:
 def main() -> None:
     """Run it, print the table, and end with 1 when a promise was broken."""
     console = Console(highlight=False)
+    # Without this a SIGTERM would leave the programs of the shop behind.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     began = time.monotonic()
-    done = run(plan(), lambda text: console.print(f"{time.monotonic() - began:6.1f} s  {text}", markup=False))
+    done = run(
+        plan(), lambda text: console.print(f"{time.monotonic() - began:6.1f} s  {text}", markup=False, soft_wrap=True)
+    )
     console.print(table(done))
     for sentence in done.verdict.broken:
         console.print(f"BROKEN: {sentence}", markup=False, style="red")

@@ -54,7 +54,8 @@ class Program:
 
     def stop(self, seconds: float) -> int:
         """Let it end by SIGTERM, kill it when it does not, and return its exit status."""
-        assert self._process is not None
+        if self._process is None:
+            return 0
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
