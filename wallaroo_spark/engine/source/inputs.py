@@ -181,13 +181,17 @@ class CommitLook:
         self._files = files
         self._glance = Glance(files)
         self._known: int | None = None
+        self._failed = False
         self._again_at = 0.0
 
     def newest(self) -> int | None:
         """Return the newest committed batch; None before the first."""
         if self._glance.cheap():
-            if self._glance.changed():
+            if self._failed or self._glance.changed():
+                # After an error the log is read again, also when it has not changed since.
+                self._failed = True
                 self._known = self._files.committed()
+                self._failed = False
         elif time.monotonic() >= self._again_at:
             self._known = self._files.committed()
             self._again_at = time.monotonic() + PACE_SECONDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -40,6 +41,7 @@ class InboxReader:
         self._all = FolderListing(self._folder())
         self._gateways: dict[str, FolderListing] = {}
         self._generations: dict[tuple[str, int], FolderListing] = {}
+        self._parsed: dict[tuple[str, int], tuple[list[str], tuple[InboxFile, ...]]] = {}
 
     def unread(self, positions: Mapping[str, InboxPosition], *, fresh: bool = False) -> dict[str, Unread]:
         """Return the files behind ``positions``, by gateway: those of the position's generation and of newer ones.
@@ -60,9 +62,10 @@ class InboxReader:
                 # An older generation is left for ever when nothing in it is unread, so its listing is never a kept one.
                 here = self._files(gateway, generation).names(fresh=fresh or generation < newest)
                 last = at.sequence if generation == at.generation else 0
-                files[generation] = tuple(file for file in event_files(here) if file.sequence > last)
+                files[generation] = self._behind(gateway, generation, here, last)
             found[gateway] = files
         self._generations = {key: listing for key, listing in self._generations.items() if key in known}
+        self._parsed = {key: parsed for key, parsed in self._parsed.items() if key in known}
         return found
 
     def read(self, gateway: str, generation: int, file: InboxFile) -> Iterator[pa.RecordBatch]:
@@ -111,6 +114,14 @@ class InboxReader:
                     deleted += 1
                     passed(InboxStep.READ_HALF_DELETED)
         return deleted
+
+    def _behind(self, gateway: str, generation: int, names: list[str], last: int) -> tuple[InboxFile, ...]:
+        """The files behind a number; names are parsed once, because an unchanged folder has the same list."""
+        known = self._parsed.get((gateway, generation))
+        if known is None or known[0] is not names:
+            known = self._parsed[gateway, generation] = names, tuple(event_files(names))
+        files = known[1]
+        return files[bisect.bisect_right(files, last, key=lambda file: file.sequence) :]
 
     def _files(self, gateway: str, generation: int) -> FolderListing:
         listing = self._generations.get((gateway, generation))
