@@ -32,6 +32,15 @@ REMOVED = (
             ("An error occurred while calling o1.start.", ": java.io.IOException: no space left on device", "\tat x"),
             "java.io.IOException: no space left on device",
         ),
+        (
+            (
+                "pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:",
+                "Traceback (most recent call last):",
+                '  File "plan.py", line 15, in <module>',
+                "ValueError: 7 is no plan",
+            ),
+            "ValueError: 7 is no plan",
+        ),
         (("org.apache.spark.SparkException: Job 4 cancelled",), "org.apache.spark.SparkException: Job 4 cancelled"),
         ((LOST.format(1) + "failure: something new",), LOST.format(1) + "failure: something new"),
     ],

@@ -14,6 +14,8 @@ _PLACE = re.compile(r"^\((\S+ executor \S+)\): (?:org\.apache\.spark\.SparkExcep
 """The executor of a lost task, and its error without the class that says nothing."""
 _ADVICE = re.compile(r"\.? Consider setting '\S*faulthandler\S* .*$")
 """Spark's advice on how to get a Python traceback of a crash."""
+_FOLLOWS = "from the Python worker:"
+"""The end of a line of Spark's behind which the traceback and the error of a Python process stand."""
 _LACKING = re.compile(r"(ModuleNotFound|Import)Error: ")
 """The start of the line by which Python reports a missing package."""
 _REFUSED = re.compile(re.escape(f"{ConfigurationError.__module__}.{ConfigurationError.__qualname__}: "))
@@ -31,6 +33,8 @@ def in_short(error: Exception) -> str:
     lacking = [line for line in lines if _LACKING.match(line)]
     ours = [line for line in lines if line.startswith("wallaroo_spark.")]
     causes = [line.removeprefix("Caused by: ") for line in lines if re.search(r"(Exception|Error): \S", line)]
+    # The error of a Python process follows behind its traceback.
+    causes = [line for line in causes if not line.endswith(_FOLLOWS)] or causes
     text = (lacking[-1:] or ours[-1:] or causes[:1] or lines[:1] or [repr(error)])[0]
     text = _cut(_of_task(text.lstrip(": ")))
     if lacking:

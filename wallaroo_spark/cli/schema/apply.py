@@ -45,8 +45,8 @@ def apply(files: tuple[str, ...], app: str, dry_run: bool, branch: str, timestam
     """Check the documents of FILE... as a whole and apply all of them, or none; - stands for standard input.
 
     All problems are shown at once, with file, line and column. Documents that change nothing write nothing, and a
-    branch that is not newer than its last is not applied; both end with status 0. This part of the package is being
-    built: a schema is checked and stored, and nothing runs it yet.
+    branch that is not newer than its last is not applied; both end with status 0. An application that runs takes
+    the new version over within a second.
     """
     from wallaroo_spark.pipelines.schema.applying import Branch, apply_files
 

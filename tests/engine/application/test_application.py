@@ -1,0 +1,128 @@
+"""A whole application on one machine: gateways and query in Spark, a real Redis, and clients over real sockets."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.engine.application import shop
+from tests.waiting import SECONDS, eventually
+from wallaroo_spark import read_instances, read_stream
+from wallaroo_spark.client import Client, Event
+from wallaroo_spark.engine import Application
+from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.registry import application_registry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(4 * SECONDS)
+
+
+class Shop:
+    """The shop's application, which tests may stop and start again."""
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        self.spark, self.folder = spark, folder
+        self.application: Any = None
+
+    def start(self) -> None:
+        self.application = Application(self.spark, self.folder, state_partitions=2, move_seconds=0.2)
+        self.application.start()
+
+    def client(self) -> Client:
+        registry, name = self.application.registry_url, self.application.name
+        return Client(registry=registry, application=name, timeout=SECONDS)
+
+    def instances(self) -> list[Any]:
+        """The instances that have ended, in their order."""
+        found = read_instances(self.spark, self.folder).where("outcome is not null").orderBy("partition", "instance")
+        return list(found.collect())
+
+
+@pytest.fixture(scope="module")
+def the_shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """One running application for the tests of this file."""
+    running = Shop(spark, shop.declare(tmp_path_factory.mktemp("application")))
+    running.start()
+    yield running
+    running.application.stop()
+
+
+def take(client: Client, stream: str, group: str, count: int) -> list[Event]:
+    """The first events of a stream, each acked, for a durable group."""
+    events: list[Event] = []
+    with client.consume(stream, group=group, start="beginning", durable=True) as member:
+        for delivery in member:
+            with delivery:
+                events += delivery.events
+            if len(events) >= count:
+                return events
+    return events
+
+
+def test_published_events_have_offsets_and_the_same_event_is_written_once(the_shop: Shop) -> None:
+    with the_shop.client() as client:
+        first = client.publish("shop/ledger", Event("t", 1, id="1", source="/a"), Event("t", 2, id="2", source="/a"))
+        again = client.publish("shop/ledger", Event("t", 2, id="2", source="/a"), Event("t", 3, id="3", source="/a"))
+
+        assert [(place.partition, place.offset) for place in first + again] == [(0, 1), (0, 2), (0, 2), (0, 3)]
+        assert [event.value for event in take(client, "shop/ledger", "readers", 3)] == [1, 2, 3]
+
+
+def test_orders_go_through_all_stages_and_their_shipments_are_written_once(the_shop: Shop) -> None:
+    numbers = range(3)
+    with the_shop.client() as client, shop.working(client):
+        client.publish("shop/orders", *map(shop.order, numbers))
+        shipments = take(client, "shop/shipments", "readers", len(numbers))
+        eventually(lambda: len(the_shop.instances()) >= len(numbers), pause=0.5)
+
+    assert sorted(map(shop.number_of, shipments)) == list(numbers)
+    instances = the_shop.instances()
+    assert [one.outcome for one in instances] == ["done"] * len(numbers)
+    assert [sorted(stage.stage for stage in one.stages) for one in instances] == [sorted(shop.STAGES)] * len(numbers)
+    written = [(output.partition, offset) for one in instances for output in one.outputs for offset in output.offsets]
+    assert sorted(written) == [(0, offset + 1) for offset in numbers]
+    assert read_stream(the_shop.spark, the_shop.folder, "shop/shipments").count() == len(numbers)
+
+
+def test_a_transaction_writes_to_several_streams_with_the_ack_or_not_at_all(the_shop: Shop) -> None:
+    with the_shop.client() as client:
+        before = client.publish("shop/ledger", Event("t", "begin"))[0].offset
+        with client.consume("shop/ledger", group="movers", start=before, durable=True) as member:
+            delivery = next(member)
+            delivery.begin().publish("shop/ledger", Event("t", "lost"))
+            delivery.nack()
+            again = next(member)
+            with again.transaction() as transaction:
+                transaction.publish("shop/ledger", Event("t", "debit"), Event("t", "credit"))
+        after = client.publish("shop/ledger", Event("t", "end"))[0].offset
+
+    assert [event.value for event in again.events] == ["begin"]
+    assert [[place.offset for place in one.places] for one in transaction.written] == [[before + 1, before + 2]]
+    assert after == before + 3
+
+
+def test_a_second_driver_is_refused(the_shop: Shop) -> None:
+    with pytest.raises(ConfigurationError, match=r"another driver .* runs the application") as refused:
+        Application(the_shop.spark, the_shop.folder).start()
+
+    assert refused.value.code == "application-in-use"
+    assert the_shop.application.status()["running"]
+
+
+def test_a_gateway_that_is_killed_is_started_again_and_clients_go_on(the_shop: Shop) -> None:
+    with application_registry(the_shop.application.registry_url, the_shop.application.name) as registry:
+        holder = registry.leases()[0].holder
+    with the_shop.client() as client:
+        first = client.publish("shop/ledger", Event("t", 1, id="before", source="/k"))
+        os.kill(int(holder.split("/")[1]), signal.SIGKILL)
+        again = client.publish("shop/ledger", Event("t", 1, id="before", source="/k"), Event("t", 2))
+
+    assert again[0] == first[0]
+    [gateway] = the_shop.application.status()["gateways"]
+    assert gateway["submissions"] == 2

@@ -1,0 +1,58 @@
+"""A query of which a process did not start in time is started again; any other failure ends the application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from wallaroo_spark.engine import Application
+from wallaroo_spark.engine.application import application as module
+from wallaroo_spark.errors import PipelineError
+
+SLOW = "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back."
+
+
+class Query:
+    """A query that ends with an error."""
+
+    def __init__(self, error: str) -> None:
+        self.error = error
+
+    def awaitTermination(self) -> None:
+        raise RuntimeError(self.error)
+
+    def stop(self) -> None:
+        """It has ended."""
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, *errors: str) -> tuple[Application, Callable[[], int]]:
+    """An application whose queries end with these errors, one after another; and the number of those not started."""
+    left = [Query(error) for error in errors]
+    monkeypatch.setattr(module, "start_query", lambda session, plan: left.pop(0))
+    application: Any = Application(None, "/data/shop")
+    application._plan = object()
+    application._query = left.pop(0)
+    return application, lambda: len(left)
+
+
+def test_a_query_with_a_slow_process_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    application, left = failing(monkeypatch, SLOW, SLOW, "java.io.IOException: no room")
+
+    application._await_query()
+
+    assert left() == 0
+    with pytest.raises(PipelineError, match=r"the query failed: java\.io\.IOException: no room; .*continues") as failed:
+        application.await_end(0)
+    assert failed.value.code == "query-failed"
+
+
+def test_that_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    application, left = failing(monkeypatch, *[SLOW] * (module.MOST_STARTS + 1))
+
+    application._await_query()
+
+    assert left() == 1
+    with pytest.raises(PipelineError, match="failed to connect back"):
+        application.await_end(0)
