@@ -13,6 +13,7 @@ from rich.table import Table
 
 from proving.shop.judge import MAX_PARALLEL
 from proving.shop.run import ShopPlan, ShopRun, run
+from wallaroo_spark.errors import WallarooError
 
 
 def plan() -> ShopPlan:
@@ -71,9 +72,14 @@ def main() -> None:
     # Without this a SIGTERM would leave the programs of the shop behind.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     began = time.monotonic()
-    done = run(
-        plan(), lambda text: console.print(f"{time.monotonic() - began:6.1f} s  {text}", markup=False, soft_wrap=True)
-    )
+    chosen = plan()
+    try:
+        done = run(
+            chosen,
+            lambda text: console.print(f"{time.monotonic() - began:6.1f} s  {text}", markup=False, soft_wrap=True),
+        )
+    except WallarooError as error:
+        sys.exit(f"The shop cannot run: {error} The logs are in {chosen.output}.")
     console.print(table(done))
     for sentence in done.verdict.broken:
         console.print(f"BROKEN: {sentence}", markup=False, style="red")
