@@ -6,6 +6,7 @@ Batches of published records are compared with bare batches of one record a key,
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -72,12 +73,13 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=4, help="partitions of the stream")
     parser.add_argument("--most", type=int, default=50, help="maxParallel")
     given = parser.parse_args()
+    # The worker of the driver asks the environment for its Python, not Spark's configuration.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
     settings = {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
-        "spark.pyspark.python": sys.executable,
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
