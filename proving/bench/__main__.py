@@ -38,6 +38,7 @@ SECTIONS = (
     "leaving",
     "plans",
     "fleet",
+    "durable",
     "kafka",
 )
 UNLESS_ASKED = ("kafka",)
@@ -133,6 +134,11 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
 
         return measure(REPETITIONS, context.progress)
 
+    def durable() -> Any:
+        from proving.bench.sections.durable import measure
+
+        return measure(context)
+
     def kafka() -> Any:
         from proving.bench.sections.kafka import measure
 
@@ -151,6 +157,7 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
         "leaving": leaving,
         "plans": plans,
         "fleet": fleet,
+        "durable": durable,
         "kafka": kafka,
     }
 

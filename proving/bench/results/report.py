@@ -276,6 +276,39 @@ def _kafka(found: Any) -> Iterator[str]:
     yield table(("payload", "rate", *columns, "SDK/Kafka", "encoded/Kafka"), body)
 
 
+def _durable(found: Any) -> Iterator[str]:
+    yield "Durable streams and pipelines, beside the duration of a batch in the same application:"
+    body = [
+        (name, f"{case['milliseconds']:,.0f} ms", f"{case['milliseconds'] / case['batch_milliseconds']:.1f}")
+        for name, case in (
+            ("publish to a committed offset, p50", found["publish"]),
+            ("three tiers outside Spark, publish to the last output, p50", found["tiers"]),
+        )
+    ]
+    yield table(("", "time", "of a batch"), body)
+    outside, inside = found["deliveries"]["a_second"], found["functions"]["a_second"]
+    yield table(
+        ("instances of one tier", "a second", "of those outside"),
+        [("outside Spark", f"{outside:,.0f}", "1.0"), ("inside Spark", f"{inside:,.0f}", f"{inside / outside:.1f}")],
+    )
+    yield "A publisher beside instances that wait for a worker, and one whose requests are for every partition, p50:"
+    rows = [(f"{one['active']:,} active instances", one) for one in found["active"]]
+    rows += [(f"{one['partitions']:,} partitions", one) for one in found["partitions"]]
+    least = found["publish"]["milliseconds"]
+    yield table(
+        ("", "publish", "batch", "of the publish above"),
+        [
+            (
+                name,
+                f"{one['milliseconds']:,.0f} ms",
+                f"{one['batch_milliseconds']:,.0f} ms",
+                f"{one['milliseconds'] / least:.1f}",
+            )
+            for name, one in rows
+        ],
+    )
+
+
 TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "decode": _decode,
     "active": _active,
@@ -289,5 +322,6 @@ TABLES: dict[str, Callable[[Any], Iterator[str]]] = {
     "leaving": _leaving,
     "plans": _plans,
     "fleet": _fleet,
+    "durable": _durable,
     "kafka": _kafka,
 }

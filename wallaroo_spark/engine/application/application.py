@@ -113,6 +113,11 @@ class Application:
         return self._embedded.url if self._embedded else resolve_secret(self._settings.registry)
 
     @property
+    def query(self) -> Any:
+        """Spark's query (a ``StreamingQuery``), with its progress; None while the application does not run."""
+        return self._query
+
+    @property
     def folder(self) -> str:
         """The application's folder."""
         return self._settings.folder
