@@ -135,7 +135,7 @@ def sections(context: Context, given: argparse.Namespace) -> dict[str, Callable[
         return measure(REPETITIONS, context.progress)
 
     def durable() -> Any:
-        from proving.bench.sections.durable import measure
+        from proving.bench.durable.cases import measure
 
         return measure(context)
 

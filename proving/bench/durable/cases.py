@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -41,7 +41,7 @@ LIMIT_SECONDS = 300.0
 
 TIERS = ("first", "second", "third")
 _NUMBERS = itertools.count(1)
-_FUNCTION = "proving.bench.sections.durable:doubled"
+_FUNCTION = "proving.bench.durable.cases:doubled"
 
 
 def doubled(frame: Any) -> Any:
@@ -81,12 +81,13 @@ def measure(context: Context) -> dict[str, Any]:
     """All cases; each has an application of its own in an empty folder."""
     quick = context.lengths.messages < 65_536
     found: dict[str, Any] = {}
-    for name, case in (
-        ("publish", lambda: publish(context, 1, 20 if quick else 60)),
-        ("tiers", lambda: tiers(context, 5 if quick else 20)),
-        ("deliveries", lambda: deliveries(context, 500 if quick else 5_000)),
-        ("functions", lambda: functions(context, 40_000 if quick else 200_000)),
-    ):
+    cases: dict[str, Callable[[], dict[str, Any]]] = {
+        "publish": lambda: publish(context, 1, 20 if quick else 60),
+        "tiers": lambda: tiers(context, 5 if quick else 20),
+        "deliveries": lambda: deliveries(context, 500 if quick else 5_000),
+        "functions": lambda: functions(context, 40_000 if quick else 200_000),
+    }
+    for name, case in cases.items():
         context.progress(f"durable: {name}")
         found[name] = case()
         context.say(f"  {name}: {found[name]}")
@@ -184,8 +185,7 @@ def deliveries(context: Context, instances: int) -> dict[str, Any]:
 
 def functions(context: Context, instances: int) -> dict[str, Any]:
     """Stages inside Spark, one tier, four partitions: instances a second of the batches' own time."""
-    text = schema(4, IN_SPARK, 10_000)
-    with running(context, text, waiting=instances, partitions=4) as application:
+    with running(context, schema(4, IN_SPARK, 10_000), waiting=instances, partitions=4) as application:
         durations = _until_read(application, instances)
         ended = read_history(context.spark, application.folder).filter("kind = 'ended'").count()
         return {"instances": ended, "a_second": instances / sum(durations), "batches": len(durations)}
@@ -215,8 +215,8 @@ def running(context: Context, text: str, waiting: int = 0, partitions: int = 1) 
         apply_files(SchemaStore(str(folder)), [str(document)], time.time())
         if waiting:
             _fill(folder, waiting, partitions)
-        settings = {"gateways": 1, "move_seconds": 0.0, "state_partitions": min(2, partitions)}
-        with Application(context.spark, str(folder), **settings) as application:
+        tasks = min(2, partitions)
+        with Application(context.spark, str(folder), move_seconds=0.0, state_partitions=tasks) as application:
             yield application
     finally:
         shutil.rmtree(folder, ignore_errors=True)
