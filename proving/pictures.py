@@ -53,8 +53,11 @@ class Stage:
     """The receiver of the pictures, and the gate of its sink."""
 
     receiver: Receiver
+    """The receiver."""
     registry: str
+    """URL of its registry."""
     gate: threading.Event
+    """While it is not set, the sink waits."""
 
     def sink(self, rows: DataFrame, _: int) -> None:
         """A sink that takes a second, and waits while the gate is closed."""

@@ -33,16 +33,25 @@ class HistoryRow:
     """A row of the history of instances, as far as the judge looks at it."""
 
     pipeline: str
+    """Name of the pipeline."""
     partition: int
+    """Partition of its input stream."""
     instance: int
+    """Offset of the event that began the instance."""
     kind: str
+    """Kind of the row: a value of HistoryKind."""
     at: datetime
+    """Time of the batch."""
     stage: str | None = None
+    """The stage, of an output or a pointer."""
     target: tuple[str, int] | None = None
     """Stream and partition of a pointer."""
     offsets: tuple[int, ...] = ()
+    """Offsets of the records of a pointer."""
     outcome: str | None = None
+    """How the instance ended."""
     began_at: datetime | None = None
+    """When the stage could begin."""
 
     @property
     def of(self) -> Instance:
@@ -55,8 +64,11 @@ class StreamRecord:
     """A record of a stream."""
 
     partition: int
+    """Its partition."""
     offset: int
+    """Its offset."""
     data: bytes
+    """Its payload."""
 
     @property
     def order(self) -> int:

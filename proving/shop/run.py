@@ -69,8 +69,11 @@ class ShopRun:
     """The result of a run."""
 
     verdict: Verdict
+    """The finding of the judge."""
     kills: Counter[str] = field(default_factory=Counter)
+    """Number of kills, by the killed part."""
     seconds: float = 0.0
+    """Length of the run."""
     complete: bool = False
     """Whether all was done within the limit."""
     ends: list[str] = field(default_factory=list)
