@@ -170,10 +170,11 @@ class Application:
 
     def status(self) -> dict[str, Any]:
         """The state of the application, its query and its gateways, as JSON-serializable values."""
-        served: dict[int, Lease] = {}
-        if self._leases is not None:
-            with contextlib.suppress(RegistryError):
-                served = _served(self._leases)
+        # None: the registry does not answer, and says nothing about the gateways.
+        served: dict[int, Lease] | None = None
+        leases = self._leases
+        with contextlib.suppress(RegistryError):
+            served = {} if leases is None else _served(leases)
         follower, housekeeping = self._follower, self._housekeeping
         errors = [self._failure.message if self._failure else "", self._error, follower.error if follower else ""]
         return {
@@ -421,11 +422,12 @@ def _served(leases: Registry) -> dict[int, Lease]:
     return {number: lease for number, lease in leases.leases().items() if lease.connect}
 
 
-def _gateway_status(record: JobRecord, served: dict[int, Lease]) -> dict[str, Any]:
-    lease = served.get(record.number)
+def _gateway_status(record: JobRecord, served: dict[int, Lease] | None) -> dict[str, Any]:
+    lease = None if served is None else served.get(record.number)
+    without = "unknown" if served is None else "starting"
     return {
         "gateway": f"g{record.number}",
-        "state": "serving" if lease else ("starting" if record.running else "down"),
+        "state": "serving" if lease else (without if record.running else "down"),
         "address": lease.connect if lease else None,
         "submissions": record.submissions,
         "last_error": record.last_error,
