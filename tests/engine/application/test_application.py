@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.waiting import SECONDS, eventually
 from wallaroo_spark import read_instances, read_stream
 from wallaroo_spark.client import Client, Event
 from wallaroo_spark.engine import Application
-from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.errors import ConfigurationError, PipelineError
 from wallaroo_spark.registry import application_registry
 
 if TYPE_CHECKING:
@@ -126,3 +127,28 @@ def test_a_gateway_that_is_killed_is_started_again_and_clients_go_on(the_shop: S
     assert again[0] == first[0]
     [gateway] = the_shop.application.status()["gateways"]
     assert gateway["submissions"] == 2
+
+
+def test_an_application_that_is_stopped_goes_on_where_it_was(the_shop: Shop) -> None:
+    with the_shop.client() as client:
+        last = client.publish("shop/ledger", Event("t", "last"))[0].offset
+        take(client, "shop/ledger", "lasting", last)
+    the_shop.application.stop()
+    assert the_shop.application.await_end(0)
+    assert not the_shop.application.status()["running"]
+
+    the_shop.start()
+    with the_shop.client() as client:
+        assert client.publish("shop/ledger", Event("t", "new"))[0].offset == last + 1
+        assert [event.value for event in take(client, "shop/ledger", "lasting", 1)] == ["new"]
+
+
+def test_a_query_that_fails_ends_the_application_with_its_error(spark: SparkSession, tmp_path: Path) -> None:
+    folder = shop.declare(tmp_path)
+    application = Application(spark, folder, state_partitions=1)
+    batches = tmp_path / "shop" / "_wallaroo" / "batches"
+    batches.write_text("no folder", encoding="utf-8")
+
+    with pytest.raises(PipelineError, match=r"the query failed: .*batches"), application:
+        application.await_end(SECONDS)
+    assert not application.status()["running"]
