@@ -198,6 +198,7 @@ def run(shop: Shop, orders: int, kills: list[Callable[[], None]]) -> Verdict:
     return shop.verdict(orders)
 
 
+@pytest.mark.long
 def test_the_shop_keeps_its_promises_while_an_executor_is_killed(shop: Shop) -> None:
     verdict = run(shop, 4, [shop.kill_executor])
 
