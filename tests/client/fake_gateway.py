@@ -138,8 +138,8 @@ class FakeGateway:
     async def Subscribe(self, requests: Any, context: Any) -> None:
         await self._check(context)
         join = (await context.read()).join
-        partitions = list(join.partitions) or list(range(PARTITIONS))
         memory = self.memory
+        partitions = list(join.partitions) or list(range(len(memory.streams[join.stream])))
         for partition in partitions:
             last = len(memory.streams[join.stream][partition])
             start = {pb.StartPoint.BEGINNING: 0, pb.StartPoint.OFFSET: join.start.offset - 1}

@@ -150,9 +150,10 @@ class MemoryApplication:
                 events[key].append(carried)
             for key, event in self._inbox:
                 events[key].append(event)
-            for key, due in self._timers.items():
-                if due <= now:
-                    events.setdefault(key, [])
+            for key in [key for key, due in self._timers.items() if due <= now]:
+                # A timer fires once; the controller arms it again where it needs one.
+                del self._timers[key]
+                events.setdefault(key, [])
             self._carried, self._inbox = [], []
             for key, given in events.items():
                 self._handle(key, now, given)

@@ -46,7 +46,7 @@ _FUNCTION = "proving.bench.durable.cases:doubled"
 
 def doubled(frame: Any) -> Any:
     """The function of a stage: twice the number in the data of each event."""
-    return [{"twice": 2 * int(event["data"])} for event in frame["root_event"]]
+    return frame["root_event"].map(lambda event: {"twice": 2 * event["data"]})
 
 
 def schema(partitions: int, stages: str, parallel: int) -> str:
@@ -187,7 +187,7 @@ def functions(context: Context, instances: int) -> dict[str, Any]:
     """Stages inside Spark, one tier, four partitions: instances a second of the batches' own time."""
     with running(context, schema(4, IN_SPARK, 10_000), waiting=instances, partitions=4) as application:
         durations = _until_read(application, instances)
-        ended = read_history(context.spark, application.folder).filter("kind = 'ended'").count()
+        ended = _ended(context, application, instances)
         return {"instances": ended, "a_second": instances / sum(durations), "batches": len(durations)}
 
 
@@ -247,6 +247,16 @@ def _until_read(application: Application, events: int) -> list[float]:
             return [one["durationMs"]["triggerExecution"] / 1000 for one in _progress(application)]
         time.sleep(0.2)
     raise RuntimeError(f"{events:,} events were not read within {LIMIT_SECONDS:.0f} s: {application.status()}")
+
+
+def _ended(context: Context, application: Application, instances: int) -> int:
+    """Wait until the history has the end of all instances; returns their number."""
+    until = time.monotonic() + LIMIT_SECONDS
+    while (ended := read_history(context.spark, application.folder).filter("outcome = 'done'").count()) < instances:
+        if time.monotonic() > until:
+            raise RuntimeError(f"{ended:,} of {instances:,} instances have ended: {application.status()}")
+        time.sleep(0.5)
+    return ended
 
 
 def _records(application: Application) -> int:
