@@ -141,6 +141,7 @@ class TestWithSpark:
         assert found[-1]["text"] == "Spark writes it where this process reads it"
         assert [path.name for path in desk.checkpoint.parent.iterdir()] == ["receive.yaml"]
 
+    @pytest.mark.long  # it waits a minute for executors
     def test_too_few_task_slots_are_a_problem(self, desk: Desk, spark: SparkSession) -> None:
         [(subject, text)] = problems(desk.findings(workers=500))
 
