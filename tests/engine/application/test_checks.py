@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from wallaroo_spark import Application
 from wallaroo_spark.engine.application import checks
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.pipelines.declarations import NamespaceDeclaration, StreamDeclaration
-from wallaroo_spark.pipelines.schema.store import StoredSchema
+from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
+from wallaroo_spark.streams.batch_outputs.files import Manifest
+from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
 
 
 def test_an_old_spark_is_refused() -> None:
@@ -63,3 +67,25 @@ def test_a_folder_without_a_stream_is_refused_with_the_command_that_helps() -> N
         checks.schema(StoredSchema(), "/data/shop")
     with pytest.raises(ConfigurationError, match="version 3 of its schema declares no stream"):
         checks.schema(StoredSchema(3, {namespace.key: namespace}), "/data/shop")
+
+
+@pytest.mark.parametrize(("committed", "outputs"), [(None, -1), (0, -1), (3, 3), (4, 3)])
+def test_a_checkpoint_as_new_as_its_outputs_is_accepted(committed: int | None, outputs: int) -> None:
+    checks.checkpoint(committed, outputs, "/data/shop")
+
+
+@pytest.mark.parametrize(("committed", "found"), [(None, "is missing"), (2, "ends at batch 2")])
+def test_a_checkpoint_older_than_its_outputs_is_refused(committed: int | None, found: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"outputs are of batch 3, and its checkpoint {found}; restore"):
+        checks.checkpoint(committed, 3, "/data/shop")
+
+
+def test_an_application_whose_checkpoint_was_deleted_does_not_start(spark: Any, tmp_path: Path) -> None:
+    stream = StreamDeclaration(name="orders", namespace="shop")
+    SchemaStore(str(tmp_path)).write(StoredSchema(1, {stream.key: stream}))
+    outputs = BatchOutputs(str(tmp_path))
+    for batch in range(2):
+        outputs.seal(Manifest(batch, (), {}))
+
+    with pytest.raises(ConfigurationError, match="its outputs are of batch 0, and its checkpoint is missing"):
+        Application(spark, str(tmp_path), name="deleted").start()

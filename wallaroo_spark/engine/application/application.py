@@ -240,10 +240,6 @@ class Application:
         )
         self._session = query_session(self._spark, partitions)
         inbox = DriverInbox(settings.folder, self._spark)
-        if events := dismissals(schema, InboxReader(settings.folder, self._spark), settings.gateways):
-            inbox.write(events)
-        in_tasks = for_tasks(settings.folder, self._spark)
-        self._plan = QueryPlan(self.name, settings.folder, in_tasks, settings.max_rows, files.local_folder)
         self._housekeeping = Housekeeping(
             files,
             settings.folder,
@@ -253,6 +249,11 @@ class Application:
             retention_seconds=settings.retention_seconds,
             spark=self._spark,
         )
+        checks.checkpoint(files.committed(), self._housekeeping.newest_committed(), settings.folder)
+        if events := dismissals(schema, InboxReader(settings.folder, self._spark), settings.gateways):
+            inbox.write(events)
+        in_tasks = for_tasks(settings.folder, self._spark)
+        self._plan = QueryPlan(self.name, settings.folder, in_tasks, settings.max_rows, files.local_folder)
         self._follower = CommitFollower(files, self._committed, f"application {self.name}")
 
     def _start_query(self) -> None:

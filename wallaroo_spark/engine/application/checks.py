@@ -95,6 +95,26 @@ def schema(stored: StoredSchema, folder: str) -> None:
         )
 
 
+def checkpoint(committed: int | None, outputs: int, folder: str) -> None:
+    """Refuse a checkpoint that is missing or older than the outputs of its batches.
+
+    ``committed`` is the newest batch that the checkpoint has committed, ``outputs`` the newest one that the outputs in
+    the folder prove to have been committed; -1 for none. The state of the keys is in the checkpoint: with an older one
+    offsets would be given twice, and records that are promised to clients would never be in the tables.
+    """
+    found = -1 if committed is None else committed
+    if found < outputs:
+        there = "is missing" if committed is None else f"ends at batch {committed}"
+        raise ConfigurationError(
+            f"the application in {folder} cannot run: its outputs are of batch {outputs}, and its checkpoint {there}; "
+            "restore the whole folder as it was at one time, or begin with an empty folder",
+            code="checkpoint-behind-outputs",
+            folder=folder,
+            committed=committed,
+            outputs=outputs,
+        )
+
+
 def _found(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None

@@ -54,6 +54,14 @@ class Housekeeping:
         self._schemas = SchemaStore(folder, spark)
         self._retention = Retention(self._mover, inbox)
 
+    def newest_committed(self) -> int:
+        """The newest batch that the outputs in the folder prove to have been committed; -1 without one.
+
+        A batch is moved after its commit, and a manifest is written after the commit of the batch before.
+        """
+        sealed = self._outputs.sealed()
+        return max(self._mover.moved_to(), max(sealed) - 1 if sealed else -1)
+
     def work(self, committed: int, *, all_now: bool = False) -> None:
         """Do everything that is due; ``committed`` is the newest committed batch. ``all_now``: do not wait."""
         now = time.monotonic()

@@ -24,6 +24,14 @@ APPLICATIONS = CodeGroup(
             "docs/pipelines/engine.md#the-application",
         ),
         CodeEntry(
+            "checkpoint-behind-outputs",
+            "The checkpoint of the application is missing, or older than the outputs of its batches.",
+            "The folder `checkpoint` was deleted, or restored without the rest of the folder. The state of "
+            "all streams is in it.",
+            "Restore the whole folder as it was at one time, or begin with an empty folder.",
+            "docs/pipelines/engine.md#the-application",
+        ),
+        CodeEntry(
             "connect-not-supported",
             "An application of durable streams was given a session of Spark Connect.",
             "Its driver acts on the files of each committed batch, and a client of Spark Connect does not see them.",
