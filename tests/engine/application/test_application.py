@@ -146,8 +146,8 @@ def test_an_application_that_is_stopped_goes_on_where_it_was(the_shop: Shop) -> 
 def test_a_query_that_fails_ends_the_application_with_its_error(spark: SparkSession, tmp_path: Path) -> None:
     folder = shop.declare(tmp_path)
     application = Application(spark, folder, state_partitions=1)
-    batches = tmp_path / "shop" / "_wallaroo" / "batches"
-    batches.write_text("no folder", encoding="utf-8")
+    manifest = tmp_path / "shop" / "_wallaroo" / "batches" / "0.json"
+    (manifest / "a folder").mkdir(parents=True)
 
     with pytest.raises(PipelineError, match=r"the query failed: .*batches"), application:
         application.await_end(SECONDS)
