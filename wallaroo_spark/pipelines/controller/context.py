@@ -12,6 +12,7 @@ from wallaroo_spark.pipelines.controller.messages.carried import Carried
 from wallaroo_spark.pipelines.controller.messages.instructions import (
     AnswerRequest,
     CarryOut,
+    ConnectorPosition,
     Instruction,
     RefuseRequest,
     WarnClient,
@@ -43,10 +44,15 @@ class CallContext:
         """Add an instruction."""
         self.out.append(instruction)
 
-    def answer(self, reply_to: ReplyTo | None, written: tuple[Written, ...] = ()) -> None:
+    def answer(
+        self,
+        reply_to: ReplyTo | None,
+        written: tuple[Written, ...] = (),
+        positions: tuple[ConnectorPosition, ...] = (),
+    ) -> None:
         """A request has succeeded."""
         if reply_to is not None:
-            self.out.append(AnswerRequest(reply_to, written))
+            self.out.append(AnswerRequest(reply_to, written, positions))
 
     def refuse(self, reply_to: ReplyTo | None, reason: str) -> None:
         """A request has failed."""

@@ -4,6 +4,7 @@ It has no socket, clock, thread or file, and the same state, time and events giv
 on those before it:
 
 - :mod:`.partition_log` -- records get offsets, once
+- :mod:`.connectors` -- streams of connectors, each message once
 - :mod:`.transactions` -- transactions of deliveries, and staged statements
 - :mod:`.groups` -- groups of subscribers
 - :mod:`.instances` -- active instances, with :mod:`.stages`
@@ -18,6 +19,7 @@ from bisect import insort
 from collections.abc import Sequence
 
 from wallaroo_spark.errors import PipelineError
+from wallaroo_spark.pipelines.controller.connectors import ConnectorStreams
 from wallaroo_spark.pipelines.controller.context import CallContext, next_state
 from wallaroo_spark.pipelines.controller.groups import SubscriberGroups
 from wallaroo_spark.pipelines.controller.instances import ActiveInstances
@@ -69,6 +71,7 @@ class KeyController:
         self.context = context = CallContext(key, now, stored, cache)
         self._head = context.head
         self._log = PartitionLog(context)
+        self._connectors = ConnectorStreams(context, self._log)
         self._transactions = Transactions(context)
         self._staged = StagedStatements(context, self._log)
         self._groups = SubscriberGroups(context)
@@ -145,6 +148,12 @@ class KeyController:
                 self._log.published(event)
             case e.RecordsDelayed():
                 self._log.delayed(event)
+            case e.MessagesSent():
+                self._connectors.sent(event)
+            case e.ConnectorOpened():
+                self._connectors.opened(event)
+            case e.ConnectorAsked():
+                self._connectors.asked(event)
             case e.DeliveryAcked():
                 self._acked(event)
             case e.DeliveryNacked():

@@ -31,9 +31,11 @@ class PartitionLog:
 
     def problem(self, records: Sequence[CloudEvent]) -> str:
         """Why records cannot be appended to this partition, with the way out; empty when they can."""
-        if not self._context.head.declared:
-            return f"there is no stream {self._context.key.stream} with a partition {self._context.key.partition}"
-        return records_problem(records)
+        return records_problem(records) if self._context.head.declared else self.no_stream()
+
+    def no_stream(self) -> str:
+        """Why nothing can be appended while the stream is not declared."""
+        return f"there is no stream {self._context.key.stream} with a partition {self._context.key.partition}"
 
     def published(self, event: RecordsPublished) -> None:
         """A client publishes records."""

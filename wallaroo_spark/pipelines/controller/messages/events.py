@@ -49,6 +49,49 @@ class RecordsDelayed(NamedTuple):
     """When the publisher is answered."""
 
 
+class ConnectorAsked(NamedTuple):
+    """A gateway asks for the positions of a connector instance's streams in this partition."""
+
+    reply_to: ReplyTo
+    """The request of the session."""
+    instance: str
+    """Name of the connector's instance."""
+
+
+class ConnectorOpened(NamedTuple):
+    """A session opens a connector stream. From now on only messages of this opening are applied."""
+
+    reply_to: ReplyTo
+    """The request of the session; it is also the name of the opening."""
+    instance: str
+    """Name of the connector's instance."""
+    name: str
+    """Name of the connector stream; it is the stream's own within the instance."""
+    stream_id: int
+    """Id of the connector stream in the protocol."""
+
+
+class MessagesSent(NamedTuple):
+    """Messages of one connector stream, in their order."""
+
+    reply_to: ReplyTo
+    """The request of the session."""
+    opening: int
+    """The number of the request that opened the stream, of the same gateway and generation."""
+    instance: str
+    """Name of the connector's instance."""
+    name: str
+    """Name of the connector stream."""
+    last: int | None
+    """Id of the last message, which may have no record; None when there is only the end of the stream."""
+    ids: tuple[int, ...] = ()
+    """The id of each record's message; they increase."""
+    records: tuple[CloudEvent, ...] = ()
+    """The records."""
+    ended: bool = False
+    """Whether the stream has ended behind these messages."""
+
+
 class GroupJoined(NamedTuple):
     """A member joins a group of this partition's subscribers."""
 
@@ -195,6 +238,9 @@ Event = (
     PartitionDeclared
     | RecordsPublished
     | RecordsDelayed
+    | ConnectorAsked
+    | ConnectorOpened
+    | MessagesSent
     | GroupJoined
     | StageJoined
     | MemberLeft

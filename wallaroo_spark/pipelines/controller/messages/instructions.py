@@ -175,6 +175,17 @@ class Written(NamedTuple):
     offsets: tuple[int, ...]
 
 
+class ConnectorPosition(NamedTuple):
+    """The position of a connector stream."""
+
+    name: str
+    """Name of the connector stream."""
+    stream_id: int
+    """Its id in the protocol."""
+    reference: int | None
+    """Id of the last message that is applied; None before the first."""
+
+
 class AnswerRequest(NamedTuple):
     """A request has succeeded."""
 
@@ -182,6 +193,8 @@ class AnswerRequest(NamedTuple):
     """The request."""
     written: tuple[Written, ...] = ()
     """For a publish its records; for an ack the records of each statement, in their order."""
+    positions: tuple[ConnectorPosition, ...] = ()
+    """For a connector's question, or the opening of its stream: the positions."""
 
 
 class RefuseRequest(NamedTuple):

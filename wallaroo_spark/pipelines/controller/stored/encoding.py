@@ -53,6 +53,7 @@ CLASSES: dict[int, Any] = {
     26: key_state.Statement,
     27: key_state.DeliveryTransaction,
     28: values.DelayedRecords,
+    29: key_state.ConnectorStream,
     30: carried.AppendOutput,
     31: carried.ApplyStatement,
     32: carried.CommitStatement,
@@ -77,6 +78,9 @@ CLASSES: dict[int, Any] = {
     62: events.RecordsRead,
     63: events.CarriedIn,
     64: events.RecordsDelayed,
+    65: events.ConnectorAsked,
+    66: events.ConnectorOpened,
+    67: events.MessagesSent,
     80: instructions.Outcome,
     81: instructions.AppendRecords,
     82: instructions.DeliverRecords,
@@ -96,6 +100,7 @@ CLASSES: dict[int, Any] = {
     96: instructions.ReadRecords,
     97: instructions.ArmTimer,
     98: instructions.SkippedRecords,
+    99: instructions.ConnectorPosition,
 }
 """Number → class. Numbers are never changed or used again."""
 _NUMBERS = {kind: number for number, kind in CLASSES.items()}

@@ -14,6 +14,7 @@ from wallaroo_spark.pipelines.controller.stored.changes import Changes as Change
 from wallaroo_spark.pipelines.controller.stored.changes import Stored as Stored
 from wallaroo_spark.pipelines.controller.stored.encoding import decode, encode
 from wallaroo_spark.pipelines.controller.stored.key_state import (
+    ConnectorStream,
     DeliveryTransaction,
     Head,
     Instance,
@@ -103,12 +104,21 @@ class KeyEntries:
         """Driver and statement → its records."""
         self.delayed: Entries[int, tuple[CloudEvent, ...]] = Entries(stored, b"l")
         """Number → records that are appended at a later time."""
+        self.connectors: Entries[tuple[str, str], ConnectorStream] = Entries(stored, b"k")
+        """Instance and name → connector stream."""
+        self.connector_names: Entries[str, tuple[str, ...]] = Entries(stored, b"n")
+        """Instance → names of its connector streams."""
+        self.ended_connectors: Entries[int, tuple[tuple[str, str], ...]] = Entries(stored, b"e")
+        """Day since 1970 → the connector streams that ended on it."""
         self._kinds: tuple[Entries[Any, Any], ...] = (
             self.instances,
             self.waiting,
             self.transactions,
             self.staged,
             self.delayed,
+            self.connectors,
+            self.connector_names,
+            self.ended_connectors,
         )
         self.head = self._heads.get(0) or Head()
         self.seen = SeenIds(key, stored, self.head, cache)

@@ -168,6 +168,24 @@ class Head:
     """A hash of all ids that were remembered and forgotten so far."""
     transactions: int = 0
     """Number of transactions of its deliveries; most keys have none, and then no entry is looked for."""
+    connector_streams: int = 0
+    """Number of remembered connector streams."""
+    connector_days: list[int] = field(default_factory=list)
+    """The days since 1970 on which connector streams ended that are not forgotten yet, the earliest first."""
+
+
+@dataclass(slots=True)
+class ConnectorStream:
+    """A connector stream: where it stands, and who may send it."""
+
+    stream_id: int
+    """Its id in the protocol."""
+    opening: ReplyTo
+    """The newest opening; messages of others are dropped."""
+    reference: int | None = None
+    """Id of the last message that is applied; None before the first."""
+    ended_at: int | None = None
+    """When it ended; None while it is open."""
 
 
 @dataclass(slots=True)

@@ -27,6 +27,7 @@ def validate(entries: KeyEntries) -> None:
     open_deliveries = _check_groups(head) + _check_instances(head, entries)
     _check_transactions(head, entries, open_deliveries)
     _check_seen(head, entries)
+    _check_connectors(head, entries)
 
 
 def _check_groups(head: Head) -> Counter[object]:
@@ -101,3 +102,21 @@ def _check_transactions(head: Head, entries: KeyEntries, open_deliveries: Counte
 def _check_seen(head: Head, entries: KeyEntries) -> None:
     offsets = entries.seen.remembered().values()
     assert sorted(offsets) == list(range(head.seen_from, head.last + 1)), (head.seen_from, offsets)
+
+
+def _check_connectors(head: Head, entries: KeyEntries) -> None:
+    keys = {*entries.connectors.all_keys()}
+    assert head.connector_streams == len(keys), (head.connector_streams, keys)
+    named = [
+        (instance, name)
+        for instance in entries.connector_names.all_keys()
+        for name in entries.connector_names.get(instance) or ()
+    ]
+    assert len(named) == len(keys), (named, keys)
+    assert {*named} == keys, (named, keys)
+    assert head.connector_days == sorted(entries.ended_connectors.all_keys()), head.connector_days
+    listed = {(day, key) for day in head.connector_days for key in entries.ended_connectors.get(day) or ()}
+    for key in keys:
+        stream = entries.connectors.get(key)
+        assert stream is not None
+        assert stream.ended_at is None or (stream.ended_at // 86_400_000, key) in listed, key
