@@ -3,7 +3,7 @@
 A connector stream belongs to a connector's instance and has a name. Its *reference* is the id of the last message that
 is applied. Messages at or below it are dropped, so a connector may send again after any failure. Each opening of a
 connector stream replaces the one before: messages of a replaced opening are dropped and not answered as applied.
-Source: ``docs/pipelines/bulk.md``.
+Source: ``docs/pipelines/design.md#connector-streams``.
 """
 
 from __future__ import annotations
