@@ -28,8 +28,8 @@ def plan() -> ShopPlan:
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="decides what is killed (default: 1)")
     parser.add_argument("--limit", type=float, default=300, metavar="S", help="longest wait at the end (default: 300)")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="worker programs in Python (default: 2)")
-    parser.add_argument("--javascript", action="store_true", help="ship in JavaScript, too; needs npm and a registry")
-    parser.add_argument("--cluster", action="store_true", help="a standalone cluster, whose executors are killed too")
+    parser.add_argument("--no-javascript", action="store_true", help="ship in Python alone; without npm this is so")
+    parser.add_argument("--local", action="store_true", help="Spark in one process, without executors to kill")
     parser.add_argument("--keep-driver", action="store_true", help="do not kill the driver")
     parser.add_argument(
         "--output", type=Path, default=Path("build/shop"), help="where all files are written (default: %(default)s)"
@@ -45,8 +45,8 @@ def plan() -> ShopPlan:
         given.pause,
         given.limit,
         given.workers,
-        given.javascript,
-        given.cluster,
+        not given.no_javascript,
+        not given.local,
         not given.keep_driver,
     )
 

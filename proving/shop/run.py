@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from proving.shop.judge import Verdict, judge
 from proving.shop.processes import EXAMPLE, ROOT, VERB, Program, kill_executor, kill_gateway
 from proving.shop.tables import read_history, read_streams
 from wallaroo_spark.client import AsyncClient, Backoff, Client, Event
-from wallaroo_spark.errors import TransportError
+from wallaroo_spark.errors import ConfigurationError, TransportError
 from wallaroo_spark.registry import EmbeddedRedis
 
 GATEWAYS = 2
@@ -57,7 +57,7 @@ class ShopPlan:
     workers: int = 2
     """Number of worker programs in Python."""
     javascript: bool = False
-    """Whether the stage ``ship`` is also worked on in JavaScript, which npm must be there for."""
+    """Whether the stage ``ship`` is also worked on in JavaScript. Without npm this is left out, and said."""
     cluster: bool = False
     """Whether Spark runs as a standalone cluster, whose executors are killed too."""
     driver: bool = True
@@ -100,7 +100,12 @@ class Shop:
         self.kills: Counter[str] = Counter()
         self.ends: list[str] = []
         self._cluster_pids: list[int] = []
-        self._busy = threading.Lock()
+        self.javascript: list[Program] = []
+        if plan.javascript:
+            if npm := shutil.which("npm"):
+                self.javascript.append(self._javascript(npm))
+            else:
+                say("npm is not here, so the stage ship is worked on in Python alone")
         run = [VERB, "run", "--app", str(self.folder), "--name", "shop", "--registry", redis]
         run += ["--gateways", str(GATEWAYS), "--port", str(first), "--lease-seconds", "5", "--move-seconds", "1"]
         run += ["--schema", str(EXAMPLE / "shop.yaml"), *self._master()]
@@ -109,8 +114,6 @@ class Shop:
         self.workers = [
             Program(f"worker {number}", worker, plan.output / f"worker-{number}.log") for number in range(plan.workers)
         ]
-        if plan.javascript:
-            self.workers.append(self._javascript())
 
     def start(self) -> None:
         """Start all, and wait until a gateway answers. Raises :class:`TransportError` when none does in time."""
@@ -118,7 +121,7 @@ class Shop:
         retry = Backoff(give_up_after=START_SECONDS, maximum=1)
         with Client(self.address, retry=retry, timeout=START_SECONDS) as client:
             client.describe()
-        for worker in self.workers:
+        for worker in (*self.workers, *self.javascript):
             worker.start()
 
     def publish(self) -> None:
@@ -148,7 +151,12 @@ class Shop:
 
     def faults(self, publishing: threading.Thread) -> None:
         """Kill parts at random, while orders are published and behind that."""
-        kinds: dict[str, Callable[[], bool]] = {"worker": self._kill_worker, "gateway": self._kill_gateway}
+        kinds: dict[str, Callable[[], bool]] = {
+            "worker in Python": lambda: self._kill_worker(self.workers),
+            "gateway": self._kill_gateway,
+        }
+        if self.javascript:
+            kinds["worker in JavaScript"] = lambda: self._kill_worker(self.javascript)
         if self._plan.cluster:
             kinds["executor"] = self._kill_executor
         if self._plan.driver:
@@ -194,7 +202,7 @@ class Shop:
 
     def stop(self) -> None:
         """End all programs."""
-        for worker in self.workers:
+        for worker in (*self.workers, *self.javascript):
             worker.kill()
         status = self.application.stop(STOP_SECONDS)
         if status != 0:
@@ -203,13 +211,13 @@ class Shop:
             _cluster(self._state, "stop")
 
     def _restart(self) -> None:
-        for program in (self.application, *self.workers):
+        for program in (self.application, *self.workers, *self.javascript):
             if (status := program.status) is not None:
                 self.ends.append(f"{program.name} (status {status})")
                 program.start()
 
-    def _kill_worker(self) -> bool:
-        worker = self._random.choice(self.workers)
+    def _kill_worker(self, workers: Sequence[Program]) -> bool:
+        worker = self._random.choice(workers)
         worker.kill()
         worker.start()
         return True
@@ -228,20 +236,24 @@ class Shop:
     def _master(self) -> list[str]:
         if not self._plan.cluster:
             return []
+        self._say("starting a Spark cluster …")
         master = _cluster(self._state, "start", "--workers", "2", "--cores", "3", "--memory", "1g")
         state = json.loads((self._state / "cluster.json").read_text(encoding="utf-8"))
         self._cluster_pids = _pids(state)
         settings = ("spark.executor.memory=768m", "spark.driver.host=127.0.0.1")
         return ["--master", master, *(word for one in settings for word in ("--conf", one))]
 
-    def _javascript(self) -> Program:
-        npm = shutil.which("npm")
-        if npm is None:
-            raise SystemExit("--javascript needs npm and node, which are not here")
+    def _javascript(self, npm: str) -> Program:
         place = self._plan.output / "node"
         place.mkdir()
         command = [npm, "install", "--no-audit", "--no-fund", "@grpc/grpc-js", "@grpc/proto-loader"]
-        subprocess.run(command, cwd=place, check=True, capture_output=True, timeout=300)
+        self._say("installing the packages of the worker in JavaScript …")
+        installed = subprocess.run(command, cwd=place, check=False, capture_output=True, text=True, timeout=300)
+        if installed.returncode:
+            raise ConfigurationError(
+                f"npm could not install the packages of the worker in JavaScript: {installed.stderr.strip()[-300:]}; "
+                "give --no-javascript to run without it"
+            )
         protos = str(ROOT / "wallaroo_spark" / "api")
         worker = ["node", str(EXAMPLE / "ship.mjs"), protos, self.address]
         return Program("worker in JavaScript", worker, self._plan.output / "worker-javascript.log", place)
