@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -161,13 +162,16 @@ class Server:
                 await send(event=_answer(answer, served.event).to_message(self._settings.source))
         except asyncio.CancelledError:
             raise
-        except grpc.aio.AioRpcError:
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
         except Exception as error:
             log.warning("endpoint %s: a call has failed: %s: %s", self._endpoint, type(error).__name__, error)
-            await send(end=True, error=f"{type(error).__name__}: {error}"[:LONGEST_ERROR])
+            end = {"error": f"{type(error).__name__}: {error}"[:LONGEST_ERROR]}
         else:
-            await send(end=True)
+            end = {}
+        # A connection that is lost meanwhile has told the caller.
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await send(end=True, **end)
 
     async def _answers(self, served: ServedCall) -> AsyncIterator[Any]:
         if inspect.isasyncgenfunction(self._function):

@@ -12,12 +12,16 @@ CODE = "wallaroo-code"
 """The trailing metadata with the code of an error."""
 AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED)
 """The statuses after which the same request may succeed, with another gateway too."""
+INTERRUPTED = "Internal error from Core"
+"""The text of gRPC's status INTERNAL for a message that was written while its call ended; the reason is lost."""
+_SIGNS_OF_SIZE = ("message larger than max", "metadata size exceeds")
 _ARGUMENTS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT)
 
 
 def may_try_again(error: grpc.aio.AioRpcError) -> bool:
     """Whether the request may succeed with this gateway or another one."""
-    return error.code() in AGAIN
+    interrupted = error.code() is grpc.StatusCode.INTERNAL and error.details() == INTERRUPTED
+    return interrupted or (error.code() in AGAIN and not _too_large(error))
 
 
 def refusal(error: grpc.aio.AioRpcError, action: str) -> WallarooError:
@@ -33,6 +37,8 @@ def refusal(error: grpc.aio.AioRpcError, action: str) -> WallarooError:
         )
     if status is grpc.StatusCode.CANCELLED:
         return TransportError(f"{action}: the connection was closed meanwhile; try again", code="gateway-unreachable")
+    if _too_large(error):
+        return PipelineError(f"{text}; divide the request, or keep large data elsewhere", code="gateway-refused")
     if may_try_again(error):
         return TransportError(text, code=code or "gateway-unreachable")
     if status is grpc.StatusCode.UNIMPLEMENTED:
@@ -49,3 +55,9 @@ def code_of(error: grpc.aio.AioRpcError) -> str:
     """The code that a gateway has sent; empty without one."""
     metadata: Any = error.trailing_metadata() or ()
     return next((str(value) for name, value in metadata if name == CODE), "")
+
+
+def _too_large(error: grpc.aio.AioRpcError) -> bool:
+    """Whether gRPC itself has refused a message, or metadata, for its size; it gives no other sign than its text."""
+    exhausted = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and not code_of(error)
+    return exhausted and any(sign in (error.details() or "") for sign in _SIGNS_OF_SIZE)

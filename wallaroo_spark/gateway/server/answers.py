@@ -12,6 +12,7 @@ import grpc
 
 from wallaroo_spark.errors import WallarooError, one_line, printable
 from wallaroo_spark.gateway.refusals import Refused
+from wallaroo_spark.gateway.server.reading import Unreadable
 from wallaroo_spark.gateway.state.access import bearer
 
 log = one_line(logging.getLogger("wallaroo_spark.gateway"))
@@ -19,14 +20,25 @@ log = one_line(logging.getLogger("wallaroo_spark.gateway"))
 CODE = "wallaroo-code"
 """The key of the trailing metadata that has the code of an error."""
 _LONGEST_TEXT = 2000
-"""The most characters of an error's text. A choice: metadata of 8 KiB are common limits."""
+"""The most bytes of an error's text as it is sent. A choice: clients refuse metadata of more than 8 KiB."""
 
 
 async def abort(context: Any, problem: Refused) -> NoReturn:
     """End a call with an error."""
-    text = printable(problem.message[:_LONGEST_TEXT])
+    text = sendable(printable(problem.message[:_LONGEST_TEXT]))
     await context.abort(grpc.StatusCode[problem.status], text, ((CODE, problem.code),))
     raise AssertionError("a call goes on after its end")
+
+
+def sendable(text: str) -> str:
+    """As much of a text as has ``_LONGEST_TEXT`` bytes in gRPC's encoding, which takes three for each byte beyond
+    printable ASCII."""
+    left = _LONGEST_TEXT
+    for place, one in enumerate(text):
+        left -= 1 if " " <= one <= "~" and one != "%" else 3 * len(one.encode(errors="replace"))
+        if left < 0:
+            return text[:place]
+    return text
 
 
 def explained(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -35,6 +47,8 @@ def explained(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
     @functools.wraps(method)
     async def call(self: Any, request: Any, context: Any) -> Any:
         try:
+            if isinstance(request, Unreadable):
+                raise request.problem
             return await method(self, request, context)
         except Refused as problem:
             await abort(context, problem)

@@ -38,25 +38,33 @@ class MemberChannel:
         gateway = self._gateway
         gateway.add(events)
         gateway.rules_changed[self] = self._rules_changed
-        tasks = [asyncio.ensure_future(self._write(member)), asyncio.ensure_future(self._ended.wait())]
-        reading = asyncio.ensure_future(self._read(member, messages))
-        tasks.append(reading)
+        tasks: list[asyncio.Future[Any]] = []
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if reading.done() and reading.exception() is None:
-                # The client sends nothing more, and may still read the answers to its acks.
-                await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                if task.done():
-                    task.result()
-            if member.ended is not None:
-                raise member.ended
+            # A write that is cancelled must not have it under way: then gRPC cannot send the status of the end.
+            await self._context.send_initial_metadata(())
+            await self._serve(member, messages, tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             del gateway.rules_changed[self]
             gateway.add(gateway.core.leave(member))
+
+    async def _serve(
+        self, member: JoinedMember, messages: AsyncIterator[Any], tasks: list[asyncio.Future[Any]]
+    ) -> None:
+        tasks += [asyncio.ensure_future(self._write(member)), asyncio.ensure_future(self._ended.wait())]
+        reading = asyncio.ensure_future(self._read(member, messages))
+        tasks.append(reading)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if reading.done() and reading.exception() is None:
+            # The client sends nothing more, and may still read the answers to its acks.
+            await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+        if member.ended is not None:
+            raise member.ended
 
     def _changed(self) -> None:
         self._wake.set()

@@ -10,6 +10,7 @@ from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.errors import TransportError
 from wallaroo_spark.gateway.server.ephemeral import EndpointsService, ExchangesService
 from wallaroo_spark.gateway.server.gateway import Gateway
+from wallaroo_spark.gateway.server.reading import MARGIN, MessageReader
 from wallaroo_spark.gateway.server.services import PipelinesService, SchemaService, StreamsService
 from wallaroo_spark.transport import format_address
 from wallaroo_spark.transport.tls import read_authority, read_pair
@@ -26,8 +27,9 @@ KEEPALIVE_ANSWER_SECONDS = 10.0
 def make_server(gateway: Gateway) -> Any:
     """The gRPC server of a gateway, without an address."""
     server = grpc.aio.server(
+        interceptors=(MessageReader(gateway.limits.message_bytes),),
         options=(
-            ("grpc.max_receive_message_length", gateway.limits.message_bytes),
+            ("grpc.max_receive_message_length", MARGIN * gateway.limits.message_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.keepalive_time_ms", int(KEEPALIVE_SECONDS * 1000)),
             ("grpc.keepalive_timeout_ms", int(KEEPALIVE_ANSWER_SECONDS * 1000)),
@@ -37,7 +39,7 @@ def make_server(gateway: Gateway) -> Any:
             ("grpc.keepalive_permit_without_calls", 1),
             # Two gateways at one port would each get some of the connections.
             ("grpc.so_reuseport", 0),
-        )
+        ),
     )
     add: Any = rpc  # The generated code has no types.
     add.add_StreamsServicer_to_server(StreamsService(gateway), server)

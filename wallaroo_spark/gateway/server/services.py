@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
-from wallaroo_spark.gateway.refusals import Refused
+from wallaroo_spark.gateway.refusals import Refused, invalid
 from wallaroo_spark.gateway.server.answers import explained, first_message, token_of
 from wallaroo_spark.gateway.server.channels import MemberChannel, joiner
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.state.access import PUBLISH, SUBSCRIBE
 from wallaroo_spark.gateway.state.calls import PublishCall, WaitingCall
+from wallaroo_spark.pipelines.controller.messages.values import Durability
+from wallaroo_spark.pipelines.controller.partition_log import LONGEST_WAIT
 from wallaroo_spark.pipelines.declarations import TokenDeclaration
 from wallaroo_spark.pipelines.schema.documents import to_document
 
@@ -46,6 +49,7 @@ class StreamsService(rpc.StreamsServicer):
         gateway.check_token(token)
         at_once, writing = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
         tasks: set[asyncio.Task[None]] = set()
+        await context.send_initial_metadata(())
 
         async def answer(request: pb.PublishRequest, found: tuple[PublishCall, asyncio.Event] | Refused) -> None:
             try:
@@ -140,6 +144,11 @@ class SchemaService(rpc.SchemaServicer):
 
 
 def _begin(gateway: Gateway, request: pb.PublishRequest) -> tuple[PublishCall, asyncio.Event]:
+    if request.not_before > round(time.time() * 1000) + LONGEST_WAIT:
+        raise invalid(
+            f"not_before is {request.not_before}, which is more than {LONGEST_WAIT // 86_400_000} days from now; give "
+            "milliseconds since 1970 UTC, or publish later"
+        )
     done = asyncio.Event()
     call, events = gateway.core.publish(request, done.set)
     gateway.add(events)
@@ -151,7 +160,7 @@ async def _published(
 ) -> pb.PublishReply:
     """Wait for the answer to a publish. Raises :class:`Refused`."""
     reply = pb.PublishReply(request=request.request)
-    if request.durability == pb.RECEIVED:
+    if call.durability is Durability.RECEIVED:
         await gateway.queue.durable()
         return reply
     await _committed(gateway, call, done)

@@ -103,15 +103,16 @@ class PublishCall(WaitingCall):
         super().__init__(requests, changed)
         self.places: list[tuple[int, int]] = [(0, 0)] * len(events)
         """Partition and offset of each event, once the call is done."""
+        self.durability = durability
+        """When the call is answered."""
         self._parts = dict(parts)
         self._events = events
-        self._durability = durability
         self._not_before = not_before
 
     def begin(self) -> list[ToInbox]:
         """The events for the controllers."""
         records = {key: tuple(self._events[place] for place in places) for key, places in self._parts.items()}
-        if self._durability is Durability.RECEIVED:
+        if self.durability is Durability.RECEIVED:
             reply = self._requests.unanswered()
             return [(key, self._event(given, reply)) for key, given in records.items()]
         return [self.ask(key, functools.partial(self._event, given)) for key, given in records.items()]
@@ -124,8 +125,8 @@ class PublishCall(WaitingCall):
 
     def _event(self, records: tuple[CloudEvent, ...], reply: ReplyTo) -> Event:
         if self._not_before:
-            return RecordsDelayed(reply, records, self._not_before, self._durability)
-        return RecordsPublished(reply, records, self._durability)
+            return RecordsDelayed(reply, records, self._not_before, self.durability)
+        return RecordsPublished(reply, records, self.durability)
 
     def refusal(self, answer: Answer) -> Refused:
         """Say that the same request may be sent again, also when a part of it was written."""

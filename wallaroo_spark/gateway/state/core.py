@@ -63,8 +63,6 @@ class GatewayCore:
         """Begin a publish. Raises :class:`Refused`."""
         stream = self.schema.stream(request.stream)
         self._room_for_a_call()
-        if request.not_before >= 1 << 62:
-            raise invalid(f"not_before is {request.not_before}; give milliseconds since 1970 UTC")
         if request.durability not in _DURABILITY:
             raise invalid(f"durability {request.durability} is not known; give COMMITTED (0) or RECEIVED (1)")
         events = events_of(request.events, self.limits)
@@ -72,8 +70,10 @@ class GatewayCore:
             raise invalid("the batch is empty; publish at least one event")
         chosen = request.partition if request.HasField("partition") else None
         parts = by_partition(stream.key.path, stream.partitions, events, chosen)
-        call = PublishCall(self.requests, changed, parts, events, _DURABILITY[request.durability], request.not_before)
-        if request.durability == pb.COMMITTED:
+        # A controller may refuse delayed events, because too many wait; so their answer always waits for the commit.
+        durability = Durability.COMMITTED if request.not_before else _DURABILITY[request.durability]
+        call = PublishCall(self.requests, changed, parts, events, durability, request.not_before)
+        if durability is Durability.COMMITTED:
             self._calls.add(call)
         return call, call.begin()
 
