@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from wallaroo_spark.engine.operator.bodies import HistoryStep, columns, history_batches, ipc_stream
+from wallaroo_spark.engine.operator.gauges import turn_gauges
 from wallaroo_spark.engine.operator.turn import TurnResult
 from wallaroo_spark.pipelines.controller.messages.events import CarriedIn
 from wallaroo_spark.pipelines.controller.messages.instructions import (
@@ -61,7 +62,7 @@ class OutputRow(NamedTuple):
 
 
 def output_rows(key: PartitionKey, now: int, result: TurnResult) -> Iterator[OutputRow]:
-    """The rows of a turn. There is always one of the kind TIMER: the timer of the key after the batch."""
+    """The rows of a turn. There is always one of the kind TIMER: the key's timer and gauges after it."""
     steps: list[HistoryStep] = []
     carried: list[CarryOut] = []
     outbox: dict[str, list[_ForGateway]] = {}
@@ -88,7 +89,7 @@ def output_rows(key: PartitionKey, now: int, result: TurnResult) -> Iterator[Out
         for few in _parts(packed, lambda pair: len(pair[0]) + len(pair[1] or b"")):
             body = columns(OUTBOX, len(few), instruction=[one for one, _ in few], records=[one for _, one in few])
             yield OutputRow(OutputKind.OUTBOX, gateway, None, None, len(few), ipc_stream([body], OUTBOX))
-    yield OutputRow(OutputKind.TIMER, "", result.armed, None, 0, None)
+    yield OutputRow(OutputKind.TIMER, "", result.armed, None, 0, turn_gauges(now, result))
 
 
 def gateway_of(one: Instruction) -> str:

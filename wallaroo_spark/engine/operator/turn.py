@@ -22,6 +22,7 @@ from wallaroo_spark.pipelines.controller.messages.instructions import (
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, PartitionKey
 from wallaroo_spark.pipelines.controller.stored.encoding import decode
 from wallaroo_spark.pipelines.controller.stored.entries import Changes, Stored
+from wallaroo_spark.pipelines.controller.stored.key_state import Head
 from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache
 
 
@@ -82,6 +83,8 @@ class TurnResult(NamedTuple):
     """The records that this turn appends."""
     changes: Changes
     """The changed entries."""
+    head: Head | None = None
+    """The state of the key after the turn; only to be read."""
 
 
 def take_turn(
@@ -120,7 +123,14 @@ def take_turn(
         if budget.is_spent:
             controller.pause()
         events = answers
-    return TurnResult(said, controller.armed, controller.fresh_from, controller.fresh, controller.take_changes())
+    return TurnResult(
+        said,
+        controller.armed,
+        controller.fresh_from,
+        controller.fresh,
+        controller.take_changes(),
+        controller.context.head,
+    )
 
 
 def _place(row: InputRow) -> tuple[int, str, int, int]:

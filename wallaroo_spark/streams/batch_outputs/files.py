@@ -39,6 +39,8 @@ class OutputFile:
     """First offset of the records; of a timer its time in milliseconds, None when the key needs none."""
     last: int | None = None
     """Last offset of the records, inclusive."""
+    gauges: str = ""
+    """The gauges of a timer's key after the batch, as JSON; empty for the other kinds."""
 
     @property
     def key(self) -> PartitionKey:
@@ -55,7 +57,8 @@ class OutputFile:
         return cls._read(json.loads(text))
 
     def _values(self) -> dict[str, Any]:
-        return vars(self)
+        # A manifest has no gauges at its files, and readers of earlier releases do not know the name.
+        return {name: value for name, value in vars(self).items() if name != "gauges" or value}
 
     @classmethod
     def _read(cls, values: dict[str, Any]) -> OutputFile:
@@ -72,6 +75,8 @@ class Manifest:
     """Its files."""
     timers: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     """All armed timers after the batch: the text of a PartitionKey → time in milliseconds."""
+    gauges: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
+    """The gauges of the keys that had a turn in the batch: the text of a PartitionKey → their values."""
 
     def of(self, kind: OutputKind, target: str | None = None) -> tuple[OutputFile, ...]:
         """The files of one kind, and of one gateway if ``target`` is given."""
@@ -84,6 +89,7 @@ class Manifest:
             "batch": self.batch,
             "files": [file._values() for file in self.files],
             "timers": dict(self.timers),
+            "gauges": dict(self.gauges),
         }
         return json.dumps(values).encode()
 
@@ -94,7 +100,8 @@ class Manifest:
         if values["version"] != FORMAT:
             raise ValueError(f"version {values['version']!r} is not known")
         files = tuple(OutputFile._read(file) for file in values["files"])
-        return cls(int(values["batch"]), files, {str(key): int(at) for key, at in values["timers"].items()})
+        timers = {str(key): int(at) for key, at in values["timers"].items()}
+        return cls(int(values["batch"]), files, timers, values.get("gauges", {}))
 
 
 def manifest_of(batch: int, outputs: Iterable[OutputFile], before: Manifest | None) -> Manifest:
@@ -103,8 +110,10 @@ def manifest_of(batch: int, outputs: Iterable[OutputFile], before: Manifest | No
     A timer in ``outputs`` replaces the one that its key has in ``before``.
     """
     timers = dict(before.timers) if before is not None else {}
-    files = []
+    files, gauges = [], {}
     for output in outputs:
+        if output.gauges:
+            gauges[str(output.key)] = json.loads(output.gauges)
         if output.kind is not OutputKind.TIMER:
             files.append(output)
         elif output.first is None:
@@ -112,4 +121,4 @@ def manifest_of(batch: int, outputs: Iterable[OutputFile], before: Manifest | No
         else:
             timers[str(output.key)] = output.first
     order = sorted(files, key=lambda file: (file.kind, file.stream, file.partition, file.target, file.first or 0))
-    return Manifest(batch, tuple(order), timers)
+    return Manifest(batch, tuple(order), timers, gauges)

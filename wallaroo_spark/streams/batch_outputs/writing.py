@@ -71,20 +71,20 @@ def write_outputs(folder: Location, batch: int, rows: Iterable[pa.RecordBatch]) 
     file.
     """
     contents: dict[_Part, _Content] = {}
-    timers: dict[tuple[str, int], int | None] = {}
+    timers: dict[tuple[str, int], tuple[int | None, str]] = {}
     for batch_of_rows in rows:
         for row in batch_of_rows.to_pylist():
             kind = OutputKind(row["kind"])
             if kind is OutputKind.TIMER:
-                timers[row["stream"], row["partition"]] = row["first"]
+                timers[row["stream"], row["partition"]] = row["first"], (row["body"] or b"").decode()
             else:
                 _add(contents, kind, row)
     outputs, token = BatchOutputs(folder), uuid.uuid4().hex[:12]
     stems = (f"{part.kind}-{token}-{number}" for number, part in enumerate(contents))
     with ThreadPoolExecutor(max(1, min(_WRITERS, len(contents)))) as pool:
         yield from pool.map(lambda *one: _write(outputs, batch, *one), stems, contents, contents.values())
-    for (stream, partition), at in timers.items():
-        yield OutputFile(batch, OutputKind.TIMER, stream, partition, first=at)
+    for (stream, partition), (at, gauges) in timers.items():
+        yield OutputFile(batch, OutputKind.TIMER, stream, partition, first=at, gauges=gauges)
 
 
 def output_writer(folder: Location, batch: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
