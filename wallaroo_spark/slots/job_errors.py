@@ -20,6 +20,8 @@ _LACKING = re.compile(r"(ModuleNotFound|Import)Error: ")
 """The start of the line by which Python reports a missing package."""
 _REFUSED = re.compile(re.escape(f"{ConfigurationError.__module__}.{ConfigurationError.__qualname__}: "))
 """The start of the line by which Python reports a ConfigurationError; Spark passes a task's error on as text."""
+_SLOW_PROCESS = "Python worker failed to connect back"
+"""Spark's words for a process that did not start within its limit of ten seconds."""
 
 
 def in_short(error: Exception) -> str:
@@ -61,3 +63,8 @@ def _cut(text: str) -> str:
 def is_permanent(error: Exception) -> bool:
     """Whether a job will fail again until somebody changes something: an option, a file, a package, a port."""
     return any(_LACKING.match(line.strip()) or _REFUSED.match(line.strip()) for line in str(error).splitlines())
+
+
+def is_slow_start(error: Exception | str) -> bool:
+    """Whether a job or a query failed because a process of Spark did not start in time, as on a loaded machine."""
+    return _SLOW_PROCESS in str(error)

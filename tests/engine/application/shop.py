@@ -52,16 +52,33 @@ stages:
   - name: tidy
     after: [ship]
 """
+MORE = """
+kind: Pipeline
+name: more
+namespace: shop
+inputStream: ledger
+triggers: [shop.counted]
+stages:
+  - name: count
+    run: {function}
+"""
+"""A pipeline that is declared later."""
 STAGES = ("charge", "reserve", "ship", "tidy")
 ORDER = "shop.order.created"
 
 
 def declare(folder: Path, most: int = 50) -> str:
     """Apply the shop's schema to an application below ``folder``; return the application's folder."""
-    application, document = folder / "shop", folder / "shop.yaml"
-    document.write_text(SCHEMA.format(most=most), encoding="utf-8")
-    apply_files(SchemaStore(str(application)), [str(document)], time.time())
+    application = folder / "shop"
+    apply(application, SCHEMA.format(most=most))
     return str(application)
+
+
+def apply(application: Path, text: str) -> None:
+    """Apply documents to an application."""
+    document = application.with_suffix(".yaml")
+    document.write_text(text, encoding="utf-8")
+    apply_files(SchemaStore(str(application)), [str(document)], time.time())
 
 
 def order(number: int) -> Event:

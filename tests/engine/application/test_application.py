@@ -108,6 +108,21 @@ def test_a_transaction_writes_to_several_streams_with_the_ack_or_not_at_all(the_
     assert after == before + 3
 
 
+def test_a_new_version_with_a_function_that_cannot_be_imported_is_reported_and_other_pipelines_go_on(
+    the_shop: Shop,
+) -> None:
+    shop.apply(Path(the_shop.folder), shop.MORE.format(function="tests.engine.application.stage_functions:misspelt"))
+    eventually(lambda: the_shop.application.status()["errors"])
+    (error,) = the_shop.application.status()["errors"]
+    assert error.startswith("stage count of pipeline shop/more cannot run: the driver cannot import tests.engine.")
+
+    with the_shop.client() as client:
+        assert client.publish("shop/ledger", Event("t", "still here"))
+
+    shop.apply(Path(the_shop.folder), shop.MORE.format(function="tests.engine.application.stage_functions:reserve"))
+    eventually(lambda: not the_shop.application.status()["errors"])
+
+
 def test_a_second_driver_is_refused(the_shop: Shop) -> None:
     with pytest.raises(ConfigurationError, match=r"another driver .* runs the application") as refused:
         Application(the_shop.spark, the_shop.folder).start()

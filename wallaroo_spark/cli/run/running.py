@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 import time
@@ -91,6 +92,7 @@ def run_application(
     ``settings`` are arguments of :class:`Application`. Returns the signal. Raises the error with which the application
     ended, and :class:`KeyboardInterrupt` after a signal before it runs.
     """
+    importable_here()
     with Signals() as signals:
         if files:
             view.line(f"Schema: {apply_files(SchemaStore(folder), files, time.time()).note}.")
@@ -114,6 +116,13 @@ def run_application(
                 raise
     view.line("Ended in good order.")
     return None if signals.received is None else signal.Signals(signals.received)
+
+
+def importable_here() -> None:
+    """Let this process import modules of the current folder, as tasks on the same machine and ``python -m`` can."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)
 
 
 def _watch(application: Application, signals: Signals, view: RunView) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Self
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.engine.application import checks
 from wallaroo_spark.engine.application.commit_follower import CommitFollower
+from wallaroo_spark.engine.application.declared_functions import FunctionWatch, declared_functions
 from wallaroo_spark.engine.application.driver_inbox import DriverInbox, dismissals
 from wallaroo_spark.engine.application.folder_lock import FolderLock
 from wallaroo_spark.engine.application.gateways import gateway_setup, gateway_work
@@ -43,7 +44,8 @@ from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry, application_
 from wallaroo_spark.settings import takes_settings
 from wallaroo_spark.sidecar.task_access import require_reach
 from wallaroo_spark.slots import spark_checks
-from wallaroo_spark.slots.job_errors import in_short
+from wallaroo_spark.slots.driver_rounds import DriverRounds
+from wallaroo_spark.slots.job_errors import in_short, is_slow_start
 from wallaroo_spark.slots.long_jobs import JobRecord, LongJobs
 from wallaroo_spark.slots.patience import Patience
 from wallaroo_spark.storage.locations import for_tasks
@@ -59,8 +61,6 @@ STOP_SECONDS = 20.0
 MOST_STARTS = 5
 """The most starts of a query of which a process of Spark did not start in time. A choice: a minute on a loaded machine.
 """
-_SLOW_PROCESS = "Python worker failed to connect back"
-"""Spark's words for a process that did not start within its limit of ten seconds."""
 _LOCK = "driver"
 
 
@@ -80,9 +80,17 @@ class Application:
         self._embedded = EmbeddedRedis() if settings.registry == "embedded" else None
         self._lifecycle = threading.RLock()
         self._patience = Patience(f"application {self.name!r}")
+        self._rounds = DriverRounds(
+            f"application {self.name}",
+            _LOCK,
+            self.owner,
+            settings.lease_seconds,
+            self._patience,
+            self._embedded,
+            self._name_in_use,
+        )
         self._ended = threading.Event()
         self._failure: WallarooError | None = None
-        self._error = ""
         self._session: Any = None
         self._plan: QueryPlan | None = None
         self._query: Any = None
@@ -92,6 +100,7 @@ class Application:
         self._schema: SchemaStore | None = None
         self._follower: CommitFollower | None = None
         self._housekeeping: Housekeeping | None = None
+        self._functions: FunctionWatch | None = None
         self._folder_lock: FolderLock | None = None
         self._threads: list[threading.Thread] = []
 
@@ -176,7 +185,12 @@ class Application:
         with contextlib.suppress(RegistryError):
             served = {} if leases is None else _served(leases)
         follower, housekeeping = self._follower, self._housekeeping
-        errors = [self._failure.message if self._failure else "", self._error, follower.error if follower else ""]
+        errors = [
+            self._failure.message if self._failure else "",
+            self._rounds.error,
+            follower.error if follower else "",
+        ]
+        errors += self._functions.problems if self._functions else ()
         return {
             "application": self.name,
             "folder": self._settings.folder,
@@ -195,6 +209,9 @@ class Application:
         self._schema = SchemaStore(settings.folder, self._spark)
         schema = self._schema.newest()
         checks.schema(schema, settings.folder)
+        functions = declared_functions(schema.objects)
+        checks.functions_of_driver(functions)
+        checks.executors(self._spark, functions)
         spark_checks.task_slots(self._spark, settings.gateways, kind="gateways")
         require_reach(self._spark, settings.folder, f"application {self.name!r}")
         self._folder_lock = FolderLock(settings.folder, self._spark)
@@ -204,7 +221,7 @@ class Application:
         jobs = self._jobs = self._gateway_jobs(leases)
         self._prepare_query(schema)
         jobs.start()
-        self._begin(self._keep_going, "registry")
+        self._rounds.start(self._round, self._fail)
         # The query comes second: Spark gives a process of it ten seconds to start, and those of gateways compete.
         self._patience.await_served("gateway", jobs.records, self._served_submissions, GATEWAYS_SECONDS)
         self._start_query()
@@ -215,7 +232,7 @@ class Application:
             self._embedded.start()
         leases = self._leases = application_registry(self.registry_url, self.name, lease_seconds=seconds)
         leases.ping()
-        self._patience.hold(lambda: leases.lock(_LOCK, self.owner, seconds), seconds, self._name_in_use)
+        self._rounds.take(leases)
         self._patience.ask(lambda: leases.forget_slots_from(self._settings.gateways))
         return leases
 
@@ -254,6 +271,7 @@ class Application:
             inbox.write(events)
         in_tasks = for_tasks(settings.folder, self._spark)
         self._plan = QueryPlan(self.name, settings.folder, in_tasks, settings.max_rows, files.local_folder)
+        self._functions = FunctionWatch(SchemaStore(settings.folder, self._spark), schema.version, self.name)
         self._follower = CommitFollower(files, self._committed, f"application {self.name}")
 
     def _start_query(self) -> None:
@@ -270,9 +288,10 @@ class Application:
 
     def _committed(self, batch: int | None) -> None:
         """Called by the thread that follows the commits."""
-        if batch is None or self._housekeeping is None:
-            return
-        self._housekeeping.work(batch, all_now=self._patience.stopping.is_set())
+        if batch is not None and self._housekeeping is not None:
+            self._housekeeping.work(batch, all_now=self._patience.stopping.is_set())
+        if self._functions is not None:
+            self._functions.look()
 
     def _await_query(self) -> None:
         """Wait for the end of the query; a query that has failed ends the application.
@@ -291,7 +310,7 @@ class Application:
                 error = _failed(failure)
             if self._patience.stopping.is_set():
                 return
-            if error is None or _SLOW_PROCESS not in error.message or starts == MOST_STARTS:
+            if error is None or not is_slow_start(error.message) or starts == MOST_STARTS:
                 break
             log.warning("application %s: the query is started again: %s", self.name, error.message)
             try:
@@ -312,6 +331,7 @@ class Application:
         """End with an error: clients are sent away, and :meth:`await_end` raises it."""
         if self._ended.is_set():
             return
+        self._rounds.end()
         self._failure = error
         log.error("application %s has failed: %s", self.name, error)
         if self._jobs is not None:
@@ -329,31 +349,12 @@ class Application:
         assert leases is not None
         return {(number, lease.submission) for number, lease in _served(leases).items()}
 
-    def _keep_going(self) -> None:
-        while not self._patience.stopping.wait(min(1.0, self._settings.lease_seconds / 3)):
-            if self._ended.is_set():
-                return
-            failure = ""
-            try:
-                self._round()
-            except ConfigurationError as error:
-                self._fail(error)
-                return
-            except WallarooError as error:
-                failure = error.message
-                if failure != self._error:
-                    log.warning("application %s: the registry is asked again: %s", self.name, failure)
-            self._error = failure
-
     def _round(self) -> None:
         """Renew the lock, and look whether each gateway holds its lease."""
         leases, jobs = self._leases, self._jobs
         assert leases is not None
         assert jobs is not None
-        if self._embedded is not None and not self._embedded.running:
-            self._embedded.start()
-        if not leases.lock(_LOCK, self.owner, self._settings.lease_seconds):
-            raise self._name_in_use()
+        self._rounds.renew(leases, jobs)
         jobs.leases_seen(leases.leases())
 
     def _name_in_use(self) -> ConfigurationError:
@@ -401,11 +402,12 @@ class Application:
             if jobs is not None and leases is not None:
                 jobs.expect_end()
                 jobs.join(STOP_SECONDS, lambda: self._dismiss(leases))
+        self._rounds.join()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(10.0)
         self._threads.clear()
-        self._leases = self._jobs = self._query = self._follower = self._folder_lock = None
+        self._leases = self._jobs = self._query = self._follower = self._functions = self._folder_lock = None
 
     def _unlock(self, leases: Registry) -> None:
         with contextlib.suppress(RegistryError):

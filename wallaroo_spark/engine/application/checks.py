@@ -6,17 +6,19 @@ Source: ``docs/pipelines/engine.md#the-application``.
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from wallaroo_spark.engine.application.declared_functions import DeclaredFunction, import_errors, problems, refusal
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.pipelines.declarations import StreamDeclaration
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.receiver import checks as receiver_checks
 from wallaroo_spark.slots import spark_checks
-from wallaroo_spark.slots.job_errors import in_short
+from wallaroo_spark.slots.job_errors import in_short, is_slow_start
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,10 +28,12 @@ PACKAGES = {"google.protobuf": "protobuf", "grpc": "grpcio", "msgpack": "msgpack
 """Modules that a gateway and the operator import in an executor, with the names of their packages."""
 _ROUNDS = 2
 """Tasks of the check of executors for each task slot. A choice: Spark may give one executor several of them."""
+_STARTS = 3
+"""The most runs of the check of executors of which a process did not start in time. A choice."""
 
 
 def environment(spark: Any) -> None:
-    """Refuse Spark Connect, a Spark that is too old, and a Python of its tasks that lacks packages."""
+    """Refuse Spark Connect, a Spark that is too old, and a Python of the driver that lacks packages."""
     context = spark_checks.classic_context(spark)
     if context is None:
         raise ConfigurationError(
@@ -40,8 +44,6 @@ def environment(spark: Any) -> None:
     version(str(spark.version))
     receiver_checks.environment(spark)
     packages_of_driver()
-    if not spark_checks.on_one_machine(context.master):
-        packages_of_executors(spark)
 
 
 def version(spark_version: str) -> None:
@@ -62,20 +64,51 @@ def packages_of_driver() -> None:
         raise _lacking(f"the driver's Python on {socket.gethostname()}", lacking)
 
 
-def packages_of_executors(spark: Any) -> None:
-    """Refuse executors whose Python lacks packages. Asks as many executors as Spark uses for a short job."""
-    slots = max(1, spark_checks.count_task_slots(spark.sparkContext)) * _ROUNDS
-    try:
-        answers = spark.range(0, slots, 1, slots).mapInPandas(_answers, "host string, lacking string").collect()
-    except Exception as error:
-        raise ConfigurationError(
-            f"a task that looks for the packages of the executors' Python failed: {in_short(error)}; install "
-            "pip install 'wallaroo-spark[pipelines]' there, or set PYSPARK_PYTHON",
-            code="executor-python",
-        ) from error
-    for answer in answers:
+def functions_of_driver(declared: Sequence[DeclaredFunction]) -> None:
+    """Refuse functions of stages that the driver cannot import."""
+    errors = import_errors(one.function for one in declared)
+    if found := problems(declared, "the driver", errors):
+        raise refusal(found)
+
+
+def executors(spark: Any, declared: Sequence[DeclaredFunction]) -> None:
+    """Refuse executors whose Python lacks packages or cannot import functions of stages, by one Spark job.
+
+    On a cluster it asks as many executors as Spark uses for a short job. On one machine the tasks have the packages of
+    the driver, but not its ``sys.path``: one task is asked, and only if there are functions.
+    """
+    tasks = max(1, spark_checks.count_task_slots(spark.sparkContext)) * _ROUNDS
+    if spark_checks.on_one_machine(spark.sparkContext.master):
+        tasks = 1 if declared else 0
+    if tasks:
+        ask_executors(spark, tasks, declared)
+
+
+def ask_executors(spark: Any, tasks: int, declared: Sequence[DeclaredFunction]) -> None:
+    """As :func:`executors`, with that many tasks."""
+    names = tuple(one.function for one in declared)
+    for answer in _answers(spark, tasks, names):
         if answer.lacking:
             raise _lacking(f"the executors' Python on {answer.host}", answer.lacking.split(" "))
+        if found := problems(declared, f"the executors' Python on {answer.host}", json.loads(answer.errors)):
+            raise refusal(found)
+
+
+def _answers(spark: Any, tasks: int, functions: tuple[str, ...]) -> list[Any]:
+    """The answers of the tasks. A job is repeated of which a process did not start in time."""
+    rows = spark.range(0, tasks, 1, tasks)
+    for attempt in range(1, _STARTS + 1):
+        try:
+            return list(rows.mapInPandas(_asking(functions), "host string, lacking string, errors string").collect())
+        except Exception as error:
+            if attempt < _STARTS and is_slow_start(error):
+                continue
+            raise ConfigurationError(
+                f"a task that looks for the packages of the executors' Python failed: {in_short(error)}; install "
+                "pip install 'wallaroo-spark[pipelines]' there, or set PYSPARK_PYTHON",
+                code="executor-python",
+            ) from error
+    raise AssertionError("the last attempt returns or raises")
 
 
 def missing_packages() -> list[str]:
@@ -122,12 +155,21 @@ def _found(module: str) -> bool:
         return False
 
 
-def _answers(rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    import pandas
+def _asking(functions: tuple[str, ...]) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
+    """The function of the tasks: it returns a row with the missing packages, and functions with their errors."""
 
-    for _ in rows:
-        pass
-    yield pandas.DataFrame({"host": [socket.gethostname()], "lacking": [" ".join(missing_packages())]})
+    def answer(rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        import pandas
+
+        for _ in rows:
+            pass
+        lacking = missing_packages()
+        errors = {} if lacking else import_errors(functions)
+        yield pandas.DataFrame(
+            {"host": [socket.gethostname()], "lacking": [" ".join(lacking)], "errors": [json.dumps(errors)]}
+        )
+
+    return answer
 
 
 def _lacking(where: str, packages: list[str]) -> ConfigurationError:

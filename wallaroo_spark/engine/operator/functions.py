@@ -61,16 +61,22 @@ def load_function(name: str) -> StageFunction:
     return found
 
 
-def import_problem(name: str) -> str:
-    """Why a function cannot be imported in this process, with the way out; empty when it can."""
+def import_error(name: str) -> str:
+    """Why this process cannot import a function; empty when it can. Nothing that its module raises passes through."""
     try:
         load_function(name)
-    except Exception as error:
-        return (
-            f"function {name} cannot be imported: {_shown(error)}; install its package on the driver and the "
-            "executors, or correct `run` of the stage"
-        )
+    except (Exception, SystemExit) as error:
+        return _shown(error)
     return ""
+
+
+def import_problem(name: str) -> str:
+    """As :func:`import_error`, as a sentence with the way out."""
+    error = import_error(name)
+    return error and (
+        f"function {name} cannot be imported: {error}; install its package on the driver and the executors, or correct "
+        "`run` of the stage"
+    )
 
 
 class StageFunctions:
@@ -237,5 +243,5 @@ def _stage(run: RunFunction) -> str:
     return f"{run.delivery.pipeline}/{run.delivery.stage}"
 
 
-def _shown(error: Exception) -> str:
+def _shown(error: BaseException) -> str:
     return str(error) if isinstance(error, ResultError) else f"{type(error).__name__}: {error}"

@@ -24,6 +24,15 @@ APPLICATIONS = CodeGroup(
             "docs/pipelines/engine.md#the-application",
         ),
         CodeEntry(
+            "function-not-importable",
+            "The function of a stage that runs inside Spark cannot be imported.",
+            "`run` of the stage is misspelt, its package is not installed in the driver's or the executors' Python, or "
+            "its module fails when it is imported. Tasks have neither the driver's folder nor its `sys.path`.",
+            "Install the package on the driver and the executors, give its file with `--py-files`, or correct `run` "
+            "and apply the schema again.",
+            "docs/pipelines/engine.md#functions-of-stages",
+        ),
+        CodeEntry(
             "checkpoint-behind-outputs",
             "The checkpoint of the application is missing, or older than the outputs of its batches.",
             "The folder `checkpoint` was deleted, or restored without the rest of the folder. The state of "
