@@ -19,7 +19,7 @@ from typing import Any, Self
 from pyspark.sql import DataFrame
 
 from wallaroo_spark.checkpoint import CheckpointFiles
-from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, WallarooError, one_line
+from wallaroo_spark.errors import ConfigurationError, PubSubError, RegistryError, one_line
 from wallaroo_spark.options import resolve_secret
 from wallaroo_spark.pubsub.publishing.partition_tenancy import ENDED
 from wallaroo_spark.pubsub.publishing.publisher import PublisherSetup
@@ -36,6 +36,7 @@ from wallaroo_spark.registry import EmbeddedRedis, Registry
 from wallaroo_spark.settings import takes_settings
 from wallaroo_spark.sidecar.task_access import require_reach
 from wallaroo_spark.slots import spark_checks
+from wallaroo_spark.slots.driver_rounds import DriverRounds
 from wallaroo_spark.slots.long_jobs import JobRecord, LongJobs, Work
 from wallaroo_spark.slots.patience import Patience
 from wallaroo_spark.storage.locations import for_tasks
@@ -79,11 +80,18 @@ class Topic:
         self._identity = ""
         self._schema: Any = None
         self._published: dict[int, str] = {}
-        self._error = ""
         self._warning = ""
         self._lifecycle = threading.RLock()
         self._patience = Patience(f"topic {settings.name!r}")
-        self._rounds: threading.Thread | None = None
+        self._rounds = DriverRounds(
+            f"topic {settings.name}",
+            _LOCK,
+            self.owner,
+            settings.lease_seconds,
+            self._patience,
+            self._embedded,
+            self._name_in_use,
+        )
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r})"
@@ -173,7 +181,7 @@ class Topic:
         return {
             "topic": self.name,
             "identity": self._identity,
-            "error": self._error,
+            "error": self._rounds.error,
             "warnings": [self._warning] if self._warning else [],
             "partitions": [_partition_status(record, served.get(record.number)) for record in records],
         }
@@ -189,11 +197,7 @@ class Topic:
         leases = self._leases = leases_of(self.registry_url, self.name, self._settings.lease_seconds)
         self._topics = TopicCatalog(self.registry_url, lease_seconds=self._settings.lease_seconds)
         leases.ping()
-        self._patience.hold(
-            lambda: leases.lock(_LOCK, self.owner, self._settings.lease_seconds),
-            self._settings.lease_seconds,
-            self._name_in_use,
-        )
+        self._rounds.take(leases)
         self._identity = self._topic_log.identity(self._settings.partitions, self.pairs)
         self._patience.ask(lambda: leases.publish_fleet({ENDED: ""}))
         self._patience.ask(lambda: leases.forget_slots_from(self._settings.partitions))
@@ -214,8 +218,7 @@ class Topic:
         self._jobs = jobs
         self._patience.ask(self._round)
         jobs.start()
-        self._rounds = threading.Thread(target=self._keep_going, name=f"wallaroo-topic-{self.name}", daemon=True)
-        self._rounds.start()
+        self._rounds.start(self._round)
         self._patience.await_served(
             "publisher",
             jobs.records,
@@ -265,30 +268,12 @@ class Topic:
             topic=self.name,
         )
 
-    def _keep_going(self) -> None:
-        while not self._patience.stopping.wait(min(1.0, self._settings.lease_seconds / 3)):
-            failure = ""
-            try:
-                self._round()
-            except WallarooError as error:
-                failure = error.message
-                if failure != self._error:
-                    log.warning("topic %s: an update of the registry failed and is retried: %s", self.name, failure)
-            self._error = failure
-
     def _round(self) -> None:
         """Write the driver's entries to the registry again, because Redis may have been emptied."""
         leases, topics = self._leases, self._topics
         assert leases is not None
         assert topics is not None
-        if self._embedded is not None and not self._embedded.running:
-            self._embedded.start()
-        if not leases.lock(_LOCK, self.owner, self._settings.lease_seconds):
-            # Two drivers that keep taking the partitions from each other would serve no subscriber, so the driver
-            # that has lost the lock ends.
-            if self._jobs is not None:
-                self._jobs.expect_end()
-            raise self._name_in_use()
+        self._rounds.renew(leases, self._jobs)
         schema = b"" if self._schema is None else self._schema.serialize().to_pybytes()
         partitions = self._settings.partitions
         topics.announce(TopicRecord(self.name, partitions, self._identity, self.pairs, schema, self.owner))
@@ -313,10 +298,9 @@ class Topic:
     def _shut_down(self, for_good: bool) -> None:
         """Release every resource, even when a step fails."""
         self._patience.stopping.set()
-        if self._rounds is not None:
-            self._rounds.join(10.0)
+        self._rounds.join()
         leases, topics, jobs, embedded = self._leases, self._topics, self._jobs, self._embedded
-        self._leases = self._topics = self._jobs = self._rounds = None
+        self._leases = self._topics = self._jobs = None
         with contextlib.ExitStack() as last:
             if embedded is not None:
                 last.callback(embedded.stop)
