@@ -119,7 +119,23 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "gateway.token_store",
         "streams.places",
     ),
-    "testing": ("protocol", "columnar", "transport", "registry", "inner", "worker", "connector", "receiver", "wiretap"),
+    "testing": (
+        "protocol",
+        "columnar",
+        "transport",
+        "registry",
+        "inner",
+        "worker",
+        "connector",
+        "receiver",
+        "wiretap",
+        "yaml_reader",
+        "pipelines",
+        "streams.inbox",
+        "engine.operator",
+        "gateway",
+        "client",
+    ),
 }
 
 # These run where only the standard library, redis and tenacity may be counted on; api and client need grpcio and

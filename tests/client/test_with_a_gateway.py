@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.engine import MemoryApplication, ServedGateway, serving
 from tests.gateway.shop import SHOP
 from tests.waiting import until
 from wallaroo_spark.client import AsyncClient, Backoff, Event, EventPlace, Output, StageWork, StreamDelivery, stage
 from wallaroo_spark.errors import PipelineError
+from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 
 SOON = Backoff(initial=0.01, maximum=0.05)
 

@@ -10,7 +10,6 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.gateway.engine import MemoryApplication, ServedGateway, serving
 from tests.gateway.shop import SHOP, event
 from tests.gateway.test_server import refused
 from tests.waiting import SECONDS
@@ -21,6 +20,7 @@ from wallaroo_spark.gateway.refusals import Refused
 from wallaroo_spark.gateway.state.endpoints import Endpoints
 from wallaroo_spark.gateway.state.exchanges import Exchanges
 from wallaroo_spark.gateway.state.owners import owner_of
+from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 
 pytestmark = pytest.mark.timeout(SECONDS)
 STREAMING = (False, False)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.engine import schema_of
 from tests.gateway.shop import SHOP, event, join, work
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.gateway.limits import GatewayLimits
@@ -26,6 +25,7 @@ from wallaroo_spark.pipelines.controller.messages.values import (
     ReplyTo,
     StageDelivery,
 )
+from wallaroo_spark.testing.memory_application import schema_of
 
 SCHEMA = SchemaView(1, schema_of(SHOP).objects)
 EVENT = CloudEvent("a", "s", "t", b"data")

@@ -10,7 +10,6 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.gateway.engine import MemoryApplication, ServedGateway, serving
 from tests.gateway.shop import SHOP, TOKENS, event, join, publish, work
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.api import pipelines_pb2 as pb
@@ -21,6 +20,7 @@ from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.declarations import TokenDeclaration
 from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.tokens import create_token
+from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 
 pytestmark = pytest.mark.timeout(SECONDS)
 

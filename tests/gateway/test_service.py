@@ -15,7 +15,6 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.gateway.engine import schema_of
 from tests.gateway.shop import SHOP, TOKENS, join, publish
 from tests.pems import Pems
 from tests.streams.application import ApplicationFiles
@@ -38,6 +37,7 @@ from wallaroo_spark.slots.service import ServiceThread
 from wallaroo_spark.slots.tenancy import Tenancy
 from wallaroo_spark.streams.inbox.reader import InboxReader
 from wallaroo_spark.streams.rows import OutputKind
+from wallaroo_spark.testing.memory_application import schema_of
 
 KEY = PartitionKey("shop/orders", 0)
 

@@ -224,8 +224,9 @@ def test_the_page_on_producers_lists_all_codes() -> None:
 
 
 def test_the_page_on_testing(spark: SparkSession, tmp_path: Path) -> None:
-    page = Reader("docs/testing.md", {"/tmp/local-receiver": str(tmp_path / "first")}, spark=spark)
-    for _ in range(5):
+    places = {"/tmp/local-receiver": str(tmp_path / "first"), "/tmp/test-application": str(tmp_path / "application")}
+    page = Reader("docs/testing.md", places, spark=spark)
+    for _ in range(8):
         page.run()
     page.finish()
 

@@ -34,6 +34,16 @@ from wallaroo_spark.testing import FakeWorker, Proxy
 with FakeWorker() as worker:
     assert worker.status()["ready"]
 """
+APPLICATION_WITHOUT_SPARK = """
+import sys
+sys.modules["pytest"] = sys.modules["pyspark"] = None
+from wallaroo_spark.client import Client, Event
+from wallaroo_spark.testing import FakeApplication, run_function
+with FakeApplication("kind: Namespace\\nname: n\\n---\\nkind: Stream\\nname: s\\nnamespace: n\\n") as application:
+    with Client(application.address) as client:
+        client.publish("n/s", Event("t"))
+    assert [event.type for event in application.records("n/s")] == ["t"]
+"""
 
 
 def run(*arguments: str, folder: Path) -> None:
@@ -51,6 +61,10 @@ def test_a_project_of_its_own_has_the_fixtures_by_one_line(tmp_path: Path) -> No
 
 def test_every_public_name_is_there_without_pytest(tmp_path: Path) -> None:
     run("-c", WITHOUT_PYTEST, folder=tmp_path)
+
+
+def test_the_fake_application_needs_neither_spark_nor_pytest(tmp_path: Path) -> None:
+    run("-c", APPLICATION_WITHOUT_SPARK, folder=tmp_path)
 
 
 def test_the_fake_worker_needs_neither_spark_nor_pytest(tmp_path: Path) -> None:

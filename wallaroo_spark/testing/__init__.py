@@ -1,8 +1,10 @@
-"""Tools for tests of programs that use this package: rows, a receiver on one machine, a worker controlled by the test.
+"""Tools for tests of programs that use this package: rows, receivers, workers and applications controlled by the test.
 
 :func:`rows` makes the DataFrame that a receiver's stream would have, :class:`LocalReceiver` runs a query on messages
-that a test sends, and :class:`FakeWorker` is a real worker for connectors, without Spark and Redis. The pytest fixtures
-are in :mod:`wallaroo_spark.testing.plugin`; no other module here needs pytest. Names are imported on first use.
+that a test sends, and :class:`FakeWorker` is a real worker for connectors, without Spark and Redis. For durable streams
+and pipelines, :class:`FakeApplication` is a real gateway without Spark, and :func:`run_function` calls a function of a
+stage. The pytest fixtures are in :mod:`wallaroo_spark.testing.plugin`; no other module here needs pytest. Names are
+imported on first use.
 """
 
 from __future__ import annotations
@@ -12,14 +14,31 @@ from typing import TYPE_CHECKING
 from wallaroo_spark.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from wallaroo_spark.testing.fake_application import FakeApplication, PipelineInstance
     from wallaroo_spark.testing.fake_worker import FakeWorker
+    from wallaroo_spark.testing.function_runs import FunctionResult, run_function
     from wallaroo_spark.testing.local import LocalReceiver
     from wallaroo_spark.testing.sent_rows import rows, rows_schema
     from wallaroo_spark.wiretap.proxy import Proxy, Trouble
 
-__all__ = ["FakeWorker", "LocalReceiver", "Proxy", "Trouble", "rows", "rows_schema"]
+__all__ = [
+    "FakeApplication",
+    "FakeWorker",
+    "FunctionResult",
+    "LocalReceiver",
+    "PipelineInstance",
+    "Proxy",
+    "Trouble",
+    "rows",
+    "rows_schema",
+    "run_function",
+]
 
 _HOMES = {
+    "FakeApplication": "wallaroo_spark.testing.fake_application",
+    "FunctionResult": "wallaroo_spark.testing.function_runs",
+    "PipelineInstance": "wallaroo_spark.testing.fake_application",
+    "run_function": "wallaroo_spark.testing.function_runs",
     "FakeWorker": "wallaroo_spark.testing.fake_worker",
     "LocalReceiver": "wallaroo_spark.testing.local",
     "Proxy": "wallaroo_spark.wiretap.proxy",

@@ -10,7 +10,7 @@ RECEIVER = CodeGroup(
     (
         CodeEntry(
             "receiver-not-started",
-            "A receiver, topic or test receiver is used before it was started, or after it was stopped.",
+            "A receiver, topic, or test receiver or application is used before it was started, or after its end.",
             "The call needs running workers or a running publisher.",
             "Call `start()` first, or use it in a `with` statement.",
             "docs/architecture.md#the-picture",

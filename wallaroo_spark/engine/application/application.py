@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
 from types import TracebackType
 from typing import Any, Self
@@ -39,6 +40,7 @@ from wallaroo_spark.errors import (
     split_code,
 )
 from wallaroo_spark.options import resolve_secret
+from wallaroo_spark.pipelines.schema.applying import apply_files
 from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
 from wallaroo_spark.registry import EmbeddedRedis, Lease, Registry, application_registry
 from wallaroo_spark.settings import takes_settings
@@ -134,9 +136,9 @@ class Application:
     def start(self) -> None:
         """Start the query and the gateways, and wait until all gateways serve. Does nothing when it runs already.
 
-        Raises :class:`ConfigurationError` when the schema is empty, another driver runs the application, there are too
-        few task slots, or the gateways do not start in time; :class:`PipelineError` when the query fails meanwhile;
-        :class:`RegistryError`; :class:`CheckpointError`.
+        Raises :class:`ConfigurationError` when the schema is empty or has problems, another driver runs the
+        application, there are too few task slots, or the gateways do not start in time; :class:`PipelineError` when the
+        query fails meanwhile; :class:`RegistryError`; :class:`CheckpointError`.
         """
         with self._lifecycle:
             if self._leases is not None:
@@ -207,6 +209,9 @@ class Application:
         checks.environment(self._spark)
         spark_checks.registry_reach(settings.registry, self._spark.sparkContext.master)
         self._schema = SchemaStore(settings.folder, self._spark)
+        if settings.schema_files:
+            applied = apply_files(self._schema, settings.schema_files, time.time())
+            log.info("application %s: schema: %s", self.name, applied.note)
         schema = self._schema.newest()
         checks.schema(schema, settings.folder)
         functions = declared_functions(schema.objects)

@@ -36,6 +36,12 @@ class ApplicationSettings:
         Kind.TEXT,
         "Name of the application in the registry, where clients find its gateways. Empty: the last part of the folder.",
     )
+    schema: str | list[str] | tuple[str, ...] = setting(
+        (),
+        Kind.NAMES,
+        "YAML files whose documents are applied before the start, as `apply` does. Without them: the schema of the "
+        "folder.",
+    )
     registry: str = setting(
         "embedded",
         Kind.TEXT,
@@ -113,6 +119,11 @@ class ApplicationSettings:
                 f"application {self.known_as!r}: tls_certificate and tls_key go together, and tls_ca needs both",
                 code="options-conflict",
             )
+
+    @property
+    def schema_files(self) -> tuple[str, ...]:
+        """The files of ``schema``."""
+        return (self.schema,) if isinstance(self.schema, str) else tuple(self.schema)
 
     @property
     def known_as(self) -> str:

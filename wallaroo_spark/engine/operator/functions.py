@@ -105,7 +105,11 @@ def _results(runs: Sequence[RunFunction]) -> list[Event]:
     if problem := import_problem(name):
         log.error("stage %s: %s", _stage(runs[0]), problem)
         return [_nack(run, problem) for run in runs]
-    function = _loaded[name]
+    return call_function(_loaded[name], runs)
+
+
+def call_function(function: StageFunction, runs: Sequence[RunFunction]) -> list[Event]:
+    """The results of the runs of one stage: one DeliveryAcked or DeliveryNacked for each, in the same order."""
     given: dict[int, dict[str, Any]] = {}
     failed: dict[int, str] = {}
     for place, run in enumerate(runs):
@@ -118,7 +122,7 @@ def _results(runs: Sequence[RunFunction]) -> list[Event]:
         first = next(iter(failed.values()))
         log.warning(
             "function %s of stage %s failed for %s of %s rows: %s",
-            name,
+            runs[0].function,
             _stage(runs[0]),
             len(failed),
             len(runs),

@@ -82,7 +82,7 @@ def apply_files(
     objects = {**stored.objects, **{key: placed.declaration for key, placed in documents.items()}}
     # A document that could not be read would be a missing object to the others.
     if not problems.found:
-        _check(stored, objects, documents, may_remove, problems)
+        check_objects(stored, objects, documents, may_remove, problems)
     problems.refuse()
     changes = compare(stored.objects, objects, iter(documents))
     if branch is None and all(change.action == UNCHANGED for change in changes):
@@ -110,7 +110,7 @@ def delete_objects(
             problems.add(str(key), "it is not declared, so it cannot be deleted; get lists the objects")
     problems.refuse()
     objects = {key: one for key, one in stored.objects.items() if key not in keys}
-    _check(stored, objects, {}, may_remove, problems)
+    check_objects(stored, objects, {}, may_remove, problems)
     problems.refuse()
     changes = compare(stored.objects, objects, iter(keys))
     return _write(store, stored, objects, changes, now, None, dry_run)
@@ -148,13 +148,14 @@ def _old(stored: StoredSchema, branch: Branch | None) -> str:
     )
 
 
-def _check(
+def check_objects(
     stored: StoredSchema,
     objects: dict[ObjectKey, Declaration],
     documents: dict[ObjectKey, PlacedDeclaration],
     may_remove: MayRemove,
     problems: Problems,
 ) -> None:
+    """Check a whole schema that is to follow ``stored``, and add its problems. ``documents`` have the places."""
     validate(objects, documents, problems)
     for key, field, reason in refusals(stored.objects, objects, may_remove):
         placed = documents.get(key)

@@ -2,7 +2,8 @@
 
 :class:`MemoryApplication` has the keys' states, the records and the messages for gateways.
 :meth:`MemoryApplication.files` gives a gateway its files, and :func:`serving` runs a real gateway with a gRPC server
-around them, so a test of a client has the whole way of a message but Spark and the file system::
+around them, so a test of a client has the whole way of a message but Spark and the file system. Tests of users take
+:class:`~wallaroo_spark.testing.FakeApplication`, which is built on it::
 
     async with serving(MemoryApplication(SHOP)) as gateway:
         async with grpc.aio.insecure_channel(gateway.address) as channel: ...
@@ -20,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from wallaroo_spark.engine.operator.turn import FunctionRunner
 from wallaroo_spark.gateway.files import Message
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.server.gateway import Gateway
@@ -51,18 +53,18 @@ _FOR_GATEWAYS = (
 
 
 def schema_of(text: str, version: int = 1) -> StoredSchema:
-    """The schema of YAML documents."""
+    """The schema of YAML documents, each of which is valid by itself. Raises :class:`ConfigurationError`."""
     problems = Problems()
     found = read_declarations(documents_of(text, "test"), problems)
-    assert problems.found == []
+    problems.refuse()
     return StoredSchema(version, {placed.key: placed.declaration for placed in found})
 
 
 class MemoryApplication:
     """The streams and pipelines of a schema. ``functions`` run the stages that are declared to run in Spark."""
 
-    def __init__(self, schema: str, functions: Mapping[str, Callable[[i.RunFunction], e.Event]] | None = None) -> None:
-        self.schema = schema_of(schema)
+    def __init__(self, schema: str | StoredSchema, functions: FunctionRunner | None = None) -> None:
+        self.schema = schema_of(schema) if isinstance(schema, str) else schema
         self.tokens: dict[str, KeptToken] = {}
         self.records: dict[PartitionKey, list[CloudEvent]] = defaultdict(list)
         self.said: list[tuple[PartitionKey, i.Instruction]] = []
@@ -72,7 +74,10 @@ class MemoryApplication:
         self.attach = True
         """Whether records are attached to deliveries."""
         self.committed = 0
-        self._functions = functions or {}
+        self.failure: Exception | None = None
+        """The error that has ended the batches."""
+        self._functions = functions
+        self._ahead = 0
         self._entries: dict[PartitionKey, dict[bytes, bytes]] = defaultdict(dict)
         self._declared = 0
         self._inbox: list[tuple[PartitionKey, e.Event]] = []
@@ -104,11 +109,26 @@ class MemoryApplication:
             self._held = False
             self._turn.notify_all()
 
-    def apply(self, text: str) -> None:
+    def apply(self, schema: str | StoredSchema) -> None:
         """Apply a new version of the schema, which replaces the whole."""
         with self._turn:
-            self.schema = schema_of(text, self.schema.version + 1)
+            self.schema = schema_of(schema, self.schema.version + 1) if isinstance(schema, str) else schema
             self._turn.notify_all()
+
+    def advance(self, seconds: float) -> None:
+        """Set the clock of batches forward."""
+        with self._turn:
+            self._ahead += round(seconds * 1000)
+            self._turn.notify_all()
+
+    def wait(self, holds: Callable[[], bool], seconds: float) -> bool:
+        """Wait until something holds behind a batch; False when it does not within so many seconds. Raises the error
+        that has ended the batches."""
+        with self._turn:
+            found = self._turn.wait_for(lambda: self.failure is not None or holds(), seconds)
+            if self.failure is not None:
+                raise self.failure
+            return found
 
     def files(self, gateway: str = "g0") -> MemoryFiles:
         """The files as a gateway has them."""
@@ -126,18 +146,20 @@ class MemoryApplication:
             self._turn.notify_all()
 
     def begin_generation(self, gateway: str) -> int:
+        """Return the next generation of a gateway."""
         with self._turn:
             self._generations[gateway] += 1
             return self._generations[gateway]
 
     def messages(self, gateway: str, batch: int) -> list[Message]:
+        """Return the messages of a batch for a gateway, once."""
         with self._turn:
             return self._outbox[gateway].pop(batch, [])
 
     def run_batch(self) -> None:
         """Run and commit one batch with everything that waits."""
         with self._turn:
-            now = _now()
+            now = self._now()
             events: dict[PartitionKey, list[e.Event]] = defaultdict(list)
             if self._declared < self.schema.version:
                 self._declared = self.schema.version
@@ -158,11 +180,13 @@ class MemoryApplication:
             for key, given in events.items():
                 self._handle(key, now, given)
             self.committed += 1
+            self._turn.notify_all()
 
     def _handle(self, key: PartitionKey, now: int, events: list[e.Event]) -> None:
         while True:
             said, changes = handle(key, now, self._entries[key], events)
             events = []
+            runs = [one for one in said if isinstance(one, i.RunFunction)]
             for name, value in changes.items():
                 if value is None:
                     self._entries[key].pop(name, None)
@@ -170,6 +194,8 @@ class MemoryApplication:
                     self._entries[key][name] = value
             for one in said:
                 events += self._take(key, one)
+            if runs and self._functions is not None:
+                events += self._functions.run(runs, now)
             if not events:
                 return
 
@@ -185,8 +211,6 @@ class MemoryApplication:
             case i.ReadRecords():
                 found = tuple(table[one.first - 1 : one.first - 1 + one.limit])
                 yield e.RecordsRead(one.pipeline, one.first, one.first, found)
-            case i.RunFunction():
-                yield self._functions[one.function](one)
             case i.ArmTimer():
                 self._timers.pop(key, None)
                 if one.at is not None:
@@ -206,13 +230,21 @@ class MemoryApplication:
                 if self._closed:
                     return
                 if not self._held and self._waiting():
-                    self.run_batch()
+                    try:
+                        self.run_batch()
+                    except Exception as error:
+                        self.failure = error
+                        self._turn.notify_all()
+                        return
                     continue
                 due = min(self._timers.values(), default=None)
-                self._turn.wait(None if due is None or self._held else max(0.001, (due - _now()) / 1000))
+                self._turn.wait(None if due is None or self._held else max(0.001, (due - self._now()) / 1000))
+
+    def _now(self) -> int:
+        return round(time.time() * 1000) + self._ahead
 
     def _waiting(self) -> bool:
-        due = any(due <= _now() for due in self._timers.values())
+        due = any(due <= self._now() for due in self._timers.values())
         return bool(self._inbox or self._carried or due or self._declared < self.schema.version)
 
 
@@ -236,9 +268,11 @@ class MemoryFiles:
         self._known: int | None = None
 
     def open(self) -> int:
+        """Begin a generation, and return its number."""
         return self.application.begin_generation(self._gateway)
 
     def write(self, events: Sequence[tuple[PartitionKey, bytes]]) -> int:
+        """Write events to the inbox, and return the number of the file."""
         self.begun += 1
         self.stuck.wait()
         if self.failure is not None:
@@ -248,23 +282,29 @@ class MemoryFiles:
         return self.writes
 
     def committed(self) -> int | None:
+        """The newest committed batch."""
         return self.application.committed
 
     def changed(self) -> bool | None:
+        """Whether there was a commit since the last call."""
         known, self._known = self._known, self.application.committed
         return known != self._known
 
     def messages(self, batch: int) -> Sequence[Message]:
+        """The messages of a batch for this gateway."""
         return self.application.messages(self._gateway, batch)
 
     def read(self, stream: str, partition: int, first: int, last: int) -> tuple[int, Sequence[CloudEvent]]:
+        """Records of a partition, and the offset of the first."""
         self.reads.append((stream, partition, first, last))
         return first, self.application.records[PartitionKey(stream, partition)][first - 1 : last]
 
     def schema(self, known: int) -> StoredSchema | None:
+        """The schema, if it is newer than a known version."""
         return self.application.schema if self.application.schema.version != known else None
 
     def tokens(self) -> Mapping[str, KeptToken]:
+        """The tokens."""
         return dict(self.application.tokens)
 
 
@@ -283,14 +323,21 @@ class ServedGateway:
 
 @contextlib.asynccontextmanager
 async def serving(
-    application: MemoryApplication, name: str = "g0", limits: GatewayLimits | None = None, **tls: Any
+    application: MemoryApplication,
+    name: str = "g0",
+    limits: GatewayLimits | None = None,
+    *,
+    port: int = 0,
+    grace: float = 1.0,
+    **tls: Any,
 ) -> AsyncIterator[ServedGateway]:
-    """Run a gateway on a free port of loopback, with its gRPC server; ``tls``: the arguments of ``bind``."""
+    """Run a gateway on a port of loopback, with its gRPC server: a free port with 0. ``grace``: the seconds that calls
+    have at its end. ``tls``: the arguments of ``bind``."""
     files, failures = application.files(name), list[BaseException]()
     peers: dict[str, str] = {}
     gateway = Gateway(name, files, limits or GatewayLimits(), failures.append, peers=Peers(name, lambda: peers))
     server = make_server(gateway)
-    address = f"127.0.0.1:{bind(server, '127.0.0.1', 0, **tls)}"
+    address = f"127.0.0.1:{bind(server, '127.0.0.1', port, **tls)}"
     gateway.addresses = lambda: [address]
     await gateway.start()
     await server.start()
@@ -299,7 +346,7 @@ async def serving(
     finally:
         files.stuck.set()
         gateway.end("the test ends")
-        await server.stop(1.0)
+        await server.stop(grace)
         await gateway.close()
 
 
@@ -311,7 +358,3 @@ def _plans(schema: StoredSchema) -> dict[PartitionKey, PartitionPlan]:
     return {
         PartitionKey(one.key.path, number): plans[one.key.path] for one in streams for number in range(one.partitions)
     }
-
-
-def _now() -> int:
-    return round(time.time() * 1000)

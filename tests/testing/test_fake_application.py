@@ -1,0 +1,203 @@
+"""The fake application answers as an application does and follows the test; clients are those of the SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.waiting import SECONDS
+from wallaroo_spark.client import Again, Backoff, Client, Event, Output, StageWork, stage
+from wallaroo_spark.errors import ArgumentValueError, ConfigurationError, PipelineError, TransportError
+from wallaroo_spark.testing import FakeApplication, run_function
+
+SHOP = """
+kind: Namespace
+name: shop
+---
+kind: Stream
+name: orders
+namespace: shop
+partitions: 2
+---
+kind: Stream
+name: shipments
+namespace: shop
+---
+kind: Stream
+name: failed
+namespace: shop
+---
+kind: Pipeline
+name: fulfil
+namespace: shop
+inputStream: orders
+triggers: [order.created]
+startPoint: {location: beginning}
+stages:
+  - name: charge
+    dependencies: [root_event]
+    retry: {maxAttempts: 2, delay: 1h, maxDelay: 1h, deadLetterStream: failed}
+  - name: reserve
+    run: tests.testing.test_fake_application:reserve
+    dependencies: [root_event, charge]
+  - name: ship
+    dependencies: [reserve]
+    streamOutputs: [shipments]
+"""
+MORE = """
+kind: Pipeline
+name: count
+namespace: shop
+inputStream: shipments
+startPoint: {location: beginning}
+stages:
+  - name: count
+    run: tests.testing.test_fake_application:count
+"""
+QUICK = Backoff(initial=0.01, maximum=0.1, give_up_after=SECONDS)
+
+
+def reserve(given: pd.DataFrame) -> Any:
+    """A function of a stage, which is given the output of ``charge``."""
+    paid = zip(given.root_event, given.charge, strict=True)
+    return pd.Series([{"shelf": event["data"]["order"], **receipt} for event, receipt in paid], given.index)
+
+
+def count(given: pd.DataFrame) -> Any:
+    """A function of a stage without an output."""
+    return None
+
+
+@stage("shop/fulfil", "charge")
+def charge(work: StageWork) -> dict[str, Any]:
+    assert work.root_event is not None
+    if work.root_event.value["order"] < 0:
+        raise Again("the bank is closed", delay=3600)
+    return {"paid": 30}
+
+
+@stage("shop/fulfil", "ship")
+def ship(work: StageWork) -> Output:
+    return Output(streams={"shop/shipments": Event("order.shipped", work.outputs["reserve"])})
+
+
+def order(number: int) -> Event:
+    return Event("order.created", {"order": number}, id=str(number))
+
+
+@pytest.fixture
+def application() -> Iterator[FakeApplication]:
+    with FakeApplication(SHOP) as made:
+        yield made
+
+
+@pytest.fixture
+def client(application: FakeApplication) -> Iterator[Client]:
+    with Client(application.address, source="/test", retry=QUICK, timeout=SECONDS) as made:
+        yield made
+
+
+def test_an_order_goes_through_programs_and_functions(application: FakeApplication, client: Client) -> None:
+    client.publish("shop/orders", order(1), Event("order.other"))
+    with application.working(charge, ship):
+        (instance,) = application.await_ended("shop/fulfil", seconds=SECONDS)
+        shipments = application.await_records("shop/shipments", seconds=SECONDS)
+
+    assert (instance.outcome, instance.reason) == ("done", "")
+    assert instance.outputs == {"charge": {"paid": 30}, "reserve": {"shelf": 1, "paid": 30}, "ship": None}
+    assert [(event.type, event.value) for event in shipments] == [("order.shipped", {"shelf": 1, "paid": 30})]
+    assert len(application.records("shop/orders")) == 2
+
+
+def test_the_delay_of_a_retry_passes_when_the_test_says_so(application: FakeApplication, client: Client) -> None:
+    client.publish("shop/orders", order(-1), partition=1)
+    with client.stage("shop/fulfil", "charge") as member:
+        next(member).nack(reason="the bank is closed")
+        application.advance(3600)
+        next(member).nack(reason="the bank is closed")
+
+    (instance,) = application.await_ended("shop/fulfil", seconds=SECONDS)
+    assert (instance.partition, instance.instance, instance.outcome) == (1, 1, "failed")
+    (letter,) = application.await_records("shop/failed", seconds=SECONDS)
+    assert letter.value == {"order": -1}
+
+
+def test_a_gateway_that_is_started_again_has_the_same_address_and_records(
+    application: FakeApplication, client: Client
+) -> None:
+    address = application.address
+    client.publish("shop/orders", order(1))
+    with client.stage("shop/fulfil", "charge") as member:
+        first = next(member)
+        application.restart_gateway()
+        second = next(member)
+        second.ack({"paid": 1})
+
+    assert application.address == address
+    assert (first.instance, second.instance) == (1, 1)
+    assert client.publish("shop/orders", order(1)) == [client.publish("shop/orders", order(1))[0]]
+    assert len(application.records("shop/orders")) == 1
+
+
+def test_further_documents_are_applied_while_it_runs(application: FakeApplication, client: Client) -> None:
+    application.apply(MORE)
+    client.publish("shop/shipments", Event("order.shipped"))
+
+    (instance,) = application.await_ended("shop/count", seconds=SECONDS)
+    assert instance.outputs == {"count": None}
+    with pytest.raises(ConfigurationError, match="partitions"):
+        application.apply(SHOP.replace("partitions: 2", "partitions: 1"))
+
+
+def test_a_wait_that_is_over_says_what_the_instances_wait_for(application: FakeApplication, client: Client) -> None:
+    with pytest.raises(TransportError, match="no instance is active; compare the type"):
+        application.await_ended("shop/fulfil", seconds=0)
+    client.publish("shop/orders", order(1), partition=0)
+    with pytest.raises(TransportError, match="1 are active; instance 1 of partition 0 waits for a result of charge"):
+        application.await_ended("shop/fulfil", seconds=0)
+    with pytest.raises(TransportError, match="has 0 events after 0 s, and the test needs 1"):
+        application.await_records("shop/shipments", seconds=0)
+
+
+def test_documents_and_names_that_cannot_work_are_refused(application: FakeApplication) -> None:
+    with pytest.raises(ConfigurationError, match="inputStream"):
+        FakeApplication(SHOP.replace("inputStream: orders", "inputStream: order"))
+    with pytest.raises(PipelineError, match="did you mean shop/orders"):
+        application.records("shop/order")
+    with pytest.raises(ConfigurationError, match="use it in a with statement"):
+        FakeApplication(SHOP).records("shop/orders")
+
+
+def test_an_error_of_a_stage_that_cannot_be_joined_is_raised(application: FakeApplication) -> None:
+    @stage("shop/fulfil", "chrage")
+    def misspelt(work: StageWork) -> None: ...
+
+    with pytest.raises(PipelineError, match="chrage"), application.working(misspelt):
+        application.await_ended("shop/fulfil", seconds=SECONDS)
+
+
+def test_a_function_is_given_rows_and_its_results_are_read_as_in_spark() -> None:
+    found = run_function(reserve, [order(1), order(2)], {"charge": [{"paid": 30}, {"paid": 40}]})
+
+    assert [one.output for one in found] == [{"shelf": 1, "paid": 30}, {"shelf": 2, "paid": 40}]
+    assert [(one.streams, one.problem) for one in found] == [({}, "")] * 2
+
+
+def test_the_events_and_the_problems_of_a_function_are_in_its_results() -> None:
+    def shipped(given: pd.DataFrame) -> pd.DataFrame:
+        numbers = [event["data"]["order"] for event in given.root_event]
+        if min(numbers) < 0:
+            raise ValueError(f"order {min(numbers)} is negative")
+        return pd.DataFrame({"shipments": [[{"type": "order.shipped", "data": n}] for n in numbers]}, given.index)
+
+    good, bad = run_function(shipped, [order(1), order(-1)], streams=["shipments"], output_required=False)
+    (missing,) = run_function(shipped, [order(1)], streams=["shipments"])
+
+    assert [(event.type, event.value) for event in good.streams["shipments"]] == [("order.shipped", 1)]
+    assert (bad.output, bad.streams, bad.problem) == (None, {}, "ValueError: order -1 is negative")
+    assert "returned none" in missing.problem
+    with pytest.raises(ArgumentValueError, match="1 outputs of stage charge for 2 events"):
+        run_function(reserve, [order(1), order(2)], {"charge": [{"paid": 30}]})
