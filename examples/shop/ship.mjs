@@ -16,6 +16,9 @@ const [protos, addresses] = process.argv.slice(2);
 const definition = loader.loadSync("pipelines.proto", { includeDirs: [protos], keepCase: true, longs: String });
 const api = grpc.loadPackageDefinition(definition).wallaroo.pipelines.v1;
 
+// Without an answer to a ping the gateway's machine has vanished, and the next gateway is tried.
+const ALIVE = { "grpc.keepalive_time_ms": 10000, "grpc.keepalive_timeout_ms": 10000 };
+
 const json = (payload) => JSON.parse(payload.data.toString());
 
 function ship(delivery) {
@@ -46,7 +49,7 @@ function acked(delivery) {
 
 function work(address) {
   return new Promise((ended) => {
-    const client = new api.Pipelines(address, grpc.credentials.createInsecure());
+    const client = new api.Pipelines(address, grpc.credentials.createInsecure(), ALIVE);
     const call = client.Work();
     call.on("data", (event) => {
       if (!event.delivery) return;
@@ -56,8 +59,10 @@ function work(address) {
         call.write({ nack: { delivery: event.delivery.delivery, reason: String(error) } });
       }
     });
-    call.on("error", (error) => console.error(`${address}: ${error.message}`));
-    call.on("close", () => {
+    // Every call ends with a status, also one that has never reached a gateway.
+    call.on("error", () => {});
+    call.on("status", (status) => {
+      if (status.code !== grpc.status.OK) console.error(`${address}: ${status.details}`);
       client.close();
       ended();
     });

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -36,6 +38,8 @@ STOP_SECONDS = 120.0
 """Longest wait for the application's end in good order."""
 LOOK_SECONDS = 1.0
 """Time between two looks at the tables."""
+SAY_SECONDS = 5.0
+"""Least time between two lines of progress."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,16 @@ class ShopRun:
         return self.complete and not self.verdict.broken and not self.ends
 
 
+NAMED = {
+    "worker in Python": "a worker in Python",
+    "worker in JavaScript": "the worker in JavaScript",
+    "gateway": "a gateway",
+    "executor": "an executor",
+    "driver": "the driver",
+}
+"""The parts that are killed, as a line of progress says it."""
+
+
 class Shop:
     """The programs of one run."""
 
@@ -98,6 +112,8 @@ class Shop:
         self.ports = [first + number for number in range(GATEWAYS)]
         self.address = ",".join(f"127.0.0.1:{port}" for port in self.ports)
         self.kills: Counter[str] = Counter()
+        self._again = 0
+        self._said = 0.0
         self.ends: list[str] = []
         self._cluster_pids: list[int] = []
         self.javascript: list[Program] = []
@@ -130,9 +146,12 @@ class Shop:
 
     async def _publish(self) -> None:
         room = asyncio.Semaphore(PUBLISHED_TOGETHER)
+        span = self._plan.kills * self._plan.pause
+        begins = [random.Random(f"{self._plan.seed} {order}").uniform(0, span) for order in range(self._plan.orders)]
         async with AsyncClient(self.address, source="/shop/web", timeout=60) as client:
 
             async def one(order: int) -> None:
+                await asyncio.sleep(begins[order - 1])
                 async with room:
                     await self._publish_order(client, order)
 
@@ -147,7 +166,8 @@ class Shop:
                 await client.publish("shop/orders", event, durability=durability)
                 return
             except TransportError as error:
-                self._say(f"order {order} is published again: {error.message[:100]}")
+                self._again += 1
+                self._progress(f"{self._again} orders have been published again; the last time: {error.message[:100]}")
 
     def faults(self, publishing: threading.Thread) -> None:
         """Kill parts at random, while orders are published and behind that."""
@@ -166,11 +186,26 @@ class Shop:
         self._random.shuffle(order)
         for kind in order:
             time.sleep(self._plan.pause * (0.5 + self._random.random()))
-            self._restart()
-            if kinds[kind]():
+            if self._killed(kinds[kind]):
                 self.kills[kind] += 1
-                self._say(f"killed a {kind}" if kind != "driver" else "killed the driver")
+                self._say(f"killed {NAMED[kind]}")
         publishing.join()
+
+    def _killed(self, kill: Callable[[], bool]) -> bool:
+        """Kill a part of a shop whose gateways are there; False when there was no such part for long."""
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until:
+            self._restart()
+            if all(_listens(port) for port in self.ports) and kill():
+                return True
+            time.sleep(LOOK_SECONDS)
+        return False
+
+    def _progress(self, text: str) -> None:
+        """Say something that is not news for long."""
+        if time.monotonic() - self._said > SAY_SECONDS:
+            self._said = time.monotonic()
+            self._say(text)
 
     def wait(self) -> bool:
         """Wait until every order has its end in the tables; False when the limit is over."""
@@ -192,7 +227,7 @@ class Shop:
                 return True
             if ended["shop/fulfil"] != shown:
                 shown = ended["shop/fulfil"]
-                self._say(f"{shown} of {orders} orders have ended")
+                self._progress(f"{shown} of {orders} orders have ended")
             time.sleep(LOOK_SECONDS)
         return False
 
@@ -278,6 +313,12 @@ def run(plan: ShopPlan, say: Callable[[str], None]) -> ShopRun:
             shop.stop()
     verdict = judge(range(1, plan.orders + 1), read_history(shop.folder), read_streams(shop.folder), shop.unpayable())
     return ShopRun(verdict, shop.kills, time.monotonic() - began, complete, shop.ends)
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
 
 
 def _cluster(state: Path, *arguments: str) -> str:

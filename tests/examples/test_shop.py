@@ -149,7 +149,7 @@ async def test_a_stage_in_javascript(application: MemoryApplication, tmp_path: P
         protos = str(ROOT / "wallaroo_spark" / "api")
         async with (
             worker(gateway.address, "pay", "reserve", "release", "refund"),
-            program("node", str(SHOP / "ship.mjs"), protos, gateway.address, cwd=tmp_path),
+            program("node", str(SHOP / "ship.mjs"), protos, f"127.0.0.1:1,{gateway.address}", cwd=tmp_path),
         ):
             bad = await publish(gateway.address, 12)
             verdict = await judged(application, 12, bad)
