@@ -32,6 +32,8 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
     # A gateway whose machine is gone sends nothing any more. Gateways permit one ping in ten seconds.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    # One whose process is stopped acknowledges bytes, and answers no ping.
+    ("grpc.http2.ping_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
 )
 

@@ -13,23 +13,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import grpc
 import pandas as pd
 
 from wallaroo_spark import transport
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, TransportError, one_line
 from wallaroo_spark.gateway.folder_files import FolderFiles
 from wallaroo_spark.gateway.limits import GatewayLimits
+from wallaroo_spark.gateway.server.credentials import TlsFiles
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.listener import bind, make_server
-from wallaroo_spark.gateway.server.peers import Peers, plain_channel
+from wallaroo_spark.gateway.server.peers import Peers, channel_to
 from wallaroo_spark.registry import Registry, application_registry
 from wallaroo_spark.slots.service import ServiceThread, serve
 from wallaroo_spark.slots.shell import ServiceShell
 from wallaroo_spark.slots.tenancy import Tenancy
 from wallaroo_spark.storage.locations import Location
 from wallaroo_spark.transport.port_handover import FREE_SECONDS
-from wallaroo_spark.transport.tls import read_authority, read_pair
 
 log = one_line(logging.getLogger("wallaroo_spark.gateway"))
 
@@ -159,11 +158,7 @@ class GatewayService(ServiceShell[Any, Tenancy]):
     def _connect(self, address: str) -> Any:
         """A channel to another gateway; it has the same certificate and authority as this one."""
         setup = self.setup
-        if not setup.tls_certificate:
-            return plain_channel(address)
-        chain, key = read_pair(setup.tls_certificate, setup.tls_key)
-        authority = read_authority(setup.tls_ca or setup.tls_certificate)
-        return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authority, key, chain))
+        return channel_to(address, TlsFiles(setup.tls_certificate, setup.tls_key, setup.tls_ca))
 
     async def _lease_lost(self, error: LeaseLostError) -> None:
         log.info("%s ends: %s", self._name, error)

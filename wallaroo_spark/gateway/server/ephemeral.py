@@ -35,7 +35,7 @@ class ExchangesService(rpc.ExchangesServicer):
         other = gateway.peers.elsewhere("Exchange", path, context)
         if other is not None:
             stub: Any = rpc.ExchangesStub
-            reply: pb.SendReply = await forward_one(stub(other).Send, request, context)
+            reply: pb.SendReply = await forward_one(other, stub(other.channel).Send, request, context)
             return reply
         event_of(request.event, gateway.limits)
         return pb.SendReply(groups=gateway.exchanges.send(path, request.event))
@@ -57,8 +57,8 @@ class ExchangesService(rpc.ExchangesServicer):
         other = gateway.peers.elsewhere("Exchange", path, context)
         if other is not None:
             stub: Any = rpc.ExchangesStub
-            call = stub(other).Receive(request, metadata=forwarded(context))
-            await forward_stream(call, None, context, announced=True)
+            call = stub(other.channel).Receive(request, metadata=forwarded(context))
+            await forward_stream(other, call, None, context, announced=True)
             return
         gateway.require_place()
         wake = asyncio.Event()
@@ -98,8 +98,8 @@ class EndpointsService(rpc.EndpointsServicer):
         other = gateway.peers.elsewhere("Endpoint", path, context)
         if other is not None:
             stub: Any = rpc.EndpointsStub
-            call = stub(other).Call(metadata=forwarded(context), timeout=context.time_remaining())
-            await forward_stream(call, after(first, messages), context, announced=False)
+            call = stub(other.channel).Call(metadata=forwarded(context), timeout=context.time_remaining())
+            await forward_stream(other, call, after(first, messages), context, announced=False)
             return
         event_of(first.event, gateway.limits)
         wake, room = asyncio.Event(), asyncio.Event()
@@ -169,8 +169,8 @@ class EndpointsService(rpc.EndpointsServicer):
         other = gateway.peers.elsewhere("Endpoint", path, context)
         if other is not None:
             stub: Any = rpc.EndpointsStub
-            call = stub(other).Serve(metadata=forwarded(context))
-            await forward_stream(call, after(first, messages), context, announced=True)
+            call = stub(other.channel).Serve(metadata=forwarded(context))
+            await forward_stream(other, call, after(first, messages), context, announced=True)
             return
         gateway.require_place()
         wake = asyncio.Event()

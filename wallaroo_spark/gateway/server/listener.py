@@ -8,12 +8,12 @@ import grpc
 
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.errors import TransportError
+from wallaroo_spark.gateway.server.credentials import TlsFiles
 from wallaroo_spark.gateway.server.ephemeral import EndpointsService, ExchangesService
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.reading import MARGIN, MessageReader
 from wallaroo_spark.gateway.server.services import PipelinesService, SchemaService, StreamsService
 from wallaroo_spark.transport import format_address
-from wallaroo_spark.transport.tls import read_authority, read_pair
 
 KEEPALIVE_SECONDS = 10.0
 """How long a connection is silent before the gateway asks the client's machine whether it lives.
@@ -33,6 +33,9 @@ def make_server(gateway: Gateway) -> Any:
             ("grpc.max_send_message_length", -1),
             ("grpc.keepalive_time_ms", int(KEEPALIVE_SECONDS * 1000)),
             ("grpc.keepalive_timeout_ms", int(KEEPALIVE_ANSWER_SECONDS * 1000)),
+            # The time of keepalive bounds bytes that are not acknowledged; this one an answer that does not come, as
+            # from a process that is stopped. gRPC's own is a minute.
+            ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_ANSWER_SECONDS * 1000)),
             ("grpc.http2.max_pings_without_data", 0),
             # Clients may ask as often as the gateway does.
             ("grpc.http2.min_ping_interval_without_data_ms", 5000),
@@ -58,9 +61,7 @@ def bind(server: Any, host: str, port: int, certificate: str = "", key: str = ""
         if not certificate:
             bound = server.add_insecure_port(address)
         else:
-            chain, private = read_pair(certificate, key)
-            authority = read_authority(ca) if ca else None
-            credentials = grpc.ssl_server_credentials([(private, chain)], authority, require_client_auth=bool(ca))
+            credentials = TlsFiles(certificate, key, ca).server()
             bound = server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise _not_bound(address) from error
