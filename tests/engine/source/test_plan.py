@@ -133,6 +133,16 @@ def test_a_timer_that_stays_armed_is_due_again_after_a_while() -> None:
     assert after(START, first_timer=NOW - 5, now=NOW + 100) is not START
 
 
+def test_a_clock_that_is_set_back_by_an_hour_delays_no_timer_that_is_armed_afterwards() -> None:
+    """The offset's time stays an hour ahead, and the timer is between the two times."""
+    hour = 3_600_000
+    assert after(START, first_timer=NOW - hour + 200, now=NOW - hour + 199, carried={7: 0}) is START
+    end = after(START, first_timer=NOW - hour + 200, now=NOW - hour + 200, carried={7: 0})
+
+    assert (end.time, end.batch) == (NOW, 7)
+    assert [row.partitions for row in due_timers({"shop/orders/3": NOW - hour + 200}, end)] == [(3,)]
+
+
 def test_the_time_never_goes_back() -> None:
     end = after(START, now=NOW - 5000, unread={"g0": {1: files(5)}})
     assert end.time == NOW

@@ -185,7 +185,9 @@ def _timer_due(time: int, inputs: Inputs) -> bool:
     first = inputs.first_timer
     if first is None or first > inputs.now:
         return False
-    return first > time or inputs.now >= time + TIMER_AGAIN_MILLIS
+    # The clock was set back behind the offset's time: no key has seen the time of a timer that is due now.
+    set_back = inputs.now < time
+    return set_back or first > time or inputs.now >= time + TIMER_AGAIN_MILLIS
 
 
 def _inbox(start: InputOffset, unread: Mapping[str, Unread], max_rows: int) -> dict[str, InboxPosition]:
