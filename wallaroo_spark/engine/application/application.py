@@ -219,7 +219,8 @@ class Application:
         checks.executors(self._spark, functions)
         spark_checks.task_slots(self._spark, settings.gateways, kind="gateways")
         require_reach(self._spark, settings.folder, f"application {self.name!r}")
-        self._folder_lock = FolderLock(settings.folder, self._spark)
+        waiting = self._patience.stopping.wait
+        self._folder_lock = FolderLock(settings.folder, self._spark, settings.lease_seconds, waiting)
         self._folder_lock.take(self.owner)
         leases = self._take_name()
         self._files = CheckpointFiles(checkpoint_of(settings.folder), self._spark)
@@ -361,6 +362,9 @@ class Application:
         assert jobs is not None
         self._rounds.renew(leases, jobs)
         jobs.leases_seen(leases.leases())
+        folder_lock = self._folder_lock
+        if folder_lock is not None:
+            folder_lock.renew()
 
     def _name_in_use(self) -> ConfigurationError:
         assert self._leases is not None

@@ -1,52 +1,81 @@
-"""A lock of an application's folder on a local disk, which ends with the process that holds it.
+"""The lock of an application's folder, which excludes drivers with another registry or another name.
 
-The lock in the registry excludes drivers that use the same registry. This one also excludes a driver on the same
-machine with another registry, such as an embedded one.
+The lock in the registry excludes drivers that use the same registry and name. On a disk of this machine a lock of the
+system excludes the others, and ends with the process that holds it. On other file systems, which have no such lock, the
+driver renews a mark in the folder, and a driver that starts watches it for a while.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
+import threading
+import time
+from collections.abc import Callable
 from typing import IO, Any
 
-from wallaroo_spark.errors import ConfigurationError
+from wallaroo_spark.errors import CheckpointError, ConfigurationError
 from wallaroo_spark.sidecar.folder import SidecarFolder
 from wallaroo_spark.storage.locations import Location
 
 FILE = "driver.lock"
+MARK = "driver.json"
+RENEWALS = 3
+"""Renewals of the mark in the time for which another driver watches it. A choice: two may be late."""
+_LOOK_SECONDS = 0.5
+"""Longest pause between two looks at the mark of another driver. A choice."""
 
 
 class FolderLock:
-    """The lock of one folder. Does nothing where the folder is not on a disk of this machine."""
+    """The lock of one folder; ``seconds`` is the time for which the mark of another driver is watched.
 
-    def __init__(self, folder: Location, spark: Any = None) -> None:
+    ``wait`` waits for some seconds, and returns whether the start is given up; None: it only waits. One thread takes
+    and releases the lock; another one may renew it meanwhile.
+    """
+
+    def __init__(
+        self,
+        folder: Location,
+        spark: Any = None,
+        seconds: float = 10.0,
+        wait: Callable[[float], bool] | None = None,
+    ) -> None:
         self._folder = SidecarFolder(folder, spark=spark)
+        self._seconds, self._wait = seconds, wait or threading.Event().wait
         self._file: IO[str] | None = None
+        self._owner = ""
+        """The owner of the mark; empty when there is none of this driver."""
+        self._renewals = 0
+        self._renewed_at = 0.0
 
     def take(self, owner: str) -> None:
-        """Take the lock. Raises :class:`ConfigurationError` when another process holds it, with the name of that."""
-        if not self._folder.local or self._file is not None:
+        """Take the lock. Raises :class:`ConfigurationError` when another driver has it, with the name of that, and
+        :class:`CheckpointError` when the folder cannot be read or written.
+
+        Where drivers write marks, this waits as long as the mark of a driver that was killed is watched.
+        """
+        if self._file is not None or self._owner:
             return
-        path = os.path.join(self._folder.folder(), FILE)
-        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  # the lock lasts as long as the file is open
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            other = file.read().strip() or "an unknown process"
-            file.close()
-            raise ConfigurationError(
-                f"another driver ({other}) runs the application in {self._folder.identity.rpartition('/')[0]}; "
-                "stop it, or give this one another folder",
-                code="application-in-use",
-                owner=other,
-            ) from None
-        file.truncate(0)
-        file.write(owner)
-        file.flush()
-        self._file = file
+        if self._folder.local:
+            self._take_file(owner)
+        else:
+            self._watch_mark()
+            self._owner = owner
+            self._write_mark()
+
+    def renew(self) -> None:
+        """Renew the mark, if that is due; does nothing on a disk of this machine. To be called at least once a second.
+
+        Raises :class:`ConfigurationError` when another driver has written its mark, and :class:`CheckpointError`.
+        """
+        if not self._owner or time.monotonic() < self._renewed_at + self._seconds / RENEWALS:
+            return
+        found = self._folder.read(MARK)
+        if found is not None and _owner_of(found) != self._owner:
+            raise self._in_use(_owner_of(found))
+        self._write_mark()
 
     def release(self) -> None:
         """Release the lock, if it is held."""
@@ -54,3 +83,56 @@ class FolderLock:
         if file is not None:
             with contextlib.suppress(OSError):
                 file.close()
+        owner, self._owner = self._owner, ""
+        if owner:
+            with contextlib.suppress(CheckpointError):
+                found = self._folder.read(MARK)
+                if found is not None and _owner_of(found) == owner:
+                    self._folder.delete(MARK)
+
+    def _take_file(self, owner: str) -> None:
+        path = os.path.join(self._folder.folder(), FILE)
+        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  # the lock lasts as long as the file is open
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            other = file.read().strip()
+            file.close()
+            raise self._in_use(other) from None
+        file.truncate(0)
+        file.write(owner)
+        file.flush()
+        self._file = file
+
+    def _watch_mark(self) -> None:
+        """Return once the mark of another driver is gone, or has stayed the same for the whole time."""
+        found = self._folder.read(MARK)
+        until = time.monotonic() + self._seconds
+        while found is not None and time.monotonic() < until:
+            if self._wait(min(_LOOK_SECONDS, self._seconds / RENEWALS)):
+                return
+            now = self._folder.read(MARK)
+            if now is not None and now != found:
+                raise self._in_use(_owner_of(now))
+            found = now
+
+    def _write_mark(self) -> None:
+        self._renewals += 1
+        self._folder.write(MARK, json.dumps({"owner": self._owner, "renewals": self._renewals}).encode())
+        self._renewed_at = time.monotonic()
+
+    def _in_use(self, other: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"another driver ({other or 'an unknown process'}) runs the application in "
+            f"{self._folder.identity.rpartition('/')[0]}; stop it, or give this one another folder",
+            code="application-in-use",
+            owner=other or "an unknown process",
+        )
+
+
+def _owner_of(mark: bytes) -> str:
+    """The owner of a mark; empty when it is damaged."""
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
+        return str(json.loads(mark).get("owner", ""))
+    return ""
