@@ -6,9 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from proving.pipelines.shop import FULFIL, GHOST, KEYS, ORDERS, SHIPMENTS, TRIGGER
+from proving.pipelines.batches import Turn
+from proving.pipelines.shop import DEAD, FULFIL, GHOST, KEYS, ORDERS, SHIPMENTS, TRIGGER
 from proving.simulator.engine.core import Violation
 from wallaroo_spark.pipelines.controller.messages import instructions as i
+from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, PipelinePlan
 from wallaroo_spark.pipelines.controller.messages.values import (
     CloudEvent,
     Delivery,
@@ -47,6 +49,24 @@ class Judge:
         self.may_exist: dict[PartitionKey, set[str]] = defaultdict(set)
         self.must_exist: dict[PartitionKey, dict[str, int]] = defaultdict(dict)
         self.counts: Counter[str] = Counter()
+        self.plans: dict[tuple[PartitionKey, int], PartitionPlan] = {}
+        """Key and version of the schema → the plan of the key."""
+        self.first: dict[PartitionKey, int] = {}
+        """Key → the first offset that retention has left."""
+        self.not_before: dict[str, int] = {}
+        """Id of a delayed record → the time before which it must not be written."""
+        self._now = 0
+        self._written_at: dict[PartitionKey, dict[str, int]] = defaultdict(dict)
+        self._repeated: dict[PartitionKey, Counter[str]] = defaultdict(Counter)
+        """Records that were published again when their ids were forgotten."""
+        self._skipped: dict[tuple[PartitionKey, str], set[int]] = defaultdict(set)
+        """Records that retention has removed before a pipeline came to them."""
+        self._versions: dict[tuple[PartitionKey, str, int], int] = {}
+        """The version of the schema with which each instance began."""
+        self._tries: Counter[tuple[PartitionKey, str, int, str]] = Counter()
+        """Deliveries of each stage of each instance."""
+        self._letters: Counter[str] = Counter()
+        """Ids of the dead letters that there have to be."""
         self._tables: dict[PartitionKey, list[str]] = defaultdict(list)
         self._began: dict[tuple[PartitionKey, str], dict[int, int]] = defaultdict(dict)
         self._ended: dict[tuple[PartitionKey, str], dict[int, i.Outcome]] = defaultdict(dict)
@@ -56,8 +76,9 @@ class Judge:
         self._pointers: Counter[tuple[PartitionKey, object]] = Counter()
         self._pointed: Counter[Place] = Counter()
 
-    def see(self, key: PartitionKey, said: Sequence[i.Instruction], pipelines: Mapping[str, PipelineProgress]) -> None:
+    def see(self, turn: Turn, pipelines: Mapping[str, PipelineProgress]) -> None:
         """Follow the instructions of one key in one committed batch."""
+        key, said, self._now = turn.key, turn.said, turn.now
         # The answer to an ack may stand before the row of its output; both are in one batch.
         for one in sorted(said, key=lambda one: isinstance(one, i.AnswerRequest)):
             self.counts[type(one).__name__] += 1
@@ -72,8 +93,10 @@ class Judge:
                     self._output_stored(key, one)
                 case i.StorePointer():
                     self._pointer_stored(key, one)
-                case i.DeliverInputs() | i.RunFunction():
+                case i.DeliverInputs():
                     self._inputs_given(key, one)
+                case i.SkippedRecords():
+                    self._records_skipped(key, one)
                 case i.DeliverRecords():
                     self._records_given(key, one)
                 case i.AnswerRequest():
@@ -93,9 +116,23 @@ class Judge:
         if one.first != len(table) + 1:
             raise Violation(f"{key}: a hole or a repeated offset: {one.first} after {len(table)}")
         for record in one.records:
-            if record.id in table:
-                raise Violation(f"{key}: the event {record.id} is there twice")
+            written_at = self._written_at[key].get(record.id)
+            if written_at is not None:
+                if self._now - written_at <= self._window(key):
+                    raise Violation(f"{key}: the event {record.id} is there twice")
+                self._repeated[key][record.id] += 1
+            if self._now < self.not_before.get(record.id, 0):
+                raise Violation(f"{key}: the event {record.id} is written before its time")
+            self._written_at[key][record.id] = self._now
             table.append(record.id)
+
+    def _window(self, key: PartitionKey) -> int:
+        return max(plan.window_millis for (of, _), plan in self.plans.items() if of == key)
+
+    def _plan(self, key: PartitionKey, pipeline: str, instance: int) -> PipelinePlan:
+        """The plan with which an instance began."""
+        plans = self.plans[key, self._versions[key, pipeline, instance]].pipelines
+        return next(plan for plan in plans if plan.name == pipeline)
 
     def _instance_began(self, key: PartitionKey, one: i.InstanceBegan) -> None:
         began = self._began[key, one.pipeline]
@@ -104,6 +141,7 @@ class Judge:
         if began and one.instance < max(began):
             raise Violation(f"{key}: instance {one.instance} of {one.pipeline} began after a later one")
         began[one.instance] = one.at
+        self._versions[key, one.pipeline, one.instance] = one.version
 
     def _instance_ended(self, key: PartitionKey, one: i.InstanceEnded) -> None:
         ended = self._ended[key, one.pipeline]
@@ -113,13 +151,22 @@ class Judge:
         self.counts[f"instances {one.outcome}"] += 1
         stages = self._stored[key, one.pipeline, one.instance]
         if one.outcome is i.Outcome.DONE:
-            wanted = {"charge", "reserve", "ship", "tidy"} if one.pipeline == FULFIL else {"mail"}
-            if not wanted <= stages.keys():
-                raise Violation(f"{key}: instance {one.instance} is done without {wanted - stages.keys()}")
+            wanted = {stage.name for stage in self._plan(key, one.pipeline, one.instance).stages}
+            if wanted != stages.keys():
+                raise Violation(f"{key}: instance {one.instance} is done with {stages.keys()}, and it has {wanted}")
             for (of, delivery), attempt in self.attempts.items():
                 mine = (of, delivery[:2]) == (key, (one.pipeline, one.instance)) and attempt.accepted
                 if mine and attempt.records and not self._pointed[key, delivery]:
                     raise Violation(f"{key}: {delivery} has records, and its instance ended without their offsets")
+
+        if one.outcome is i.Outcome.FAILED:
+            root = self._tables[key][one.instance - 1]
+            self._letters[f"{root}:{one.pipeline}:{one.instance}"] += 1
+
+    def _records_skipped(self, key: PartitionKey, one: i.SkippedRecords) -> None:
+        if one.last >= self.first.get(key, 1):
+            raise Violation(f"{key}: {one} though retention has left records from {self.first.get(key, 1)} on")
+        self._skipped[key, one.pipeline].update(range(one.first, one.last + 1))
 
     def _output_stored(self, key: PartitionKey, one: i.StoreOutput) -> None:
         delivery = one.delivery
@@ -147,8 +194,12 @@ class Judge:
             if not 1 <= offset <= len(table) or records.get(table[offset - 1]) != one.target:
                 raise Violation(f"{key}: the pointer of {one.output} leads to another record")
 
-    def _inputs_given(self, key: PartitionKey, one: i.DeliverInputs | i.RunFunction) -> None:
+    def _inputs_given(self, key: PartitionKey, one: i.DeliverInputs) -> None:
         delivery = one.delivery
+        plan = self._plan(key, delivery.pipeline, delivery.instance).stage(delivery.stage)
+        self._tries[key, *delivery[:3]] += 1
+        if plan is None or (plan.attempts and self._tries[key, *delivery[:3]] > plan.attempts):
+            raise Violation(f"{key}: {delivery} is delivered, and its plan is {plan}")
         stored = self._stored[key, delivery.pipeline, delivery.instance]
         if delivery.instance in self._ended[key, delivery.pipeline] or delivery.stage in stored:
             raise Violation(f"{key}: {delivery} is delivered after it was done")
@@ -165,6 +216,8 @@ class Judge:
         cursor = self._cursors[key, one.delivery.group]
         if one.first != cursor + 1 or not one.first <= one.last <= len(self._tables[key]):
             raise Violation(f"{key}: {one} is delivered, and the group has acked up to {cursor}")
+        if one.last < self.first.get(key, 1):
+            raise Violation(f"{key}: {one} is delivered, and all of its records are expired")
         self._ranges[key, one.delivery] = (one.first, one.last)
 
     def _answered(self, key: PartitionKey, one: i.AnswerRequest) -> None:
@@ -200,6 +253,10 @@ class Judge:
     def cursor_moved(self, key: PartitionKey, group: str, cursor: int, delivery: GroupDelivery | None) -> None:
         """The state of a group has another cursor after a batch."""
         before = self._cursors[key, group]
+        if before < cursor == self.first.get(key, 1) - 1:
+            # Retention has removed the records behind the cursor.
+            self._cursors[key, group] = before = cursor
+            self.counts["cursors that retention moved"] += 1
         if cursor == before:
             return
         acked = delivery is not None and (key, delivery) in self.acks.values()
@@ -220,22 +277,22 @@ class Judge:
                     raise Violation(f"{key}: {delivery} is done though a statement was refused")
                 wanted[target][name] += 1
         for key in KEYS:
-            found = Counter(record.id for record in tables.get(key, ()))
-            found -= Counter(name for name in found.elements() if name.startswith("failed"))
+            found = Counter(record.id for record in tables.get(key, ())) - self._repeated[key]
+            if key in DEAD:
+                wanted[key] += self._letters
             missing = wanted[key] + Counter(self.must_exist[key]) - found
             surplus = found - wanted[key] - Counter(self.may_exist[key])
-            if missing or (surplus and key not in self._letter_keys()):
+            if missing or surplus:
                 raise Violation(f"{key}: missing {[*missing][:5]}, surplus {[*surplus][:5]}")
             self._check_instances(key, tables.get(key, ()))
-
-    def _letter_keys(self) -> list[PartitionKey]:
-        return [key for key in KEYS if key.stream == "shop/dead"]
 
     def _check_instances(self, key: PartitionKey, table: Sequence[CloudEvent]) -> None:
         name = FULFIL if key in ORDERS else "shop/notify" if key in SHIPMENTS else ""
         if name:
             matching = [
-                offset for offset, record in enumerate(table, start=1) if key in SHIPMENTS or record.type == TRIGGER
+                offset
+                for offset, record in enumerate(table, start=1)
+                if (key in SHIPMENTS or record.type == TRIGGER) and offset not in self._skipped[key, name]
             ]
             if [*self._began[key, name]] != matching:
                 raise Violation(f"{key}: instances {[*self._began[key, name]]}, and matching records {matching}")

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest import mock
 
+from wallaroo_spark.engine.source import plan as source_plan
 from wallaroo_spark.pipelines.controller import controller, instances, stages
 from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.groups import SubscriberGroups
@@ -18,6 +19,7 @@ from wallaroo_spark.pipelines.controller.partition_log import PartitionLog
 from wallaroo_spark.pipelines.controller.pipelines import PipelineRuns
 from wallaroo_spark.pipelines.controller.states import DeliveryEvent, StatementState
 from wallaroo_spark.pipelines.controller.stored.key_state import Instance, PipelineProgress
+from wallaroo_spark.pipelines.controller.stored.seen_ids import SeenCache, SeenIds
 from wallaroo_spark.pipelines.controller.transactions import Transactions
 
 Mutant = Callable[[], AbstractContextManager[Any]]
@@ -180,6 +182,108 @@ def takes_members_only_for_the_newest_plan() -> AbstractContextManager[Any]:
     return mock.patch.object(PipelineRuns, "problem", newest)
 
 
+def believes_stale_ids() -> AbstractContextManager[Any]:
+    """A process takes the ids that it keeps for those of the state, also those of a batch that was lost."""
+
+    def take(self: SeenCache, key: Any, trace: bytes) -> Any:
+        found = self._kept.pop(key, None)
+        return None if found is None else found[1]
+
+    return mock.patch.object(SeenCache, "take", take)
+
+
+def forgets_the_rest_of_a_turn() -> AbstractContextManager[Any]:
+    """No timer wakes a key whose turn ended at its limit."""
+    ignored = property(lambda self: False, lambda self, value: None)
+    return mock.patch.object(PipelineRuns, "held_up", ignored, create=True)
+
+
+def asks_for_expired_records() -> AbstractContextManager[Any]:
+    """A pipeline does not pass over the records that retention has removed."""
+    return mock.patch.object(PipelineRuns, "_skip", return_value=None)
+
+
+def delivers_expired_records() -> AbstractContextManager[Any]:
+    """A group is given records that retention has removed."""
+    deliver = SubscriberGroups._deliver
+
+    def all_of_them(self: SubscriberGroups, name: str, group: Any) -> None:
+        head = self._context.head
+        first, head.first = head.first, 1
+        deliver(self, name, group)
+        head.first = first
+
+    return mock.patch.object(SubscriberGroups, "_deliver", all_of_them)
+
+
+def forgets_plans_in_use() -> AbstractContextManager[Any]:
+    """Active instances end with the newest plan."""
+
+    def newest(self: PipelineRuns, version: int, plans: Any) -> None:
+        for plan in plans:
+            progress = self._pipelines.get(plan.name)
+            if progress is not None:
+                progress.plans = dict.fromkeys(progress.plans, plan._replace(start=None))
+        declared(self, version, plans)
+
+    declared = PipelineRuns.declared
+    return mock.patch.object(PipelineRuns, "declared", newest)
+
+
+def keeps_the_room_of_cancelled_instances() -> AbstractContextManager[Any]:
+    """The member of a delivery that is withdrawn gets no other one in its place."""
+    end = ActiveInstances.end
+
+    def greedy(self: ActiveInstances, *arguments: Any) -> None:
+        with mock.patch.object(ActiveInstances, "_give_back", return_value=None):
+            end(self, *arguments)
+
+    return mock.patch.object(ActiveInstances, "end", greedy)
+
+
+def tries_for_ever() -> AbstractContextManager[Any]:
+    """The deliveries of a stage are not counted."""
+    hand_over = ActiveInstances._hand_over
+
+    def first(self: ActiveInstances, found: Any, serial: int, member: str) -> None:
+        hand_over(self, found, serial, member)
+        found.attempts = 1
+
+    return mock.patch.object(ActiveInstances, "_hand_over", first)
+
+
+def drops_dead_letters() -> AbstractContextManager[Any]:
+    """The root event of a failed instance goes nowhere."""
+    fail = ActiveInstances._fail
+
+    def silent(self: ActiveInstances, name: str, number: int, instance: Any, plan: Any, *rest: Any) -> None:
+        fail(self, name, number, instance, plan._replace(dead_letter=""), *rest)
+
+    return mock.patch.object(ActiveInstances, "_fail", silent)
+
+
+def writes_delayed_records_early() -> AbstractContextManager[Any]:
+    """Delayed records are written at once."""
+    delayed = PartitionLog.delayed
+    return mock.patch.object(PartitionLog, "delayed", lambda self, event: delayed(self, event._replace(due=0)))
+
+
+def waits_for_the_time_before_the_clock_was_set_back() -> AbstractContextManager[Any]:
+    """No timer is due until the clock is at the time of the newest offset again."""
+    due = source_plan._timer_due
+    return mock.patch.object(source_plan, "_timer_due", lambda time, inputs: inputs.now >= time and due(time, inputs))
+
+
+def forgets_ids_within_the_window() -> AbstractContextManager[Any]:
+    """Ids are forgotten as soon as time has passed."""
+    forget = SeenIds.forget
+
+    def one_more(self: SeenIds, now: int) -> None:
+        forget(self, now + self._head.window_millis)
+
+    return mock.patch.object(SeenIds, "forget", one_more)
+
+
 MUTANTS: dict[str, Mutant] = {
     mutant.__name__: mutant
     for mutant in (
@@ -201,5 +305,16 @@ MUTANTS: dict[str, Mutant] = {
         sleeps_through_its_timers,
         ignores_read_records,
         takes_members_only_for_the_newest_plan,
+        believes_stale_ids,
+        forgets_the_rest_of_a_turn,
+        asks_for_expired_records,
+        delivers_expired_records,
+        forgets_plans_in_use,
+        keeps_the_room_of_cancelled_instances,
+        tries_for_ever,
+        drops_dead_letters,
+        writes_delayed_records_early,
+        waits_for_the_time_before_the_clock_was_set_back,
+        forgets_ids_within_the_window,
     )
 }

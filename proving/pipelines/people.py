@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from proving.pipelines.judge import Judge
-from proving.pipelines.shop import DEAD, GHOST, ORDERS, SHIPMENTS, TRIGGER
+from proving.pipelines.shop import DEAD, GHOST, ORDERS, TRIGGER
+from wallaroo_spark.engine.operator.functions import SHORTEST_DELAY
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages.instructions import RunFunction
 from wallaroo_spark.pipelines.controller.messages.values import (
@@ -37,6 +38,8 @@ class Gateway:
     """Whether it runs."""
     queue: list[Message] = field(default_factory=list)
     """Messages of clients, in their order."""
+    skew: int = 0
+    """Milliseconds by which its clock differs from the driver's."""
 
 
 @dataclass
@@ -63,9 +66,11 @@ class Client:
 class Work:
     """Makes records, and the messages with which a member works on a delivery."""
 
-    def __init__(self, dice: random.Random, judge: Judge) -> None:
+    def __init__(self, dice: random.Random, judge: Judge, shipments: list[PartitionKey]) -> None:
         self._dice = dice
         self._judge = judge
+        self._shipments = shipments
+        """The partitions of the stream that are declared by now."""
         self._requests = 0
         self._records = 0
         self.calm = False
@@ -88,7 +93,7 @@ class Work:
         if key in ORDERS and dice.random() < 0.3:
             yield e.TransactionBegun(self.reply(client.gateway), client.name, delivery)
             for _ in range(dice.randint(0, 2)):
-                target = dice.choice([*SHIPMENTS, *DEAD, *([] if self.calm else [GHOST])])
+                target = dice.choice([*self._shipments, *DEAD, *([] if self.calm else [GHOST])])
                 records = tuple(self.record(target, "statement") for _ in range(dice.randint(1, 2)))
                 attempt.statements.append((target, tuple(record.id for record in records)))
                 reply = self.reply(client.gateway)
@@ -116,7 +121,7 @@ class Work:
         attempt.outputs.append(given)
         streams: tuple[StreamOutput, ...] = ()
         if delivery.stage == "ship" and not forgetful:
-            target = dice.choice(SHIPMENTS)
+            target = dice.choice(self._shipments)
             records = tuple(self.record(target, "shipment") for _ in range(dice.randint(0, 2)))
             attempt.records.update({record.id: target for record in records})
             streams = (StreamOutput(target, records),)
@@ -126,7 +131,7 @@ class Work:
         """The result of a function in Spark; each run of it has another one."""
         delivery: StageDelivery = run.delivery
         if not self.calm and self._dice.random() < 0.2:
-            return e.DeliveryNacked(None, IN_SPARK, delivery)
+            return e.DeliveryNacked(None, IN_SPARK, delivery, SHORTEST_DELAY)
         self._records += 1
         output = Payload(f"{self._records}".encode())
         self._judge.attempts[key, delivery].outputs.append(output)

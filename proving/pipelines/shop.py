@@ -8,10 +8,12 @@ from wallaroo_spark.pipelines.controller.messages.plans import PartitionPlan, Pi
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.declarations import StartPoint
 
-ORDERS = [PartitionKey("shop/orders", partition) for partition in (0, 1)]
-SHIPMENTS = [PartitionKey("shop/shipments", partition) for partition in (0, 1)]
+ORDERS = [PartitionKey("shop/orders", partition) for partition in (0, 1, 2)]
+SHIPMENTS = [PartitionKey("shop/shipments", partition) for partition in (0, 1, 2)]
 DEAD = [PartitionKey("shop/dead", 0)]
 KEYS = [*ORDERS, *SHIPMENTS, *DEAD]
+LATER = [ORDERS[2], SHIPMENTS[2]]
+"""Partitions that a later version of the schema adds."""
 GHOST = PartitionKey("shop/ghost", 0)
 """A partition that is not declared: it refuses each statement."""
 TRIGGER = "order.created"
@@ -35,19 +37,23 @@ def fulfil(dice: random.Random) -> PipelinePlan:
         ),
         StagePlan("reserve", given_root=True, output_required=True, function="shop.stock:reserve"),
         StagePlan("ship", (), ("charge", "reserve"), stream_outputs=("shop/shipments",)),
-        StagePlan("tidy", ("ship",), given_root=dice.random() < 0.5),
     ]
+    if dice.random() < 0.7:
+        stages.append(StagePlan("tidy", ("ship",), given_root=dice.random() < 0.5))
     if dice.random() < 0.3:
         stages.append(StagePlan("extra", ("charge",)))
     return PipelinePlan(FULFIL, tuple(stages), (TRIGGER,), dice.choice((1, 2, 3, 10)), _BEGINNING)
 
 
 def notify(dice: random.Random) -> PipelinePlan:
-    """The pipeline on shipments: one stage."""
-    return PipelinePlan(NOTIFY, (StagePlan("mail", given_root=True),), (), dice.choice((1, 2, 50)), _BEGINNING)
+    """The pipeline on shipments: one stage, in some histories in Spark."""
+    mail = StagePlan("mail", given_root=True, function=dice.choice(("", "shop.post:mail")))
+    return PipelinePlan(NOTIFY, (mail,), (), dice.choice((1, 2, 50)), _BEGINNING)
 
 
 def plans(dice: random.Random) -> dict[PartitionKey, PartitionPlan]:
-    """A plan for each key."""
-    on_orders, on_shipments = PartitionPlan((fulfil(dice),)), PartitionPlan((notify(dice),))
-    return {key: on_orders if key in ORDERS else on_shipments if key in SHIPMENTS else PartitionPlan() for key in KEYS}
+    """A plan for each key, also for those that are declared later."""
+    window = dice.choice((5_000, 120_000))
+    on_orders, on_shipments = PartitionPlan((fulfil(dice),), window), PartitionPlan((notify(dice),), window)
+    others = PartitionPlan((), window)
+    return {key: on_orders if key in ORDERS else on_shipments if key in SHIPMENTS else others for key in KEYS}

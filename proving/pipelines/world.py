@@ -5,17 +5,19 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from unittest import mock
 
-from proving.pipelines.batches import Batches
+from proving.pipelines.batches import Batches, Turn
 from proving.pipelines.feed import Feed
 from proving.pipelines.judge import Judge
 from proving.pipelines.people import Client, Gateway, Message, Work
-from proving.pipelines.shop import FULFIL, KEYS, NOTIFY, ORDERS, SHIPMENTS, fulfil, plans
+from proving.pipelines.shop import FULFIL, LATER, NOTIFY, ORDERS, SHIPMENTS, fulfil, plans
 from proving.simulator.engine.core import Violation
 from wallaroo_spark.errors import WallarooError
 from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, GroupDelivery, PartitionKey
+from wallaroo_spark.pipelines.controller.stored import seen_ids
 from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
 from wallaroo_spark.pipelines.declarations import StartPoint
 
@@ -26,6 +28,11 @@ REPEAT = 0.2
 LATE = 0.4
 MOST_RECORDS = 30
 """Records that are published in one history; acks add more."""
+SMALL_CHUNK = 4
+"""Ids in a small chunk: few, so that a key has several chunks."""
+SKEWS = (0, 0, -300_000, 300_000)
+"""Milliseconds between the clock of a gateway and that of the driver."""
+HOUR = 3_600_000
 
 
 class World:
@@ -34,14 +41,15 @@ class World:
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         self.judge = Judge()
-        self.batches = Batches(self.dice)
+        self.orders, self.shipments = ORDERS[:2], SHIPMENTS[:2]
+        """The partitions that are declared by now."""
         self.feed = Feed(self.dice)
-        self.work = Work(self.dice, self.judge)
-        self.gateways = [Gateway(f"gateway-{number}") for number in range(2)]
+        self.work = Work(self.dice, self.judge, self.shipments)
+        self.batches = Batches(self.dice, self.work.function)
+        self.gateways = [Gateway(f"gateway-{number}", skew=self.dice.choice(SKEWS)) for number in range(2)]
         self.members: dict[str, Client] = {}
         self.unanswered: dict[tuple[str, ...], tuple[PartitionKey, tuple[CloudEvent, ...]]] = {}
         self.requests: dict[int, tuple[str, ...]] = {}
-        self.runs: list[tuple[PartitionKey, i.RunFunction]] = []
         self.operator: list[Message] = []
         self.plans = plans(self.dice)
         self.version = 0
@@ -51,6 +59,8 @@ class World:
         self._published = 0
         self.delays: dict[tuple[str, ...], int] = {}
         """When the records of a publish are to be written, where they are delayed."""
+        self.delayed: dict[tuple[str, ...], int] = {}
+        """Milliseconds by which the records of a publish are delayed."""
         self.declare()
 
     def run(self) -> None:
@@ -66,33 +76,68 @@ class World:
             self.start_gateway: 1.5,
             self.cancel: 0.3,
             self.redeclare: 0.3,
+            self.add_partitions: 0.1,
+            self.expire: 0.4,
+            self.set_clock_back: 0.1,
         }
         try:
-            for _ in range(STEPS):
-                action = self.dice.choices([*actions], [*actions.values()])[0]
-                if action():
-                    self.counts[action.__name__] += 1
-            self.settle()
+            with mock.patch.object(seen_ids, "SMALL_CHUNK", SMALL_CHUNK):
+                for _ in range(STEPS):
+                    action = self.dice.choices([*actions], [*actions.values()])[0]
+                    if action():
+                        self.counts[action.__name__] += 1
+                self.settle()
         except WallarooError as error:
             raise Violation(f"the controller complains: {error!r}") from error
         self.counts["lost batches"] += self.batches.lost
+        self.counts["turns that ended at their limit"] += self.batches.paused
+
+    @property
+    def keys(self) -> list[PartitionKey]:
+        """The partitions that are declared by now."""
+        return [key for key in self.plans if key not in LATER or key in (*self.orders, *self.shipments)]
 
     def declare(self) -> None:
         """Tell every key its declaration."""
         self.version += 1
-        self.operator += [(key, e.PartitionDeclared(self.version, plan)) for key, plan in self.plans.items()]
+        for key in self.keys:
+            self.judge.plans[key, self.version] = self.plans[key]
+            self.operator.append((key, e.PartitionDeclared(self.version, self.plans[key])))
 
     def redeclare(self) -> bool:
-        """The pipeline on orders is declared anew, with another limit and perhaps another stage."""
+        """The pipeline on orders is declared anew, with another limit, and stages that come and go."""
         plan = fulfil(self.dice)
         for key in ORDERS:
             self.plans[key] = self.plans[key]._replace(pipelines=(plan,))
         self.declare()
         return True
 
+    def add_partitions(self) -> bool:
+        """Each stream of the shop gets another partition."""
+        if len(self.orders) == len(ORDERS):
+            return False
+        self.orders.append(ORDERS[2])
+        self.shipments.append(SHIPMENTS[2])
+        self.declare()
+        return True
+
+    def expire(self) -> bool:
+        """Retention removes the oldest records of a partition."""
+        key = self.dice.choice(self.keys)
+        last = len(self.batches.tables.get(key, ()))
+        if not last or self.work.calm:
+            return False
+        self.operator.append((key, e.RecordsExpired(self.dice.randint(1, max(1, last // 2)))))
+        return True
+
+    def set_clock_back(self) -> bool:
+        """The clock of the driver is set back."""
+        self.batches.clock -= self.dice.choice((50, 1000, HOUR))
+        return True
+
     def cancel(self) -> bool:
         """An operator cancels an instance."""
-        key = self.dice.choice(ORDERS)
+        key = self.dice.choice(self.orders)
         found = [*KeyEntries(self.batches.stored.get(key, {})).instances.all_keys()]
         if found:
             name, number = self.dice.choice(found)
@@ -103,14 +148,13 @@ class World:
         """A publisher sends new records."""
         if self._published >= MOST_RECORDS:
             return False
-        key = self.dice.choice([*ORDERS, *ORDERS, *SHIPMENTS])
+        key = self.dice.choice([*self.orders, *self.orders, *self.shipments])
         records = tuple(self.work.record(key, "published") for _ in range(self.dice.randint(1, 4)))
         self._published += len(records)
         names = tuple(record.id for record in records)
         self.judge.may_exist[key].update(names)
         self.unanswered[names] = (key, records)
-        if self.dice.random() < 0.1:
-            self.delays[names] = self.batches.now + self.dice.choice((1, 300, 2000))
+        self.delayed[names] = self.dice.choice((1, 300, 2000)) if self.dice.random() < 0.1 else 0
         return self._send(names)
 
     def publish_again(self) -> bool:
@@ -121,6 +165,11 @@ class World:
         gateway = self._gateway()
         if gateway is None:
             return False
+        delay = self.delayed[names]
+        if delay and names not in self.delays:
+            # A delay is counted by the clock of the first gateway; the publisher gives the same time again.
+            self.delays[names] = due = self.batches.clock + gateway.skew + delay
+            self.judge.not_before.update(dict.fromkeys(names, due))
         key, records = self.unanswered[names]
         reply = self.work.reply(gateway)
         self.requests[reply.request] = names
@@ -141,7 +190,7 @@ class World:
         for gateway in dead[:1]:
             gateway.alive, gateway.generation = True, gateway.generation + 1
             started = e.GatewayStarted(gateway.name, gateway.generation)
-            gateway.queue = [(key, started) for key in KEYS]
+            gateway.queue = [(key, started) for key in self.keys]
         return bool(dead)
 
     def kill_gateway(self) -> bool:
@@ -155,10 +204,10 @@ class World:
     def join(self) -> bool:
         """A member joins a group or a stage."""
         places: list[tuple[PartitionKey, str, str]] = []
-        for key in ORDERS:
+        for key in self.orders:
             stages = [stage.name for stage in self.plans[key].pipelines[0].stages if not stage.function]
             places += [(key, "billing", ""), *((key, FULFIL, stage) for stage in stages)]
-        places += [place for key in SHIPMENTS for place in ((key, "audit", ""), (key, NOTIFY, "mail"))]
+        places += [place for key in self.shipments for place in ((key, "audit", ""), (key, NOTIFY, "mail"))]
         return self._join(*self.dice.choice(places))
 
     def _join(self, key: PartitionKey, name: str, stage: str) -> bool:
@@ -211,17 +260,13 @@ class World:
             messages += gateway.queue[:taken]
             del gateway.queue[:taken]
         messages += self.feed.take(0.0 if calm else REPEAT, 0.0 if calm else LATE)
-        runs, self.runs = self.runs, []
-        for key, run in runs:
-            times = 1 if calm else self.dice.choice((1, 1, 2))
-            messages += [(key, self.work.function(key, run)) for _ in range(times)]
         inputs: dict[PartitionKey, list[e.Event]] = {}
         for key, event in messages:
             inputs.setdefault(key, []).append(event)
-        self.batches.now += self.dice.choice((10, 100, 400))
-        results = self.batches.run(inputs, 0.0 if calm else LOSE, self._while_a_batch_is_lost)
-        for key, said in results:
-            self._committed(key, said)
+        self.batches.clock += self.dice.choice((10, 100, 400))
+        planned = self.batches.plan(inputs)
+        for turn in self.batches.run(planned, 0.0 if calm else LOSE, self._while_a_batch_is_lost) if planned else ():
+            self._committed(turn)
         return bool(messages)
 
     def _while_a_batch_is_lost(self) -> None:
@@ -229,11 +274,13 @@ class World:
             if self.dice.random() < 0.2:
                 action()
 
-    def _committed(self, key: PartitionKey, said: list[i.Instruction]) -> None:
+    def _committed(self, turn: Turn) -> None:
+        key, said = turn.key, turn.said
         head = KeyEntries(self.batches.stored[key]).head
+        self.judge.first[key] = head.first
         for group, state in head.groups.items():
             self.judge.cursor_moved(key, group, state.cursor, self._open.get((key, group)))
-        self.judge.see(key, said, head.pipelines)
+        self.judge.see(turn, head.pipelines)
         for one in said:
             match one:
                 case i.DeliverRecords() | i.DeliverInputs():
@@ -242,8 +289,6 @@ class World:
                     client = self.members.get(one.member)
                     if client is not None and client.alive:
                         client.work.append(self.work.on(client, one.delivery))
-                case i.RunFunction():
-                    self.runs.append((key, one))
                 case i.CarryOut():
                     self.feed.add(key, one)
                 case i.AnswerRequest():
@@ -254,11 +299,11 @@ class World:
         self.work.calm = True
         while self.start_gateway():
             pass
-        for key in ORDERS:
+        for key in self.orders:
             self._join(key, "billing", "")
             for stage in ("charge", "ship", "tidy", "extra"):
                 self._join(key, FULFIL, stage)
-        for key in SHIPMENTS:
+        for key in self.shipments:
             self._join(key, "audit", "")
             self._join(key, NOTIFY, "mail")
         for _ in range(LAST_ROUNDS):
@@ -267,11 +312,14 @@ class World:
             while self.act():
                 pass
             moved = self.batch()
+            if not moved and self.batches.timers:
+                # Nothing but time passes, until the first timer is due.
+                self.batches.clock = max(self.batches.clock, min(self.batches.timers.values()))
             if not moved and self._done():
                 self.judge.finish(self.batches.tables, self.batches.leftovers())
                 return
         raise Violation(f"it does not come to rest: {self.batches.leftovers()[:5]}")
 
     def _done(self) -> bool:
-        idle = self.feed.empty and not self.unanswered and not self.batches.timers and not self.batches.late_reads
-        return idle and not self.runs and not any(client.work for client in self.members.values())
+        idle = self.feed.empty and not self.unanswered and not self.batches.timers
+        return idle and not any(client.work for client in self.members.values())
