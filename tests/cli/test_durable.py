@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from tests.client.fake_gateway import FakeGateway
 from tests.pipelines.schema.samples import SHOP
 from tests.waiting import SECONDS, until
+from wallaroo_spark.api.limits import EVENT_BYTES
 from wallaroo_spark.cli.main import cli
 from wallaroo_spark.client import Event
 from wallaroo_spark.streams.places import history_of
@@ -65,6 +66,19 @@ async def test_lines_are_published_and_consumed(gateway: FakeGateway, tmp_path: 
         "1/4 a \\xff",
     ]
     assert json.loads(as_json.stdout) == json.loads(whole) | {"wallaroopartition": 1, "wallaroooffset": 4}
+
+
+async def test_a_line_that_is_refused_is_named_and_the_others_are_published(
+    gateway: FakeGateway, tmp_path: Path
+) -> None:
+    file = tmp_path / "orders.jsonl"
+    file.write_bytes(b"first\n\n" + b"x" * (EVENT_BYTES + 1) + b"\nlast\n")
+
+    found = await run(gateway, "publish", "shop/orders", "--type", "t", "--partition", "0", str(file), status=1)
+
+    assert f"{file}, line 3: the event has " in found.stderr
+    assert found.stdout == "Published 2 events to shop/orders.\n"
+    assert [event.binary_data for event in gateway.memory.streams["shop/orders"][0]] == [b"first", b"last"]
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,8 @@ class FakeGateway:
         """The token that requests need; empty: none."""
         self.lose_answers = 0
         """So many publishes are written without an answer."""
+        self.silent = False
+        """Whether PublishMany gives no answer."""
         self.publishes = 0
         self.joined = asyncio.Event()
         self.changed = asyncio.Event()
@@ -131,9 +133,19 @@ class FakeGateway:
         return pb.PublishReply(places=() if request.durability or request.not_before else places)
 
     async def PublishMany(self, requests: Any, context: Any) -> AsyncIterator[Any]:
+        await self._check(context)
         async for request in requests:
-            places = self.memory.append(request.stream, request.events, request.partition)
-            yield pb.PublishReply(request=request.request, places=places)
+            if request.stream not in self.memory.streams:
+                problem = pb.Problem(code="object-unknown", text=f"there is no Stream {request.stream!r}")
+                yield pb.PublishReply(request=request.request, problem=problem)
+                continue
+            partition = request.partition if request.HasField("partition") else None
+            places = self.memory.append(request.stream, request.events, partition)
+            if self.lose_answers:
+                self.lose_answers -= 1
+                await self._refuse(context, grpc.StatusCode.UNAVAILABLE, "", "the gateway ends")
+            if not self.silent:
+                yield pb.PublishReply(request=request.request, places=places)
 
     async def Subscribe(self, requests: Any, context: Any) -> None:
         await self._check(context)

@@ -11,6 +11,7 @@ from wallaroo_spark.client.blocking import (
     Client,
     run_stages,
 )
+from wallaroo_spark.client.bulk.window import PublishedEvent, RefusedEvent
 from wallaroo_spark.client.calls import ServedCall
 from wallaroo_spark.client.client import AsyncClient
 from wallaroo_spark.client.events.event import Event
@@ -41,6 +42,8 @@ __all__ = [
     "EventPlace",
     "Membership",
     "Output",
+    "PublishedEvent",
+    "RefusedEvent",
     "ServedCall",
     "StageFunction",
     "StageWork",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterable, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -53,6 +53,29 @@ def events_of(events: Iterable[Any]) -> tuple[Event, ...]:
 def partition_of_call(partition: Any) -> int | None:
     """The number of a partition; None: each event is given one."""
     return None if partition is None else limited(partition, "partition", 0)
+
+
+def iterable_of(events: Any, *, blocking: bool) -> None:
+    """Raise :class:`ArgumentTypeError` for events that cannot be iterated over."""
+    if isinstance(events, Iterable) or (not blocking and isinstance(events, AsyncIterable)):
+        return
+    raise ArgumentTypeError(
+        f"events is an iterable of Event, and this one is {type(events).__name__}: {shown(events)}; write a list or a "
+        "generator of events",
+        code="argument-type",
+        argument="events",
+    )
+
+
+def key_of(key: Any) -> str | None:
+    """The key that events without one of their own get."""
+    if key is not None and not isinstance(key, str):
+        raise ArgumentTypeError(
+            f"key is a str, and this one is {type(key).__name__}: {shown(key)}; write it as a str",
+            code="argument-type",
+            argument="key",
+        )
+    return key
 
 
 def limited(value: Any, name: str, least: int) -> int:

@@ -8,16 +8,19 @@ An event loop runs in a thread of its own; every call runs there while the calle
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from wallaroo_spark.client.bulk.publishing import BulkPublishing, OnRefused, published_events_in_thread
+from wallaroo_spark.client.bulk.window import PublishedEvent
 from wallaroo_spark.client.calls import ServedCall
 from wallaroo_spark.client.client import AsyncClient
 from wallaroo_spark.client.events.event import Event
@@ -99,6 +102,36 @@ class Client:
                 stream, *events, partition=partition, durability=durability, key=key, delay=delay, timeout=timeout
             )
         )
+
+    def publish_many(
+        self,
+        stream: str,
+        events: Iterable[Event],
+        *,
+        partition: int | None = None,
+        durability: str = "committed",
+        key: str | None = None,
+        delay: float | timedelta | datetime | None = None,
+        timeout: float | None = None,
+        batch: int = 500,
+        on_refused: OnRefused | None = None,
+    ) -> Iterator[PublishedEvent]:
+        """As :meth:`AsyncClient.publish_many`. ``events`` is iterated over in the caller's thread."""
+        news = threading.Event()
+        make = self._client._bulk_maker(
+            stream, events, (partition, durability, delay), key, timeout, batch, on_refused, blocking=True
+        )
+        return self._published(make, events, news)
+
+    def _published(
+        self, make: Callable[[Callable[[], None]], BulkPublishing], events: Iterable[Event], news: threading.Event
+    ) -> Iterator[PublishedEvent]:
+        bulk, task = self._thread.read(lambda: _begun(make(news.set)))
+        try:
+            yield from published_events_in_thread(bulk, events, news)
+        finally:
+            if not self._thread.stopped:
+                self._thread.call(lambda: _cancelled(task))
 
     def consume(
         self,
@@ -205,6 +238,15 @@ async def _next(steps: AsyncIterator[T]) -> T:
 
 async def _close(steps: Any) -> None:
     await steps.aclose()
+
+
+def _begun(bulk: BulkPublishing) -> tuple[BulkPublishing, asyncio.Task[None]]:
+    return bulk, asyncio.get_running_loop().create_task(bulk.run())
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 class BlockingMembership(Generic[D]):

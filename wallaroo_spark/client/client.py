@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +16,18 @@ from typing import Any, Self
 import grpc
 
 from wallaroo_spark.api import pipelines_pb2 as pb
-from wallaroo_spark.client.arguments import events_of, limited, name_of, path_of, start_of
+from wallaroo_spark.api.limits import EVENTS
+from wallaroo_spark.client.arguments import (
+    events_of,
+    iterable_of,
+    key_of,
+    limited,
+    name_of,
+    path_of,
+    start_of,
+)
+from wallaroo_spark.client.bulk.publishing import BulkPublishing, OnRefused, published_events
+from wallaroo_spark.client.bulk.window import BulkWindow, PublishedEvent
 from wallaroo_spark.client.calls import ServedCall, Server, answers
 from wallaroo_spark.client.events.event import Event, as_event
 from wallaroo_spark.client.gateways import Attempts, GatewayConnection, Gateways
@@ -24,7 +35,12 @@ from wallaroo_spark.client.members.channel import MembershipChannel
 from wallaroo_spark.client.members.deliveries import EventPlace, StageWork, StreamDelivery, places_of
 from wallaroo_spark.client.members.membership import Membership
 from wallaroo_spark.client.refusals import may_try_again, refusal
-from wallaroo_spark.client.requests import ApplicationDescription, description_of, publish_request
+from wallaroo_spark.client.requests import (
+    ApplicationDescription,
+    description_of,
+    publish_request,
+    request_maker,
+)
 from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.client.stages import StageFunction, StageWorker, stages_of
 from wallaroo_spark.connector.arguments import callable_of, timeout_of
@@ -92,6 +108,71 @@ class AsyncClient:
 
         reply = await self._gateways.call(f"publish to {stream}", send, timeout_of(timeout))
         return list(places_of(reply.places))
+
+    def publish_many(
+        self,
+        stream: str,
+        events: Iterable[Event] | AsyncIterable[Event],
+        *,
+        partition: int | None = None,
+        durability: str = "committed",
+        key: str | None = None,
+        delay: float | timedelta | datetime | None = None,
+        timeout: float | None = None,
+        batch: int = 500,
+        on_refused: OnRefused | None = None,
+    ) -> AsyncIterator[PublishedEvent]:
+        """Append many events to a stream, and yield a :class:`PublishedEvent` for each, in their order.
+
+        Events are taken from ``events`` while there is room, so memory is bounded, and are published while the result
+        is iterated over; to the end, that is. They are sent in their order, ``batch`` at most in a request, and several
+        requests at once. When a connection is lost, events without an answer are sent again with the same ids, to
+        another gateway too. The events of one request and partition are written together or not at all.
+
+        An event that is refused does no harm to the others: ``on_refused`` is called with a :class:`RefusedEvent`.
+        Without it :class:`PipelineError` is raised after the last event. An error of ``events`` is raised after the
+        events before it. ``timeout`` is the longest time without any answer. The other arguments are those of
+        :meth:`publish`.
+        """
+        news = asyncio.Event()
+        make = self._bulk_maker(
+            stream, events, (partition, durability, delay), key, timeout, batch, on_refused, blocking=False
+        )
+        return published_events(lambda: make(news.set), events, news)
+
+    def _bulk_maker(
+        self,
+        stream: str,
+        events: Any,
+        request: tuple[Any, Any, Any],
+        key: Any,
+        timeout: float | None,
+        batch: int,
+        on_refused: OnRefused | None,
+        *,
+        blocking: bool,
+    ) -> Callable[[Callable[[], None]], BulkPublishing]:
+        """A function that begins a bulk publish. Raises for arguments that cannot work."""
+        partition, durability, delay = request
+        iterable_of(events, blocking=blocking)
+        make = request_maker(stream, partition, durability, delay)
+        most, checked_key, seconds = min(limited(batch, "batch", 1), EVENTS), key_of(key), timeout_of(timeout)
+        if on_refused is not None:
+            callable_of(on_refused, "on_refused")
+
+        def begin(news: Callable[[], None]) -> BulkPublishing:
+            return BulkPublishing(
+                self._gateways,
+                self._settings,
+                f"publish to {stream}",
+                BulkWindow(make, most),
+                checked_key,
+                self._settings.timeout if seconds is None else seconds,
+                on_refused,
+                news,
+            )
+
+        return begin
 
     def consume(
         self,

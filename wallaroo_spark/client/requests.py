@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from wallaroo_spark.api import pipelines_pb2 as pb
+from wallaroo_spark.api.limits import MESSAGE_BYTES
 from wallaroo_spark.client.arguments import (
     durability_of,
     events_of,
+    key_of,
     not_before_of,
     partition_of_call,
     path_of,
 )
-from wallaroo_spark.connector.arguments import shown
-from wallaroo_spark.errors import ArgumentTypeError
+from wallaroo_spark.errors import ArgumentValueError
+
+
+class _Sized(Protocol):
+    def ByteSize(self) -> int:  # the name of protobuf
+        """The number of its bytes."""
+
+
+T = TypeVar("T", bound=_Sized)
 
 
 @dataclass(frozen=True)
@@ -33,19 +43,32 @@ def publish_request(
     stream: Any, events: tuple[Any, ...], partition: Any, durability: Any, key: Any, delay: Any, source: str
 ) -> pb.PublishRequest:
     """The request of :meth:`Client.publish`. Raises as the functions of ``arguments`` do."""
-    if key is not None and not isinstance(key, str):
-        raise ArgumentTypeError(
-            f"key is a str, and this one is {type(key).__name__}: {shown(key)}; write it as a str",
-            code="argument-type",
-            argument="key",
+    make = request_maker(stream, partition, durability, delay)
+    checked = key_of(key)
+    messages = [event.to_message(source, checked) for event in events_of(events)]
+    return within_limit(make(messages), f"publish to {stream}")
+
+
+def request_maker(
+    stream: Any, partition: Any, durability: Any, delay: Any
+) -> Callable[[Sequence[Any]], pb.PublishRequest]:
+    """A function that makes requests of the messages of events. Raises as the functions of ``arguments`` do."""
+    path = path_of(stream, "stream")
+    given = {"partition": partition_of_call(partition), "durability": durability_of(durability)}
+    not_before_of(delay)
+    return lambda messages: pb.PublishRequest(stream=path, events=messages, not_before=not_before_of(delay), **given)
+
+
+def within_limit(message: T, action: str) -> T:
+    """The message itself. Raises :class:`ArgumentValueError` for one that no gateway takes."""
+    size = message.ByteSize()
+    if size > MESSAGE_BYTES:
+        raise ArgumentValueError(
+            f"{action}: the request has {size} bytes, and {MESSAGE_BYTES} are permitted; divide it, or keep large data "
+            "elsewhere and send its address",
+            code="message-too-large",
         )
-    return pb.PublishRequest(
-        stream=path_of(stream, "stream"),
-        events=[event.to_message(source, key) for event in events_of(events)],
-        partition=partition_of_call(partition),
-        durability=durability_of(durability),
-        not_before=not_before_of(delay),
-    )
+    return message
 
 
 def description_of(reply: pb.DescribeReply) -> ApplicationDescription:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wallaroo_spark.api.limits import EVENT_BYTES, EVENTS, MESSAGE_BYTES
+
 MIB = 1024 * 1024
 
 
@@ -14,11 +16,11 @@ MIB = 1024 * 1024
 class GatewayLimits:
     """The limits of one gateway."""
 
-    message_bytes: int = 4 * MIB
+    message_bytes: int = MESSAGE_BYTES
     """The most bytes of one message of a client: gRPC's own default."""
-    event_bytes: int = 3 * MIB
+    event_bytes: int = EVENT_BYTES
     """The most bytes of one event, so that it also fits into a message with other fields."""
-    events: int = 10_000
+    events: int = EVENTS
     """The most events of one publish, ack or statement."""
     attributes: int = 100
     """The most optional attributes and extensions of one event."""

@@ -144,6 +144,32 @@ def test_a_gateway_that_is_killed_is_started_again_and_clients_go_on(the_shop: S
     assert gateway["submissions"] == 2
 
 
+@pytest.mark.long
+def test_many_events_are_written_once_when_the_gateway_is_killed_meanwhile(the_shop: Shop) -> None:
+    count = 3000
+    with application_registry(the_shop.application.registry_url, the_shop.application.name) as registry:
+        holder = registry.leases()[0].holder
+    events = (Event("bulk", number, id=str(number), source="/bulk") for number in range(count))
+    found = []
+    with the_shop.client() as client:
+        for published in client.publish_many("shop/orders", events, batch=50):
+            found.append(published.index)
+            if len(found) == 1:
+                os.kill(int(holder.split("/")[1]), signal.SIGKILL)
+        again = [
+            one.place
+            for one in client.publish_many(
+                "shop/orders", [Event("bulk", id=str(number), source="/bulk") for number in range(0, count, 100)]
+            )
+        ]
+
+    assert found == list(range(count))
+    assert len(set(again)) == count // 100
+    table = read_stream(the_shop.spark, the_shop.folder, "shop/orders").where("type = 'bulk'")
+    eventually(lambda: table.count() >= count, pause=0.5)
+    assert table.count() == table.select("id").distinct().count() == count
+
+
 def test_an_application_that_is_stopped_goes_on_where_it_was(the_shop: Shop) -> None:
     with the_shop.client() as client:
         last = client.publish("shop/ledger", Event("t", "last"))[0].offset

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import deque
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from wallaroo_spark.cli.common import count, debug_option, set_up_logging
 from wallaroo_spark.cli.durable.connecting import client_settings, gateway_options
 
 if TYPE_CHECKING:
-    from wallaroo_spark.client import Event
+    from wallaroo_spark.client import Event, RefusedEvent
 
 
 @click.command(
@@ -56,7 +57,8 @@ def publish(
     """Append an event to STREAM for each line of FILE..., or of standard input; - stands for it, too.
 
     A line that is JSON has the content type of JSON, and text otherwise. Events are written in the order of the lines.
-    When a request fails it is made again, and its events are written once.
+    Many requests are sent at once on one connection. When it is lost, events without an answer are sent again, and are
+    written once. A line that is refused is named on standard error, the others are published, and the exit status is 1.
     """
     from wallaroo_spark.client import Client
 
@@ -69,17 +71,30 @@ def publish(
     if id_ and data is None:
         raise click.UsageError("--id is the id of the event of --data")
     settings = client_settings(given)
-    events = _of_data(kind, data, id_) if data is not None else _of_files(files, kind, whole)
-    published = 0
+    names: deque[str] = deque()
+    events = _of_data(kind, data, id_) if data is not None else _of_files(files, kind, whole, names)
+    published = refused = 0
+
+    def tell(one: RefusedEvent) -> None:
+        nonlocal refused
+        refused += 1
+        # Outcomes come in the order of the events.
+        where = names.popleft() if names else "--data"
+        click.echo(f"{where}: {one.error.message}", err=True)
+
     with Client(**settings, source=given.pop("source")) as client:
-        for some in _batches(events, batch):
-            places = client.publish(stream, *some, **given)
-            published += len(some)
-            if as_json:
-                for event, place in zip(some, places, strict=False):
-                    click.echo(json.dumps({"id": event.id, "partition": place.partition, "offset": place.offset}))
+        for one in client.publish_many(stream, events, batch=batch, on_refused=tell, **given):
+            published += 1
+            if names:
+                names.popleft()
+            if as_json and one.place is not None:
+                place = {"partition": one.place.partition, "offset": one.place.offset}
+                click.echo(json.dumps({"id": one.event.id, **place}))
     if not as_json:
         click.echo(f"Published {count(published, 'event')} to {stream}.")
+    if refused:
+        click.echo(f"{count(refused, 'event')} refused; correct the lines above and publish them.", err=True)
+        raise click.exceptions.Exit(1)
 
 
 def _of_data(kind: str, data: str, id_: str) -> Iterator[Event]:
@@ -89,17 +104,20 @@ def _of_data(kind: str, data: str, id_: str) -> Iterator[Event]:
     yield Event(kind, value, id=id_) if id_ else Event(kind, value)
 
 
-def _of_files(files: tuple[IO[bytes], ...], kind: str, whole: bool) -> Iterator[Event]:
+def _of_files(files: tuple[IO[bytes], ...], kind: str, whole: bool, names: deque[str]) -> Iterator[Event]:
+    """The events of the lines; the file and the line of each is added to ``names``."""
     from wallaroo_spark.client import Event
     from wallaroo_spark.client.events.structured import from_structured
 
     for file in files or (sys.stdin.buffer,):
         for number, line in enumerate(file, start=1):
             text = line.rstrip(b"\r\n")
-            if text and whole:
-                yield from_structured(text, f"{getattr(file, 'name', 'standard input')}, line {number}")
-            elif text:
-                yield Event(kind, _value(text))
+            if not text:
+                continue
+            name = f"{getattr(file, 'name', 'standard input')}, line {number}"
+            event = from_structured(text, name) if whole else Event(kind, _value(text))
+            names.append(name)
+            yield event
 
 
 def _value(line: bytes) -> Any:
@@ -111,14 +129,3 @@ def _value(line: bytes) -> Any:
         return line.decode()
     except UnicodeDecodeError:
         return line
-
-
-def _batches(events: Iterator[Event], size: int) -> Iterator[list[Event]]:
-    some: list[Event] = []
-    for event in events:
-        some.append(event)
-        if len(some) == size:
-            yield some
-            some = []
-    if some:
-        yield some

@@ -82,6 +82,21 @@ CLIENTS = CodeGroup(
             "docs/pipelines/clients.md#events",
         ),
         CodeEntry(
+            "events-refused",
+            "Some events of `publish_many` were refused; the others are published.",
+            "They are no events, are too large, or have an attribute that is not valid.",
+            "Correct the events that the message names by their numbers, and publish them; `on_refused` is told of "
+            "each.",
+            "docs/pipelines/clients.md#publish-many",
+        ),
+        CodeEntry(
+            "message-too-large",
+            "An event or a request has more bytes than a gateway takes.",
+            "An event has at most 3 MiB, a request, an ack and a statement have at most 4 MiB.",
+            "Divide the request, or keep large data elsewhere and send its address.",
+            "docs/pipelines/gateway.md#connecting",
+        ),
+        CodeEntry(
             "stage-missing",
             "There is no stage to work on.",
             "`work` or `run_stages` was called without a function.",

@@ -1,0 +1,1 @@
+"""Publishing of many events on one connection."""
