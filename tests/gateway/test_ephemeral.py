@@ -17,6 +17,7 @@ from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.refusals import Refused
+from wallaroo_spark.gateway.state.byte_budget import ByteBudget
 from wallaroo_spark.gateway.state.endpoints import Endpoints
 from wallaroo_spark.gateway.state.exchanges import Exchanges
 from wallaroo_spark.gateway.state.owners import owner_of
@@ -91,11 +92,50 @@ def test_a_caller_that_does_not_read_ends_and_its_consumer_is_told() -> None:
     endpoints = Endpoints(GatewayLimits(call_messages=2))
     consumer = endpoints.serve("e", 1, nothing)
     call = endpoints.call("e", event("q"), STREAMING, nothing)
+    taken = [consumer.take()]
     for one in "abc":
         endpoints.answer(consumer, pb.ServeMessage(call=1, event=event(one)))
     assert call.problem is not None
     assert call.problem.code == "gateway-busy"
-    assert [one.gone for one in iter(consumer.take, None)] == [False, True]
+    assert [one.gone for one in (*taken, *iter(consumer.take, None)) if one is not None] == [False, True]
+
+
+def test_nothing_is_kept_of_callers_that_have_gone_before_their_consumer_reads() -> None:
+    budget = ByteBudget(10_000)
+    endpoints = Endpoints(GatewayLimits(), budget)
+    consumer = endpoints.serve("e", 1, nothing)
+    for number in range(1000):
+        endpoints.hang_up(endpoints.call("e", event(str(number), data=bytes(1000)), STREAMING, nothing))
+    assert (budget.used, consumer.take()) == (0, None)
+
+
+def test_messages_of_calls_and_exchanges_have_one_limit_for_all_clients() -> None:
+    budget = ByteBudget(10_000)
+    endpoints, exchanges = Endpoints(GatewayLimits(), budget), Exchanges(GatewayLimits(), lambda free: free[0], budget)
+    consumer = endpoints.serve("e", 2, nothing)
+    calls = [endpoints.call("e", event(str(number), data=bytes(900)), STREAMING, nothing) for number in range(9)]
+    receiver = exchanges.join("x", "a", nothing)
+    assert [exchanges.send("x", event(str(one), data=bytes(900))) for one in range(3)] == [1, 0, 0]
+    with pytest.raises(Refused) as caught:
+        endpoints.call("e", event("y", data=bytes(900)), STREAMING, nothing)
+    assert (caught.value.status, caught.value.code) == ("RESOURCE_EXHAUSTED", "gateway-busy")
+    assert consumer.take() is not None
+    calls.append(endpoints.call("e", event("y", data=bytes(900)), STREAMING, nothing))
+    exchanges.leave(receiver)
+    for call in calls:
+        endpoints.hang_up(call)
+    assert budget.used == 0
+
+
+def test_the_messages_of_each_call_keep_their_order_and_calls_take_turns() -> None:
+    endpoints = Endpoints(GatewayLimits())
+    consumer = endpoints.serve("e", 2, nothing)
+    calls = [endpoints.call("e", event(f"{one}1"), STREAMING, nothing) for one in "ab"]
+    for call, one in zip(calls, "ab", strict=True):
+        for number in (2, 3):
+            endpoints.more(call, event(f"{one}{number}"))
+    taken = [one.event.id for one in iter(consumer.take, None) if one is not None]
+    assert taken == ["a1", "b1", "a2", "b2", "a3", "b3"]
 
 
 def test_a_consumer_that_retires_ends_after_its_last_call() -> None:

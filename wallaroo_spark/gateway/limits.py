@@ -26,6 +26,8 @@ class GatewayLimits:
     """The most optional attributes and extensions of one event."""
     requests: int = 10_000
     """The most calls at once that wait for their commit."""
+    request_bytes: int = 256 * MIB
+    """The most bytes of calls that wait for their commit; a call beyond it is refused."""
     request_seconds: float = 300.0
     """How long a call waits for its commit when its own deadline is later."""
     members: int = 1_000
@@ -49,6 +51,10 @@ class GatewayLimits:
     """The most bytes that wait for the inbox; a publish beyond it is refused."""
     file_rows: int = 20_000
     """The most rows of one file of the inbox."""
+    delivery_bytes: int = 256 * MIB
+    """The most bytes of deliveries that wait in memory for all members together, as ``waiting_bytes`` for one."""
+    ephemeral_bytes: int = 256 * MIB
+    """The most bytes of messages of exchanges and calls that wait for all clients together; later ones are refused."""
     exchange_messages: int = 1_000
     """The most messages of an exchange that wait for one receiver; later ones are dropped."""
     call_messages: int = 100

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 from wallaroo_spark.api import pipelines_pb2 as pb
+from wallaroo_spark.gateway.cloud_events import event_size
 from wallaroo_spark.gateway.refusals import Refused
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.state.members import JoinedMember, RecordsToGive, group_messages
 from wallaroo_spark.gateway.state.requests import ToInbox
 
+_FIRST_ROWS = 16
+"""The records of a delivery that are read first, when their size is not known. A choice: events have 3 MiB at most."""
+_READ_PARTS = 4
+"""The messages of ``part_bytes`` of which records are read at once. A choice."""
 Join = Callable[[Callable[[], None]], tuple[JoinedMember, list[ToInbox]]]
 """Makes the member; its argument is called when there is something to do for the channel."""
 
@@ -105,15 +111,29 @@ class MemberChannel:
                 await self._wake.wait()
 
     async def _give(self, member: JoinedMember, given: RecordsToGive) -> None:
-        first, records = given.first, given.records
-        if records is None:
-            stream = member.joining.stream
-            first, read = await asyncio.to_thread(
-                self._gateway.files.read, stream, given.partition, given.first, given.last
+        limits = self._gateway.limits
+        if given.records is not None:
+            for message in group_messages(given, given.first, given.records, limits):
+                await self._context.write(message)
+            return
+        # A delivery may have gigabytes, so it is read in parts; the next part is read when the client has taken one.
+        at, rows, sent = given.first, _FIRST_ROWS, False
+        while at <= given.last:
+            last = min(at + rows - 1, given.last)
+            first, records = await asyncio.to_thread(
+                self._gateway.files.read, member.joining.stream, given.partition, at, last
             )
-            records = tuple(read)
-        for message in group_messages(given, first, records, self._gateway.limits):
-            await self._context.write(message)
+            if sent and (first > at or not records):
+                raise _expired(member, given)
+            if records or last == given.last:
+                part = given if not sent else replace(given, first=first, missed=0)
+                for message in group_messages(part, first, records, limits, more=last < given.last):
+                    await self._context.write(message)
+                sent = True
+            if records:
+                size = sum(map(event_size, records)) / len(records)
+                rows = max(1, min(limits.records, int(_READ_PARTS * limits.part_bytes / size)))
+            at = last + 1
 
 
 def joiner(gateway: Gateway, join: pb.JoinGroup | pb.JoinStage) -> Join:
@@ -128,3 +148,8 @@ def joiner(gateway: Gateway, join: pb.JoinGroup | pb.JoinStage) -> Join:
         return gateway.core.join_stage(join, changed)
 
     return group if isinstance(join, pb.JoinGroup) else stage
+
+
+def _expired(member: JoinedMember, given: RecordsToGive) -> Refused:
+    text = f"retention has removed records of delivery {given.number} of {member.joining.stream} while it was sent"
+    return Refused(f"{text}; join again", code="gateway-ends", status="UNAVAILABLE")

@@ -21,6 +21,7 @@ from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.refusals import busy, ends
 from wallaroo_spark.gateway.server.peers import Peers, moving
 from wallaroo_spark.gateway.state.access import AccessRules
+from wallaroo_spark.gateway.state.byte_budget import ByteBudget
 from wallaroo_spark.gateway.state.core import GatewayCore
 from wallaroo_spark.gateway.state.endpoints import Endpoints
 from wallaroo_spark.gateway.state.exchanges import Exchanges
@@ -56,8 +57,9 @@ class Gateway:
         self.addresses = addresses
         """The addresses of the live gateways."""
         self.core = GatewayCore(name, 0, SchemaView(), limits)
-        self.exchanges = Exchanges(limits, random.choice)
-        self.endpoints = Endpoints(limits)
+        ephemeral = ByteBudget(limits.ephemeral_bytes)
+        self.exchanges = Exchanges(limits, random.choice, ephemeral)
+        self.endpoints = Endpoints(limits, ephemeral)
         self.peers = peers or Peers(name, dict)
         self.rules_changed: dict[object, Callable[[], None]] = {}
         """Called when permissions may have changed: one entry for each open channel."""

@@ -24,9 +24,15 @@ KEEPALIVE_ANSWER_SECONDS = 10.0
 """How long the answer may take. A choice."""
 
 
+CALLS_PER_LIMIT = 2
+"""Calls that gRPC accepts for each that the limits allow. A choice: the limits come first, with a code and a text."""
+
+
 def make_server(gateway: Gateway) -> Any:
     """The gRPC server of a gateway, without an address."""
     server = grpc.aio.server(
+        # Beyond it gRPC refuses a call itself, before it has a state: also a flood of calls that never send a message.
+        maximum_concurrent_rpcs=CALLS_PER_LIMIT * (gateway.limits.requests + gateway.limits.members),
         interceptors=(MessageReader(gateway.limits.message_bytes),),
         options=(
             ("grpc.max_receive_message_length", MARGIN * gateway.limits.message_bytes),

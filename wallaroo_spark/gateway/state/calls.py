@@ -40,6 +40,8 @@ class WaitingCall:
         """Whether all have answered, or the call has failed."""
         self.problem: Refused | None = None
         """Why it has failed; None when it has not."""
+        self.size = 0
+        """The bytes of its message, which gRPC keeps until the call is answered."""
         self._requests = requests
         self._changed = changed
         self._asked: dict[int, PartitionKey] = {}

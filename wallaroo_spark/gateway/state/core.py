@@ -11,6 +11,7 @@ from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.gateway.cloud_events import events_of
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.refusals import Refused, busy, ends, invalid, unknown
+from wallaroo_spark.gateway.state.byte_budget import ByteBudget
 from wallaroo_spark.gateway.state.calls import PublishCall, WaitingCall, by_partition
 from wallaroo_spark.gateway.state.members import GroupJoining, JoinedMember, StageJoining
 from wallaroo_spark.gateway.state.requests import RequestsInFlight, ToInbox
@@ -47,12 +48,24 @@ class GatewayCore:
         self._prefix = f"{gateway}.{generation}."
         self._members: dict[int, JoinedMember] = {}
         self._calls: set[WaitingCall] = set()
+        self._call_bytes = ByteBudget(limits.request_bytes)
+        self._delivery_bytes = ByteBudget(limits.delivery_bytes)
         self._last_member = 0
 
     @property
     def members(self) -> int:
         """Number of members."""
         return len(self._members)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes of the calls that wait for their commit."""
+        return self._call_bytes.used
+
+    @property
+    def delivery_bytes(self) -> int:
+        """The bytes of the deliveries that wait for their members."""
+        return self._delivery_bytes.used
 
     def started(self) -> list[ToInbox]:
         """The first events of this generation: the members of earlier ones are gone."""
@@ -74,6 +87,13 @@ class GatewayCore:
         durability = Durability.COMMITTED if request.not_before else _DURABILITY[request.durability]
         call = PublishCall(self.requests, changed, parts, events, durability, request.not_before)
         if durability is Durability.COMMITTED:
+            call.size = request.ByteSize()
+            if not self._call_bytes.has_room(call.size):
+                raise busy(
+                    f"calls of {self._call_bytes.used} bytes wait for their commit, which is the limit; try again "
+                    "later, or with another gateway"
+                )
+            self._call_bytes.add(call.size)
             self._calls.add(call)
         return call, call.begin()
 
@@ -101,7 +121,9 @@ class GatewayCore:
     def forget(self, call: WaitingCall) -> None:
         """Nobody waits for a call any more."""
         call.forget()
-        self._calls.discard(call)
+        if call in self._calls:
+            self._calls.remove(call)
+            self._call_bytes.remove(call.size)
 
     def join_group(self, join: pb.JoinGroup, changed: Changed) -> tuple[JoinedMember, list[ToInbox]]:
         """A client joins a group. Raises :class:`Refused`."""
@@ -186,7 +208,7 @@ class GatewayCore:
         self.ended = self.ended or ends(reason)
         for call in list(self._calls):
             call.fail(self.ended)
-        self._calls.clear()
+            self.forget(call)
         for member in list(self._members.values()):
             member.end(self.ended)
 
@@ -195,7 +217,7 @@ class GatewayCore:
         if len(self._members) >= self.limits.members:
             raise busy(f"this gateway has {len(self._members)} members, which is its limit; try another gateway")
         self._last_member += 1
-        member = JoinedMember(self._last_member, joining, self.requests, self.limits, changed)
+        member = JoinedMember(self._last_member, joining, self.requests, self.limits, changed, self._delivery_bytes)
         self._members[member.number] = member
         return member, member.join(joining.partitions or range(self.schema.partitions(joining.stream)))
 

@@ -13,6 +13,7 @@ from wallaroo_spark.api import cloudevents_pb2 as wire
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.refusals import Refused, busy, invalid
+from wallaroo_spark.gateway.state.byte_budget import ByteBudget
 
 
 @dataclass(eq=False)
@@ -27,6 +28,8 @@ class EndpointCall:
     """Whether the answer is one message."""
     changed: Callable[[], None]
     """Called when there is something for the caller, or room for its next message."""
+    budget: ByteBudget
+    """The bytes that wait for all clients, which its messages are a part of."""
     consumer: Consumer | None = None
     """The consumer; None while the call waits for one."""
     number: int = 0
@@ -36,11 +39,11 @@ class EndpointCall:
     bytes: int = 0
     """Their bytes."""
     asked: deque[pb.ServeEvent] = field(default_factory=deque)
-    """Messages of the caller, until there is a consumer."""
-    queued: int = 0
     """Messages of the caller that the consumer was not sent yet."""
-    sent: int = 0
-    """Messages of the caller."""
+    asked_bytes: int = 0
+    """Their bytes."""
+    heard: bool = False
+    """Whether the consumer was sent a message of the call."""
     done: bool = False
     """Whether the answer is complete, or the call has failed."""
     problem: Refused | None = None
@@ -51,8 +54,25 @@ class EndpointCall:
         if not self.answers:
             return None
         answer = self.answers.popleft()
-        self.bytes -= answer.ByteSize()
+        size = answer.ByteSize()
+        self.bytes -= size
+        self.budget.remove(size)
         return answer
+
+    def take_asked(self) -> pb.ServeEvent:
+        """The next message for the consumer."""
+        event = self.asked.popleft()
+        size = event.ByteSize()
+        self.asked_bytes -= size
+        self.budget.remove(size)
+        return event
+
+    def drop(self) -> None:
+        """Nobody takes its messages any more."""
+        self.budget.remove(self.bytes + self.asked_bytes)
+        self.answers.clear()
+        self.asked.clear()
+        self.bytes = self.asked_bytes = 0
 
     def end(self, problem: Refused | None = None) -> None:
         """The answer is complete, or the call has failed."""
@@ -75,40 +95,43 @@ class Consumer:
     """Its calls, by their numbers."""
     last: int = 0
     """Number of its newest call."""
-    waiting: deque[tuple[pb.ServeEvent, EndpointCall | None]] = field(default_factory=deque)
-    """Messages for it, each with its call where that counts the message."""
+    ready: dict[int, EndpointCall] = field(default_factory=dict)
+    """Its calls that have messages for it, by their numbers; they take turns."""
+    gone: deque[int] = field(default_factory=deque)
+    """The numbers of calls that it has to be told are gone."""
     leaving: Refused | None = None
     """Why it gets no more calls; it ends with its last call."""
 
     @property
     def ended(self) -> Refused | None:
         """Why its channel ends; None while it lives."""
-        return self.leaving if not self.calls and not self.waiting else None
+        return self.leaving if not self.calls and not self.gone else None
 
     def take(self) -> pb.ServeEvent | None:
         """The next message for the consumer."""
-        if not self.waiting:
+        if self.gone:
+            return pb.ServeEvent(call=self.gone.popleft(), gone=True)
+        if not self.ready:
             return None
-        event, call = self.waiting.popleft()
-        if call is not None:
-            call.queued -= 1
-            call.changed()
+        number, call = next(iter(self.ready.items()))
+        del self.ready[number]
+        event = call.take_asked()
+        event.call = number
+        call.heard = True
+        if call.asked:
+            self.ready[number] = call
+        call.changed()
         return event
-
-    def add(self, event: pb.ServeEvent, call: EndpointCall | None = None) -> None:
-        """Add a message of a call."""
-        event.call = event.call or (call.number if call is not None else 0)
-        self.waiting.append((event, call))
-        self.changed()
 
 
 class Endpoints:
     """The consumers and calls of all endpoints that this gateway owns."""
 
-    def __init__(self, limits: GatewayLimits) -> None:
+    def __init__(self, limits: GatewayLimits, budget: ByteBudget | None = None) -> None:
         self._limits = limits
+        self._budget = budget or ByteBudget(limits.ephemeral_bytes)
         self._consumers: dict[str, list[Consumer]] = {}
-        self._waiting: dict[str, deque[EndpointCall]] = {}
+        self._waiting: dict[str, dict[EndpointCall, None]] = {}
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -154,12 +177,12 @@ class Endpoints:
         """
         if not any(one.leaving is None for one in self._consumers.get(endpoint, ())):
             raise _no_consumer(endpoint)
-        waiting = self._waiting.setdefault(endpoint, deque())
+        waiting = self._waiting.setdefault(endpoint, {})
         if len(waiting) >= self._limits.requests:
             raise busy(f"{len(waiting)} calls of endpoint {endpoint} wait for a consumer; run more, or call later")
-        call = EndpointCall(endpoint, *single, changed)
-        waiting.append(call)
+        call = EndpointCall(endpoint, *single, changed, self._budget)
         self._ask(call, pb.ServeEvent(event=event, end=call.single_input))
+        waiting[call] = None
         self._assign(endpoint)
         return call
 
@@ -176,18 +199,20 @@ class Endpoints:
 
     def full(self, call: EndpointCall) -> bool:
         """Whether the caller has to wait until its consumer has read."""
-        return call.queued >= self._limits.call_messages and not call.done
+        return len(call.asked) >= self._limits.call_messages and not call.done
 
     def hang_up(self, call: EndpointCall) -> None:
         """The caller has gone, or the call has failed: its consumer is told, and is free."""
         call.end()
+        call.drop()
         consumer = call.consumer
         if consumer is None:
-            waiting = self._waiting.get(call.endpoint)
-            if waiting is not None and call in waiting:
-                waiting.remove(call)
+            self._waiting.get(call.endpoint, {}).pop(call, None)
         elif consumer.calls.pop(call.number, None) is not None:
-            consumer.add(pb.ServeEvent(call=call.number, gone=True))
+            consumer.ready.pop(call.number, None)
+            if call.heard:
+                consumer.gone.append(call.number)
+            consumer.changed()
             self._assign(call.endpoint)
 
     def answer(self, consumer: Consumer, message: pb.ServeMessage) -> None:
@@ -202,14 +227,16 @@ class Endpoints:
         if message.HasField("event"):
             answer = pb.CallMessage(event=message.event)
             size = answer.ByteSize()
-            if call.answers and (
-                len(call.answers) >= self._limits.call_messages or call.bytes + size > self._limits.waiting_bytes
+            if not self._budget.has_room(size) or (
+                call.answers
+                and (len(call.answers) >= self._limits.call_messages or call.bytes + size > self._limits.waiting_bytes)
             ):
                 call.end(busy(f"the caller does not read the answer; {len(call.answers)} messages wait; read faster"))
                 self.hang_up(call)
                 return
             call.answers.append(answer)
             call.bytes += size
+            self._budget.add(size)
             call.changed()
         if message.end or (call.single_output and message.HasField("event")):
             self._close(call, None)
@@ -218,6 +245,7 @@ class Endpoints:
         consumer = call.consumer
         assert consumer is not None
         del consumer.calls[call.number]
+        consumer.ready.pop(call.number, None)
         call.end(problem)
         self._assign(call.endpoint)
         if consumer.leaving is not None:
@@ -226,12 +254,18 @@ class Endpoints:
     def _ask(self, call: EndpointCall, event: pb.ServeEvent) -> None:
         if call.done:
             return
-        call.queued += 1
-        call.sent += 1
-        if call.consumer is None:
-            call.asked.append(event)
-        else:
-            call.consumer.add(event, call)
+        size = event.ByteSize()
+        if not self._budget.has_room(size):
+            raise busy(
+                f"{self._budget.used} bytes of messages wait for clients of this gateway, which is the limit; call "
+                "again later, or run more consumers"
+            )
+        call.asked.append(event)
+        call.asked_bytes += size
+        self._budget.add(size)
+        if call.consumer is not None:
+            call.consumer.ready[call.number] = call
+            call.consumer.changed()
 
     def _assign(self, endpoint: str) -> None:
         """Give waiting calls to the consumers with the greatest part of their places free."""
@@ -245,12 +279,14 @@ class Endpoints:
             if not free:
                 return
             consumer = min(free, key=lambda one: (len(one.calls) / one.concurrency, one.last))
-            call = waiting.popleft()
+            call = next(iter(waiting))
+            del waiting[call]
             consumer.last += 1
             call.consumer, call.number = consumer, consumer.last
             consumer.calls[call.number] = call
-            while call.asked:
-                consumer.add(call.asked.popleft(), call)
+            if call.asked:
+                consumer.ready[call.number] = call
+                consumer.changed()
 
 
 def _no_consumer(endpoint: str) -> Refused:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from wallaroo_spark.api import cloudevents_pb2 as wire
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.refusals import Refused
+from wallaroo_spark.gateway.state.byte_budget import ByteBudget
 
 
 @dataclass(eq=False)
@@ -27,14 +28,22 @@ class ExchangeReceiver:
     """The messages for it."""
     bytes: int = 0
     """Their bytes."""
+    budget: ByteBudget | None = None
+    """The bytes that wait for all clients, which those of this one are a part of."""
 
     def take(self) -> wire.CloudEvent | None:
         """The next message; None when there is none."""
         if not self.waiting:
             return None
         event = self.waiting.popleft()
-        self.bytes -= event.ByteSize()
+        self.count(-event.ByteSize())
         return event
+
+    def count(self, size: int) -> None:
+        """So many more bytes wait."""
+        self.bytes += size
+        if self.budget is not None:
+            self.budget.add(size)
 
     def end(self, problem: Refused) -> None:
         """End the channel with an error."""
@@ -45,8 +54,14 @@ class ExchangeReceiver:
 class Exchanges:
     """The receivers of all exchanges that this gateway owns. ``choose`` draws one of some receivers."""
 
-    def __init__(self, limits: GatewayLimits, choose: Callable[[Sequence[ExchangeReceiver]], ExchangeReceiver]) -> None:
+    def __init__(
+        self,
+        limits: GatewayLimits,
+        choose: Callable[[Sequence[ExchangeReceiver]], ExchangeReceiver],
+        budget: ByteBudget | None = None,
+    ) -> None:
         self._limits = limits
+        self._budget = budget or ByteBudget(limits.ephemeral_bytes)
         self._choose = choose
         self._groups: dict[str, dict[str, list[ExchangeReceiver]]] = {}
 
@@ -57,12 +72,14 @@ class Exchanges:
 
     def join(self, exchange: str, group: str, changed: Callable[[], None]) -> ExchangeReceiver:
         """Add a receiver."""
-        receiver = ExchangeReceiver(exchange, group, changed)
+        receiver = ExchangeReceiver(exchange, group, changed, budget=self._budget)
         self._groups.setdefault(exchange, {}).setdefault(group, []).append(receiver)
         return receiver
 
     def leave(self, receiver: ExchangeReceiver) -> None:
         """Remove a receiver; the messages that wait for it are lost."""
+        receiver.waiting.clear()
+        receiver.count(-receiver.bytes)
         groups = self._groups[receiver.exchange]
         groups[receiver.group].remove(receiver)
         if not groups[receiver.group]:
@@ -78,13 +95,15 @@ class Exchanges:
             if free:
                 chosen = self._choose(free)
                 chosen.waiting.append(event)
-                chosen.bytes += size
+                chosen.count(size)
                 chosen.changed()
                 got += 1
         return got
 
     def _has_room(self, receiver: ExchangeReceiver, size: int) -> bool:
         limits = self._limits
+        if not self._budget.has_room(size):
+            return False
         return not receiver.waiting or (
             len(receiver.waiting) < limits.exchange_messages and receiver.bytes + size <= limits.waiting_bytes
         )

@@ -18,6 +18,7 @@ from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.gateway.cloud_events import event_size, events_of, to_wire
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.refusals import Refused, busy, ended, invalid
+from wallaroo_spark.gateway.state.byte_budget import ByteBudget
 from wallaroo_spark.gateway.state.calls import by_partition
 from wallaroo_spark.gateway.state.requests import Answer, RequestsInFlight, ToInbox, reason_of
 from wallaroo_spark.gateway.state.schema_view import SchemaView
@@ -196,6 +197,7 @@ class JoinedMember:
         requests: RequestsInFlight,
         limits: GatewayLimits,
         changed: Callable[[], None],
+        budget: ByteBudget | None = None,
     ) -> None:
         self.number = number
         self.joining = joining
@@ -215,6 +217,8 @@ class JoinedMember:
         self._numbers: dict[tuple[int, Delivery], int] = {}
         self._waiting: deque[int] = deque()
         self._waiting_bytes = 0
+        self._budget = budget or ByteBudget(limits.delivery_bytes)
+        """The bytes that wait for all members, which those of this one are a part of."""
         self._given = 0
         self._last = 0
         self._out: deque[Outgoing] = deque()
@@ -260,6 +264,8 @@ class JoinedMember:
         for request in self._asked:
             self._requests.forget(request)
         self._asked.clear()
+        self._open.clear()
+        self._waits(-self._waiting_bytes)
         left = sorted(self._joined | self._joining)
         self._joined.clear()
         self._joining.clear()
@@ -327,7 +333,7 @@ class JoinedMember:
         self._last += 1
         if isinstance(instruction, DeliverRecords):
             size = sum(map(event_size, records or ()))
-            if self._waiting_bytes + size > self._limits.waiting_bytes:
+            if self._waiting_bytes + size > self._limits.waiting_bytes or not self._budget.has_room(size):
                 records, size = None, 0
         else:
             size = sum(len(output.data) for _, output in instruction.outputs)
@@ -340,11 +346,19 @@ class JoinedMember:
                     )
                 )
                 return
+            if not self._budget.has_room(size):
+                self.end(
+                    busy(
+                        f"{self._budget.used} bytes of deliveries wait for the members of this gateway, which is the "
+                        "limit; join again later, or at another gateway"
+                    )
+                )
+                return
         found = _Open(self._last, partition, instruction, records, size)
         self._open[found.number] = found
         self._numbers[partition, found.delivery] = found.number
         self._waiting.append(found.number)
-        self._waiting_bytes += size
+        self._waits(size)
         self._changed()
 
     def withdraw(self, partition: int, delivery: Delivery, reason: str) -> None:
@@ -366,7 +380,7 @@ class JoinedMember:
                 continue
             found.state = _State.GIVEN
             self._given += 1
-            self._waiting_bytes -= found.size
+            self._waits(-found.size)
             records, found.records, found.size = found.records, None, 0
             instruction = found.instruction
             if isinstance(instruction, DeliverRecords):
@@ -374,6 +388,10 @@ class JoinedMember:
                 return RecordsToGive(found.number, found.partition, first, last, missed, records)
             return _stage_event(found.number, found.partition, instruction)
         return None
+
+    def _waits(self, size: int) -> None:
+        self._waiting_bytes += size
+        self._budget.add(size)
 
     def _key(self, partition: int) -> PartitionKey:
         return PartitionKey(self.joining.stream, partition)
@@ -526,7 +544,7 @@ class JoinedMember:
             self._given -= 1
             self._send(withdrawn=pb.Withdrawn(delivery=found.number, reason=reason))
         else:
-            self._waiting_bytes -= found.size
+            self._waits(-found.size)
 
     def _forget(self, found: _Open) -> None:
         del self._open[found.number]
@@ -534,11 +552,12 @@ class JoinedMember:
 
 
 def group_messages(
-    given: RecordsToGive, first: int, records: Sequence[CloudEvent], limits: GatewayLimits
+    given: RecordsToGive, first: int, records: Sequence[CloudEvent], limits: GatewayLimits, *, more: bool = False
 ) -> Iterator[pb.SubscriberEvent]:
     """The messages of a delivery, each of about ``part_bytes``. ``first`` is the offset of the first record.
 
-    It is greater than that of the delivery when retention has removed records meanwhile.
+    It is greater than that of the delivery when retention has removed records meanwhile. ``more``: these are not the
+    last records of the delivery.
     """
     missed = given.missed + max(0, min(first, given.last + 1) - given.first)
     part = pb.GroupDelivery(delivery=given.number, partition=given.partition, first=first, missed=missed)
@@ -552,6 +571,7 @@ def group_messages(
             size = 0
         size += event.ByteSize()
         part.events.append(event)
+    part.more = more
     yield pb.SubscriberEvent(delivery=part)
 
 
