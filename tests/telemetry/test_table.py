@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,6 +13,7 @@ from tests.telemetry.facts import receiver, slot
 from wallaroo_spark.cli.pages.metrics import metrics_page
 from wallaroo_spark.status import InstanceStatus, QueryStatus, SlotStatus
 from wallaroo_spark.telemetry import METRICS, Aggregate, Facts, Metric
+from wallaroo_spark.telemetry.application.table import APPLICATION_METRICS
 from wallaroo_spark.telemetry.batches import BatchReport, BatchTimes
 from wallaroo_spark.telemetry.exposition import exposition
 from wallaroo_spark.telemetry.table import MetricKind
@@ -20,7 +22,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def named(metric: Metric) -> str:
+def named(metric: Metric[Any]) -> str:
     return metric.name
 
 
@@ -28,7 +30,7 @@ def values(facts: Facts) -> Values:
     """Every sample of the text, read by Prometheus' own parser."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(exposition(facts).decode())
+        for family in text_string_to_metric_families(exposition(facts, METRICS, "receiver").decode())
         for sample in family.samples
     }
 
@@ -43,11 +45,11 @@ def facts(*slots: SlotStatus) -> Facts:
     return Facts(status, aggregate.counts())
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=named)
-def test_a_name_follows_prometheus_conventions(metric: Metric) -> None:
+@pytest.mark.parametrize("metric", [*METRICS, *APPLICATION_METRICS], ids=named)
+def test_a_name_follows_prometheus_conventions(metric: Metric[Any]) -> None:
     assert re.fullmatch(r"wallaroo_[a-z]+(_[a-z]+)*", metric.name)
     assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
-    assert metric.name.endswith("_seconds") == (metric.unit == "s")
+    assert metric.name.removesuffix("_total").endswith("_seconds") == (metric.unit == "s")
     assert metric.name.removesuffix("_total").endswith("_bytes") == (metric.unit == "By")
     assert metric.help.endswith(".")
     assert len(metric.help) < 250
@@ -139,7 +141,7 @@ def test_the_levels_of_the_query() -> None:
 
 
 def test_every_metric_has_help_and_its_type_in_the_text() -> None:
-    text = exposition(facts(slot(counts={"messages": 1}))).decode()
+    text = exposition(facts(slot(counts={"messages": 1})), METRICS, "receiver").decode()
 
     for metric in METRICS:
         assert f"# HELP {metric.name} {metric.help}\n" in text

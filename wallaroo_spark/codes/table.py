@@ -8,6 +8,7 @@ from wallaroo_spark.codes.entry import CodeEntry, CodeGroup
 from wallaroo_spark.codes.groups.checkpoints import CHECKPOINTS
 from wallaroo_spark.codes.groups.connectors import CONNECTORS
 from wallaroo_spark.codes.groups.durable.applications import APPLICATIONS
+from wallaroo_spark.codes.groups.durable.causes import APPLICATION_CAUSES
 from wallaroo_spark.codes.groups.durable.clients import CLIENTS
 from wallaroo_spark.codes.groups.durable.inboxes import INBOXES
 from wallaroo_spark.codes.groups.durable.operator import OPERATOR
@@ -35,6 +36,7 @@ GROUPS: tuple[CodeGroup, ...] = (
     SINKS,
     TOPICS,
     PIPELINES,
+    APPLICATION_CAUSES,
     APPLICATIONS,
     GATEWAYS,
     INBOXES,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
@@ -27,6 +28,12 @@ class InboxQueue:
     def __init__(self, inbox: Writes, limits: GatewayLimits) -> None:
         self.files = 0
         """Number of written files."""
+        self.written_events = 0
+        """Number of events in them."""
+        self.written_bytes = 0
+        """Bytes of these events."""
+        self.write_seconds = 0.0
+        """Seconds that writing them has taken."""
         self._inbox = inbox
         self._limits = limits
         self._waiting: deque[tuple[PartitionKey, bytes]] = deque()
@@ -90,9 +97,13 @@ class InboxQueue:
                 await self._wake.wait()
                 continue
             rows = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._limits.file_rows))]
+            begun, size = time.monotonic(), sum(len(data) for _, data in rows)
             await asyncio.to_thread(self._inbox.write, rows)
             self.files += 1
-            self._bytes -= sum(len(data) for _, data in rows)
+            self.written_events += len(rows)
+            self.written_bytes += size
+            self.write_seconds += time.monotonic() - begun
+            self._bytes -= size
             self._durable += len(rows)
             self._room.set()
             while self._written and self._written[0][0] <= self._durable:

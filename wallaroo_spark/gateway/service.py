@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import socket
@@ -147,6 +148,9 @@ class GatewayService(ServiceShell[Any, Tenancy]):
     async def _renewal(self) -> dict[int, Any]:
         lease = self._tenancy.current
         await self._tenancy.ask(lambda: self._registry.renew(lease))
+        if self._gateway is not None:
+            report = json.dumps({"gateway": self.setup.gateway, "host": socket.gethostname(), **self._gateway.report()})
+            await self._tenancy.ask(lambda: self._registry.publish_slot_report(self.setup.number, report))
         return await self._tenancy.ask(self._registry.leases)
 
     def _take_addresses(self, leases: dict[int, Any]) -> None:

@@ -39,6 +39,16 @@ class FleetRecord(Keyspace):
         """Return the driver's last report; None when there is none, or Redis has lost its data."""
         return self._get("read the report", "report")
 
+    def publish_slot_report(self, slot: int, report: str) -> None:
+        """Replace the report of a slot's holder: a JSON text, without secrets, for programs that show the status."""
+        key, client = self._key("reports"), self._connection.client
+        self._connection.call("publish the report of a slot", lambda: client.hset(key, str(slot), report))
+
+    def slot_reports(self) -> list[str]:
+        """Return the last report of each slot, in no order; also of holders that have ended."""
+        key, client = self._key("reports"), self._connection.client
+        return [str(text) for text in self._connection.call("read the reports of slots", lambda: client.hvals(key))]
+
 
 def _texts(text: str) -> dict[str, str]:
     return {str(name): str(value) for name, value in json.loads(text).items()}

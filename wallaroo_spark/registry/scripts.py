@@ -7,6 +7,7 @@ The keys of a receiver have its name as hash tag, so that one node of a Redis cl
 - ``claims``       hash, stream id → ``slot:generation``
 - ``cursors``      hash, ``assignments`` and ``claims`` → where the next renewal goes on to delete void ones
 - ``submission``   the number of the last submission
+- ``reports``      hash, slot → the last report of its holder, in JSON; of applications only, and written by no script
 - ``lock:…``       the owner of a lock; the key expires
 
 An expired lease is not deleted, because its submission and generation are the least that a later lease may have. A

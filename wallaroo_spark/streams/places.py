@@ -5,6 +5,7 @@
                        inbox/            events that gateways and the driver have received
                        batches/          outputs of batches, until they are moved into tables and read by gateways
                        tables/           how far batches were moved into tables
+                       status/           the newest snapshot of the running application, and its figures so far
              checkpoint/                 Spark's checkpoint of the query
              streams/<namespace>/<name>/partition=<p>/…    the tables of streams, as Parquet
              history/                    the history of instances, as Parquet
@@ -24,6 +25,7 @@ HISTORY = "history"
 INBOX = "inbox"
 BATCHES = "batches"
 TABLES = "tables"
+STATUS = "status"
 TOKENS = "tokens"
 
 

@@ -56,6 +56,7 @@ class BatchTimes:
 
     def __init__(self) -> None:
         self.batches = 0
+        self.rows = 0
         self.phases: dict[str, PhaseTimes] = {name: PhaseTimes(Counter()) for name in PHASES.values()}
         self._order: deque[tuple[str, int]] = deque()
         self._counted: set[tuple[str, int]] = set()
@@ -68,6 +69,7 @@ class BatchTimes:
                 continue
             self._remember(key)
             self.batches += 1
+            self.rows += report.rows
             for step, milliseconds in report.durations.items():
                 if (phase := PHASES.get(step)) is not None:
                     self._count(self.phases[phase], milliseconds / 1000)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from wallaroo_spark.status import ReceiverStatus
 from wallaroo_spark.telemetry import exposition
@@ -17,8 +17,39 @@ from wallaroo_spark.telemetry.aggregate import Aggregate
 from wallaroo_spark.telemetry.batches import BatchTimes
 from wallaroo_spark.telemetry.health import health
 from wallaroo_spark.telemetry.shared_call import SharedCall
-from wallaroo_spark.telemetry.table import METRICS, Facts, MetricKind
+from wallaroo_spark.telemetry.table import METRICS, Facts, Metric, MetricKind
 from wallaroo_spark.web import Response, Route, Routes
+
+F = TypeVar("F", bound=exposition.Subject)
+
+
+def values(facts: F, metrics: Iterable[Metric[F]]) -> dict[str, list[dict[str, Any]]]:
+    """The values of all metrics by name, as JSON-ready values."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for metric in metrics:
+        found[metric.name] = [
+            {
+                "labels": dict(zip(metric.labels, sample.labels, strict=True)),
+                **(
+                    {
+                        "sum": sample.value,
+                        "count": sample.buckets[-1][1],
+                        "buckets": {f"{bound:g}": count for bound, count in sample.buckets},
+                    }
+                    if metric.kind is MetricKind.HISTOGRAM
+                    else {"value": sample.value}
+                ),
+            }
+            for sample in metric.samples(facts)
+        ]
+    return found
+
+
+def metrics_page(facts: Callable[[], F], metrics: Iterable[Metric[F]], label: str) -> Response:
+    """The response of ``/metrics``."""
+    if not exposition.available():
+        return Response.text(exposition.MISSING, HTTPStatus.NOT_IMPLEMENTED)
+    return Response(exposition.CONTENT_TYPE, exposition.exposition(facts(), metrics, label))
 
 
 class Telemetry:
@@ -59,25 +90,7 @@ class Telemetry:
 
     def metrics(self) -> dict[str, list[dict[str, Any]]]:
         """The values of all metrics by name, as JSON-ready values; see ``Receiver.metrics``."""
-        facts = self.facts()
-        found: dict[str, list[dict[str, Any]]] = {}
-        for metric in METRICS:
-            found[metric.name] = [
-                {
-                    "labels": dict(zip(metric.labels, sample.labels, strict=True)),
-                    **(
-                        {
-                            "sum": sample.value,
-                            "count": sample.buckets[-1][1],
-                            "buckets": {f"{bound:g}": count for bound, count in sample.buckets},
-                        }
-                        if metric.kind is MetricKind.HISTOGRAM
-                        else {"value": sample.value}
-                    ),
-                }
-                for sample in metric.samples(facts)
-            ]
-        return found
+        return values(self.facts(), METRICS)
 
     def routes(self) -> Routes:
         """``/metrics`` and ``/healthz``."""
@@ -88,9 +101,7 @@ class Telemetry:
         }
 
     def _metrics_page(self) -> Response:
-        if not exposition.available():
-            return Response.text(exposition.MISSING, HTTPStatus.NOT_IMPLEMENTED)
-        return Response(exposition.CONTENT_TYPE, exposition.exposition(self.facts()))
+        return metrics_page(self.facts, METRICS, "receiver")
 
     def _health_page(self) -> Response:
         found = health(self._status())

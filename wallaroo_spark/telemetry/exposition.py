@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from wallaroo_spark.telemetry.table import METRICS, Facts, Metric, MetricKind
+from wallaroo_spark.telemetry.table import Metric, MetricKind
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
@@ -26,30 +26,44 @@ def available() -> bool:
     return importlib.util.find_spec("prometheus_client") is not None
 
 
-def exposition(facts: Facts, metrics: Iterable[Metric] = METRICS) -> bytes:
-    """The text of all metrics, with HELP and TYPE for each. Raises ImportError without the extra ``prometheus``."""
+class Subject(Protocol):
+    """The facts of one receiver or application."""
+
+    @property
+    def subject(self) -> str:
+        """Its name."""
+
+
+F = TypeVar("F", bound=Subject)
+
+
+def exposition(facts: F, metrics: Iterable[Metric[F]], label: str) -> bytes:
+    """The text of all metrics, with HELP and TYPE for each; the subject's name is the value of ``label``.
+
+    Raises ImportError without the extra ``prometheus``.
+    """
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.registry import Collector
 
     class Once(Collector):
         def collect(self) -> Iterator[Family]:
-            return (_family(metric, facts) for metric in metrics)
+            return (_family(metric, facts, label) for metric in metrics)
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Once())
     return generate_latest(registry)
 
 
-def _family(metric: Metric, facts: Facts) -> Family:
+def _family(metric: Metric[F], facts: F, label: str) -> Family:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-    labels = ["receiver", *metric.labels]
-    receiver = facts.status.name
+    labels = [label, *metric.labels]
+    subject = facts.subject
     if metric.kind is MetricKind.HISTOGRAM:
         histogram = HistogramMetricFamily(metric.name, metric.help, labels=labels)
         for sample in metric.samples(facts):
             buckets = [(_bound(bound), float(count)) for bound, count in sample.buckets]
-            histogram.add_metric([receiver, *sample.labels], buckets, sample.value)
+            histogram.add_metric([subject, *sample.labels], buckets, sample.value)
         return histogram
     family: CounterMetricFamily | GaugeMetricFamily
     if metric.kind is MetricKind.COUNTER:
@@ -57,7 +71,7 @@ def _family(metric: Metric, facts: Facts) -> Family:
     else:
         family = GaugeMetricFamily(metric.name, metric.help, labels=labels)
     for sample in metric.samples(facts):
-        family.add_metric([receiver, *sample.labels], sample.value)
+        family.add_metric([subject, *sample.labels], sample.value)
     return family
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Generic, TypeVar
 
 from wallaroo_spark.status import InstanceStatus, ReceiverStatus, SlotStatus
 from wallaroo_spark.telemetry.batches import PHASE_SECONDS, BatchTimes
@@ -43,6 +44,11 @@ class Facts:
     instances: int = 0
     """Number of connector instances that have metrics of their own: those that wait longest."""
 
+    @property
+    def subject(self) -> str:
+        """The value of the label ``receiver``."""
+        return self.status.name
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -56,8 +62,11 @@ class Sample:
     """For a histogram: each upper bound (the last one is infinity), and the number of values up to that bound."""
 
 
+F = TypeVar("F")
+
+
 @dataclass(frozen=True)
-class Metric:
+class Metric(Generic[F]):
     """One row of the table."""
 
     name: str
@@ -70,10 +79,10 @@ class Metric:
     """Its name by OpenTelemetry's conventions."""
     unit: str
     """Its unit in UCUM, as OpenTelemetry writes it."""
-    samples: Callable[[Facts], Iterable[Sample]]
+    samples: Callable[[F], Iterable[Sample]]
     """Makes its values."""
     labels: tuple[str, ...] = ()
-    """Its labels, apart from ``receiver``, which every metric has."""
+    """Its labels, apart from that of its subject (``receiver`` or ``application``), which every metric has."""
 
 
 Slots = Callable[[SlotStatus], float | None]
@@ -136,20 +145,22 @@ def _of_instances(value: Callable[[InstanceStatus], float | None]) -> Callable[[
     return samples
 
 
-def _cumulative(bounds: Iterable[float], counts: Iterable[int]) -> tuple[tuple[float, int], ...]:
+def cumulative(bounds: Iterable[float], counts: Iterable[int]) -> tuple[tuple[float, int], ...]:
+    """The buckets of a histogram from the number of values in each; the last bound is infinity."""
     return tuple(zip((*bounds, math.inf), itertools.accumulate(counts), strict=True))
 
 
 def _ack_latency(facts: Facts) -> Iterator[Sample]:
     for slot, counts in facts.counts.items():
         found = [counts[AGE + ("+Inf" if bound == math.inf else f"{bound:g}")] for bound in (*ACK_SECONDS, math.inf)]
-        yield Sample((str(slot),), counts[AGE_SUM] / 1e6, _cumulative(ACK_SECONDS, found))
+        yield Sample((str(slot),), counts[AGE_SUM] / 1e6, cumulative(ACK_SECONDS, found))
 
 
-def _batch_phases(facts: Facts) -> Iterator[Sample]:
-    for phase, times in facts.batches.phases.items():
+def batch_phases(batches: BatchTimes) -> Iterator[Sample]:
+    """The histogram of each phase of the batches."""
+    for phase, times in batches.phases.items():
         found = [times.buckets[bound] for bound in (*PHASE_SECONDS, math.inf)]
-        yield Sample((phase,), times.seconds, _cumulative(PHASE_SECONDS, found))
+        yield Sample((phase,), times.seconds, cumulative(PHASE_SECONDS, found))
 
 
 def _flag(value: bool) -> float:
@@ -159,7 +170,7 @@ def _flag(value: bool) -> float:
 _C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 _SLOT = ("slot",)
 
-METRICS: tuple[Metric, ...] = (
+METRICS: tuple[Metric[Facts], ...] = (
     Metric(
         "wallaroo_messages_total",
         _C,
@@ -254,7 +265,7 @@ METRICS: tuple[Metric, ...] = (
         "sink), write_commit, and all together.",
         "wallaroo.batch.phase",
         "s",
-        _batch_phases,
+        lambda facts: batch_phases(facts.batches),
         ("phase",),
     ),
     Metric(

@@ -15,8 +15,10 @@ from tests.waiting import SECONDS, eventually
 from wallaroo_spark import read_instances, read_stream
 from wallaroo_spark.client import Client, Event
 from wallaroo_spark.engine import Application
+from wallaroo_spark.engine.observing.published import in_folder, in_registry
 from wallaroo_spark.errors import ConfigurationError, PipelineError
 from wallaroo_spark.registry import application_registry
+from wallaroo_spark.status.application.model import ApplicationStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,6 +91,38 @@ def test_orders_go_through_all_stages_and_their_shipments_are_written_once(the_s
     written = [(output.partition, offset) for one in instances for output in one.outputs for offset in output.offsets]
     assert sorted(written) == [(0, offset + 1) for offset in numbers]
     assert read_stream(the_shop.spark, the_shop.folder, "shop/shipments").count() == len(numbers)
+
+
+def test_the_status_has_what_has_happened_and_is_read_from_the_folder_and_from_the_registry(the_shop: Shop) -> None:
+    application = the_shop.application
+    found = eventually(lambda: _at_rest(application.snapshot()))
+
+    [fulfil] = found.pipelines
+    assert (fulfil.began, fulfil.done, fulfil.failed, fulfil.lag) == (3, 3, 0, 0)
+    assert [(stage.stage, stage.done, stage.in_spark) for stage in fulfil.stages] == [
+        ("charge", 3, False), ("reserve", 3, True), ("ship", 3, False), ("tidy", 3, False),
+    ]  # fmt: skip
+    last = {(one.stream, one.partition): one.last for one in found.partitions}
+    assert last["shop/orders", 0] + last["shop/orders", 1] == last["shop/shipments", 0] == 3
+    [readers] = next(one for one in found.partitions if one.stream == "shop/shipments").groups
+    assert (readers.group, readers.cursor, readers.lag) == ("readers", 3, 0)
+    [gateway] = found.gateways
+    assert (gateway.gateway, gateway.state, gateway.generation) == ("g0", "serving", 1)
+    assert gateway.counts["calls:Publish:ok"] >= 3
+    for read in (
+        lambda: in_folder(the_shop.folder),
+        lambda: in_registry(application.registry_url, application.name, 2),
+    ):
+        again = eventually(lambda: (shown := read()).pipelines == found.pipelines and shown)
+        assert again.running
+        assert again.cause.healthy
+
+
+def _at_rest(found: ApplicationStatus) -> ApplicationStatus | None:
+    """The snapshot once all members have left, and the gateway has reported."""
+    stages = [stage for one in found.pipelines for stage in one.stages]
+    reported = all(one.age is not None and not one.members for one in found.gateways)
+    return found if reported and not any(stage.members for stage in stages) else None
 
 
 def test_a_transaction_writes_to_several_streams_with_the_ack_or_not_at_all(the_shop: Shop) -> None:

@@ -6,14 +6,14 @@ And the status while the registry does not answer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from wallaroo_spark.engine import Application
 from wallaroo_spark.engine.application import application as module
-from wallaroo_spark.errors import PipelineError, RegistryError
+from wallaroo_spark.engine.observing.observer import gateway_status
+from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.slots.long_jobs import JobRecord
 
 SLOW = "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back."
@@ -63,16 +63,7 @@ def test_that_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         application.await_end(0)
 
 
-class NoAnswer:
-    """A registry that does not answer."""
-
-    def leases(self) -> dict[int, Any]:
-        raise RegistryError("Redis cannot be reached", code="registry-unreachable")
-
-
 def test_without_an_answer_of_the_registry_the_state_of_a_running_gateway_is_unknown() -> None:
-    application: Any = Application(None, "/data/shop")
-    application._leases = NoAnswer()
-    application._jobs = SimpleNamespace(records=[JobRecord(0, running=True), JobRecord(1)])
+    found = [gateway_status(job, None, registry_away=True) for job in (JobRecord(0, running=True), JobRecord(1))]
 
-    assert [one["state"] for one in application.status()["gateways"]] == ["unknown", "down"]
+    assert [one.state for one in found] == ["unknown", "down"]

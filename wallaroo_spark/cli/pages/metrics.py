@@ -6,7 +6,10 @@ Run ``python -m wallaroo_spark.cli.pages.metrics > docs/metrics.md`` after the t
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from typing import Any
 
+from wallaroo_spark.telemetry.application.table import APPLICATION_METRICS
 from wallaroo_spark.telemetry.table import METRICS, Metric
 
 HEAD = """\
@@ -18,17 +21,32 @@ metric has the label `receiver` beside those of its row. A histogram has the par
 page is generated from the table in `wallaroo_spark/telemetry/table.py` by
 `python -m wallaroo_spark.cli.pages.metrics > docs/metrics.md`.
 
+"""
+APPLICATION_HEAD = """\
+
+## Applications of durable streams
+
+The metrics of `/metrics` of an application, and of `Application.metrics()`;
+[pipelines/see.md](pipelines/see.md#where-the-figures-come-from) says where they come from. Every metric has the label
+`application` beside those of its row. The table is in `wallaroo_spark/telemetry/application/table.py`.
+
+"""
+_TABLE = """\
 | metric | kind | labels | meaning | OpenTelemetry |
 |---|---|---|---|---|
 """
 
 
 def metrics_page() -> str:
-    """The whole page as Markdown, with one line for each metric in the table's order."""
-    return HEAD + "".join(f"{_line(metric)}\n" for metric in METRICS)
+    """The whole page as Markdown, with one line for each metric in the tables' order."""
+    return HEAD + _table(METRICS) + APPLICATION_HEAD + _table(APPLICATION_METRICS)
 
 
-def _line(metric: Metric) -> str:
+def _table(metrics: Iterable[Metric[Any]]) -> str:
+    return _TABLE + "".join(f"{_line(metric)}\n" for metric in metrics)
+
+
+def _line(metric: Metric[Any]) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
     return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} | `{metric.otel}`, `{metric.unit}` |"
 

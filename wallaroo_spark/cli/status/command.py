@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from wallaroo_spark.cli.common import debug_option, debugging, set_up_logging
 from wallaroo_spark.cli.status import sources
@@ -33,13 +34,16 @@ SINKS = {
 
 
 @click.command(
-    short_help="Show a receiver at a glance, topics and sinks.",
+    short_help="Show a receiver or an application at a glance, topics and sinks.",
     epilog="Examples: wallaroo-spark status --registry redis://127.0.0.1:6379 --receiver orders · "
-    "wallaroo-spark status --context test --watch · wallaroo-spark status --json | jq .cause.code",
+    "wallaroo-spark status --context test --watch · wallaroo-spark status --json | jq .cause.code · "
+    "wallaroo-spark status --app ./shop",
 )
 @sources.registry_options
 @sources.receiver_option
 @click.option("--checkpoint", default="", metavar="PATH", help="A query's checkpoint, to show its transactional sinks.")
+@click.option("--app", default="", metavar="FOLDER", help="The folder of an application of durable streams.")
+@click.option("--application", default="", metavar="NAME", help="Name of the application, with --registry.")
 @click.option("--watch", is_flag=True, help="Show it again every --every seconds, until Ctrl-C.")
 @click.option(
     "--every", default=2.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds between two looks."
@@ -50,6 +54,8 @@ def status(
     registry: str,
     receiver: str,
     checkpoint: str,
+    app: str,
+    application: str,
     tls: bool,
     tls_ca: str,
     watch: bool,
@@ -63,7 +69,17 @@ def status(
     its newest epoch and the number of its subscribers. With --checkpoint it also shows the transactional sinks of a
     query: for each the newest batch that was decided, and whether it is finished. The exit status is 0 when
     everything works, and 1 when something does not, the query is missing, or the receiver does not run.
+
+    With --app, or with --registry and --application, it shows an application of durable streams: its query, gateways,
+    streams with the lag of their groups, and pipelines with the deliveries of each stage that wait and run. The driver
+    writes these figures every five seconds to the folder, and every second to the registry.
     """
+    if _wants_application(app, application, receiver):
+        if application and not registry:
+            raise click.UsageError("give --registry URL with --application NAME, or --app FOLDER")
+        set_up_logging()
+        _watch_application(app, registry, application, watch, every, as_json)
+        return
     if (receiver and not registry) or not (registry or checkpoint):
         raise click.UsageError("give --registry URL, with --receiver NAME for its slots, or --checkpoint PATH, or all")
     set_up_logging()
@@ -91,6 +107,33 @@ def _watch(
             break
         time.sleep(every)
     if not found.healthy or _unserved(found):
+        raise click.exceptions.Exit(1)
+
+
+def _wants_application(app: str, application: str, receiver: str) -> bool:
+    """Whether an application is asked for; an option of the command line comes before defaults of the environment."""
+    source = click.get_current_context().get_parameter_source
+    given = {name for name in ("app", "application", "receiver") if source(name) is ParameterSource.COMMANDLINE}
+    return bool(app or application) and ("receiver" not in given or len(given) > 1) and (bool(given) or not receiver)
+
+
+def _watch_application(app: str, registry: str, application: str, watch: bool, every: float, as_json: bool) -> None:
+    from wallaroo_spark.cli.status import application_view
+    from wallaroo_spark.engine.observing.published import to_json
+
+    while True:
+        found = application_view.look(app, registry, application)
+        if as_json:
+            click.echo(json.dumps(to_json(found)))
+        else:
+            console = sources.console()
+            if watch and console.is_terminal:
+                console.clear()
+            console.print(application_view.at_a_glance(found), soft_wrap=False)
+        if not watch:
+            break
+        time.sleep(every)
+    if not found.cause.healthy:
         raise click.exceptions.Exit(1)
 
 

@@ -31,6 +31,9 @@ from wallaroo_spark.engine.application.query_session import (
     tasks_beside,
 )
 from wallaroo_spark.engine.application.settings import ApplicationSettings
+from wallaroo_spark.engine.observing.gauge_file import GaugeFile
+from wallaroo_spark.engine.observing.observer import DriverFacts, Observer
+from wallaroo_spark.engine.observing.published import LOCK, to_json
 from wallaroo_spark.errors import (
     ConfigurationError,
     PipelineError,
@@ -48,8 +51,10 @@ from wallaroo_spark.sidecar.task_access import require_reach
 from wallaroo_spark.slots import spark_checks
 from wallaroo_spark.slots.driver_rounds import DriverRounds
 from wallaroo_spark.slots.job_errors import in_short, is_slow_start
-from wallaroo_spark.slots.long_jobs import JobRecord, LongJobs
+from wallaroo_spark.slots.long_jobs import LongJobs
 from wallaroo_spark.slots.patience import Patience
+from wallaroo_spark.status.application.cause import with_cause
+from wallaroo_spark.status.application.model import ApplicationStatus
 from wallaroo_spark.storage.locations import for_tasks
 from wallaroo_spark.streams.inbox import InboxReader
 from wallaroo_spark.streams.places import checkpoint_of
@@ -63,7 +68,6 @@ STOP_SECONDS = 20.0
 MOST_STARTS = 5
 """The most starts of a query of which a process of Spark did not start in time. A choice: a minute on a loaded machine.
 """
-_LOCK = "driver"
 
 
 class Application:
@@ -84,7 +88,7 @@ class Application:
         self._patience = Patience(f"application {self.name!r}")
         self._rounds = DriverRounds(
             f"application {self.name}",
-            _LOCK,
+            LOCK,
             self.owner,
             settings.lease_seconds,
             self._patience,
@@ -103,6 +107,8 @@ class Application:
         self._follower: CommitFollower | None = None
         self._housekeeping: Housekeeping | None = None
         self._functions: FunctionWatch | None = None
+        self._observer: Observer | None = None
+        self._query_starts = 0
         self._folder_lock: FolderLock | None = None
         self._threads: list[threading.Thread] = []
 
@@ -181,28 +187,32 @@ class Application:
 
     def status(self) -> dict[str, Any]:
         """The state of the application, its query and its gateways, as JSON-serializable values."""
-        # None: the registry does not answer, and says nothing about the gateways.
-        served: dict[int, Lease] | None = None
-        leases = self._leases
-        with contextlib.suppress(RegistryError):
-            served = {} if leases is None else _served(leases)
-        follower, housekeeping = self._follower, self._housekeeping
+        return to_json(self.snapshot())
+
+    def snapshot(self) -> ApplicationStatus:
+        """The state of the application as values; see ``docs/pipelines/see.md``."""
+        observer = self._observer
+        if observer is None:
+            facts = self._facts()
+            return with_cause(ApplicationStatus(self.name, time.time(), self._settings.folder, errors=facts.errors))
+        return observer.look()
+
+    def _facts(self) -> DriverFacts:
+        follower, housekeeping, jobs = self._follower, self._housekeeping, self._jobs
         errors = [
             self._failure.message if self._failure else "",
             self._rounds.error,
             follower.error if follower else "",
         ]
         errors += self._functions.problems if self._functions else ()
-        return {
-            "application": self.name,
-            "folder": self._settings.folder,
-            "running": self._leases is not None and not self._ended.is_set(),
-            "errors": [error for error in errors if error],
-            "schema": self._applied_version(),
-            "query": self._query_status(),
-            "moved": housekeeping.moved if housekeeping else None,
-            "gateways": [_gateway_status(record, served) for record in (self._jobs.records if self._jobs else [])],
-        }
+        return DriverFacts(
+            self._leases is not None and not self._ended.is_set() and not self._patience.stopping.is_set(),
+            self.owner,
+            jobs.records if jobs is not None else (),
+            tuple(error for error in errors if error),
+            housekeeping.moved if housekeeping is not None else None,
+            self._query_starts,
+        )
 
     def _start(self) -> None:
         settings = self._settings
@@ -225,7 +235,7 @@ class Application:
         leases = self._take_name()
         self._files = CheckpointFiles(checkpoint_of(settings.folder), self._spark)
         jobs = self._jobs = self._gateway_jobs(leases)
-        self._prepare_query(schema)
+        self._prepare_query(schema, leases)
         jobs.start()
         self._rounds.start(self._round, self._fail)
         # The query comes second: Spark gives a process of it ten seconds to start, and those of gateways compete.
@@ -254,7 +264,7 @@ class Application:
             self._settings.lease_seconds,
         )
 
-    def _prepare_query(self, schema: StoredSchema) -> None:
+    def _prepare_query(self, schema: StoredSchema, leases: Registry) -> None:
         settings, files = self._settings, self._files
         assert files is not None
         recorded = files.settings().get(PARTITIONS)
@@ -262,11 +272,12 @@ class Application:
             settings.state_partitions, int(recorded) if recorded else None, tasks_beside(self._spark, settings.gateways)
         )
         self._session = query_session(self._spark, partitions)
-        inbox = DriverInbox(settings.folder, self._spark)
+        inbox, gauges = DriverInbox(settings.folder, self._spark), GaugeFile(settings.folder, self._spark)
         self._housekeeping = Housekeeping(
             files,
             settings.folder,
             inbox,
+            gauges,
             keep=settings.keep,
             move_seconds=settings.move_seconds,
             retention_seconds=settings.retention_seconds,
@@ -279,11 +290,15 @@ class Application:
         self._plan = QueryPlan(self.name, settings.folder, in_tasks, settings.max_rows, files.local_folder)
         self._functions = FunctionWatch(SchemaStore(settings.folder, self._spark), schema.version, self.name)
         self._follower = CommitFollower(files, self._committed, f"application {self.name}")
+        self._observer = Observer(self.name, settings.folder, self._spark, files, gauges, leases, self._facts)
+        self._observer.query.starting(checkpoint_of(settings.folder), "as soon as possible")
+        self._observer.start()
 
     def _start_query(self) -> None:
         assert self._plan is not None
         assert self._follower is not None
         self._query = start_query(self._session, self._plan)
+        self._query_started()
         self._follower.start()
         self._begin(self._await_query, "query")
 
@@ -321,6 +336,7 @@ class Application:
             log.warning("application %s: the query is started again: %s", self.name, error.message)
             try:
                 self._query = start_query(self._session, plan)
+                self._query_started()
             except Exception as failure:
                 error = _failed(failure)
                 break
@@ -332,6 +348,11 @@ class Application:
                 code="query-failed",
             )
         )
+
+    def _query_started(self) -> None:
+        self._query_starts += 1
+        if self._observer is not None:
+            self._observer.query.started(self._query)
 
     def _fail(self, error: WallarooError) -> None:
         """End with an error: clients are sent away, and :meth:`await_end` raises it."""
@@ -368,28 +389,13 @@ class Application:
 
     def _name_in_use(self) -> ConfigurationError:
         assert self._leases is not None
-        other = self._leases.locked_by(_LOCK)
+        other = self._leases.locked_by(LOCK)
         return ConfigurationError(
             f"application {self.name!r} is run by another driver ({other}) in this registry; stop it, or give this one "
             "another name",
             code="application-in-use",
             owner=other,
         )
-
-    def _query_status(self) -> dict[str, Any] | None:
-        query, files = self._query, self._files
-        if query is None or files is None:
-            return None
-        committed: int | None = None
-        with contextlib.suppress(WallarooError):
-            committed = files.committed()
-        return {"id": str(query.id), "batch": committed, "partitions": int(self._session.conf.get(PARTITIONS))}
-
-    def _applied_version(self) -> int | None:
-        """The version of the schema that is stored."""
-        with contextlib.suppress(WallarooError):
-            return self._schema.newest().version if self._schema is not None else None
-        return None
 
     def _shut_down(self) -> None:
         """Release every resource, even when a step fails."""
@@ -404,6 +410,8 @@ class Application:
             if leases is not None:
                 last.callback(leases.close)
                 last.callback(self._unlock, leases)
+            if self._observer is not None:
+                last.callback(self._observer.stop)
             if self._follower is not None:
                 last.callback(self._follower.stop)
             if query is not None:
@@ -420,30 +428,18 @@ class Application:
 
     def _unlock(self, leases: Registry) -> None:
         with contextlib.suppress(RegistryError):
-            leases.unlock(_LOCK, self.owner)
+            leases.unlock(LOCK, self.owner)
 
     def _dismiss(self, leases: Registry) -> None:
         """Revoke the leases of the gateways, so that they end."""
         with contextlib.suppress(RegistryError):
-            if leases.locked_by(_LOCK) in (self.owner, None):
+            if leases.locked_by(LOCK) in (self.owner, None):
                 leases.forget_slots_from(0)
 
 
 def _served(leases: Registry) -> dict[int, Lease]:
     """The leases of the gateways that listen, by number."""
     return {number: lease for number, lease in leases.leases().items() if lease.connect}
-
-
-def _gateway_status(record: JobRecord, served: dict[int, Lease] | None) -> dict[str, Any]:
-    lease = None if served is None else served.get(record.number)
-    without = "unknown" if served is None else "starting"
-    return {
-        "gateway": f"g{record.number}",
-        "state": "serving" if lease else (without if record.running else "down"),
-        "address": lease.connect if lease else None,
-        "submissions": record.submissions,
-        "last_error": record.last_error,
-    }
 
 
 def _stop_query(query: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.engine.application.driver_inbox import DriverInbox
 from wallaroo_spark.engine.application.retention import Retention
+from wallaroo_spark.engine.observing.gauge_file import GaugeFile
 from wallaroo_spark.engine.source import InboxCleaner, InputOffset
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
@@ -25,10 +26,10 @@ _NEVER = float("-inf")
 class Housekeeping:
     """Moves and deletes the files of an application; one thread at a time.
 
-    ``files`` is the application's checkpoint, ``folder`` its folder; ``keep`` is the number of batches that are kept
-    for gateways, ``move_seconds`` and ``retention_seconds`` are the times between two moves into the tables and two
-    looks for expired records. Methods raise :class:`wallaroo_spark.errors.CheckpointError` when files cannot be read or
-    written; they may be called again.
+    ``files`` is the application's checkpoint, ``folder`` its folder, ``gauges`` follows its batches; ``keep`` is the
+    number of batches that are kept for gateways, ``move_seconds`` and ``retention_seconds`` are the times between two
+    moves into the tables and two looks for expired records. Methods raise
+    :class:`wallaroo_spark.errors.CheckpointError` when files cannot be read or written; they may be called again.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Housekeeping:
         files: CheckpointFiles,
         folder: str,
         inbox: DriverInbox,
+        gauges: GaugeFile,
         *,
         keep: int,
         move_seconds: float,
@@ -45,6 +47,7 @@ class Housekeeping:
         self.moved = -1
         """The newest batch whose outputs are in the tables; -1 before the first."""
         self._files = files
+        self._gauges = gauges
         self._keep = keep
         self._move_seconds, self._retention_seconds = move_seconds, retention_seconds
         self._moved_at = self._expired_at = _NEVER
@@ -65,10 +68,12 @@ class Housekeeping:
     def work(self, committed: int, *, all_now: bool = False) -> None:
         """Do everything that is due; ``committed`` is the newest committed batch. ``all_now``: do not wait."""
         now = time.monotonic()
+        self._gauges.follow(committed)
         waiting = committed - self.moved
         if waiting and (all_now or now >= self._moved_at + self._move_seconds or waiting >= MOVE_BATCHES):
             self._mover.move(committed)
             self.moved, self._moved_at = self._mover.moved_to(), now
+            self._gauges.store()
             self._delete(committed)
         if not all_now and now >= self._expired_at + self._retention_seconds:
             self._retention.look(self._schemas.newest(), time.time_ns() // 1_000_000, self._offset(committed).inbox)

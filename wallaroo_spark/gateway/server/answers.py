@@ -19,6 +19,10 @@ log = one_line(logging.getLogger("wallaroo_spark.gateway"))
 
 CODE = "wallaroo-code"
 """The key of the trailing metadata that has the code of an error."""
+CANCELLED = "cancelled"
+"""The outcome of a call that its client has ended."""
+FAILED = "gateway-failed"
+"""The code of an error of this program."""
 _LONGEST_TEXT = 2000
 """The most bytes of an error's text as it is sent. A choice: clients refuse metadata of more than 8 KiB."""
 
@@ -42,25 +46,33 @@ def sendable(text: str) -> str:
 
 
 def explained(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """A method of a service whose errors reach the client with status, text and code."""
+    """A method of a service whose errors reach the client with status, text and code, and whose calls are counted."""
+    name = method.__name__
 
     @functools.wraps(method)
     async def call(self: Any, request: Any, context: Any) -> Any:
+        figures = self._gateway.figures
         try:
             if isinstance(request, Unreadable):
                 raise request.problem
-            return await method(self, request, context)
+            answer = await method(self, request, context)
         except Refused as problem:
+            figures.call(name, problem.code)
             await abort(context, problem)
         except (asyncio.CancelledError, grpc.aio.AbortError):
+            figures.call(name, CANCELLED)
             raise
         except WallarooError as error:
-            log.warning("%s failed: %s", method.__name__, error)
-            await abort(context, Refused(error.message, code=error.code or "gateway-failed", status="INTERNAL"))
+            log.warning("%s failed: %s", name, error)
+            figures.call(name, error.code or FAILED)
+            await abort(context, Refused(error.message, code=error.code or FAILED, status="INTERNAL"))
         except Exception:
-            log.exception("%s failed by an error of this program", method.__name__)
+            log.exception("%s failed by an error of this program", name)
+            figures.call(name, FAILED)
             text = "the gateway has failed at this call; its log has the error; report it"
-            await abort(context, Refused(text, code="gateway-failed", status="INTERNAL"))
+            await abort(context, Refused(text, code=FAILED, status="INTERNAL"))
+        figures.call(name)
+        return answer
 
     return call
 

@@ -6,10 +6,11 @@ Source: ``docs/pipelines/gateway.md``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from wallaroo_spark.background_tasks import BackgroundTasks
@@ -18,15 +19,17 @@ from wallaroo_spark.errors import one_line
 from wallaroo_spark.gateway.files import ApplicationFiles
 from wallaroo_spark.gateway.inbox_queue import InboxQueue
 from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.gateway.refusals import busy, ends
+from wallaroo_spark.gateway.refusals import Refused, busy, ends
 from wallaroo_spark.gateway.server.peers import Peers, moving
 from wallaroo_spark.gateway.state.access import AccessRules
 from wallaroo_spark.gateway.state.byte_budget import ByteBudget
 from wallaroo_spark.gateway.state.core import GatewayCore
 from wallaroo_spark.gateway.state.endpoints import Endpoints
 from wallaroo_spark.gateway.state.exchanges import Exchanges
+from wallaroo_spark.gateway.state.figures import GatewayFigures
 from wallaroo_spark.gateway.state.requests import ToInbox
 from wallaroo_spark.gateway.state.schema_view import SchemaView
+from wallaroo_spark.pipelines.controller.messages.instructions import DeliverInputs, DeliverRecords
 
 log = one_line(logging.getLogger("wallaroo_spark.gateway"))
 
@@ -53,6 +56,7 @@ class Gateway:
         self.files = files
         self.limits = limits
         self.queue = InboxQueue(files, limits)
+        self.figures = GatewayFigures()
         self.access = AccessRules(SchemaView())
         self.addresses = addresses
         """The addresses of the live gateways."""
@@ -124,11 +128,42 @@ class Gateway:
 
     def check(self, token: str, access: str, kind: str, path: str) -> None:
         """Raise :class:`Refused` unless the bearer of a token has this access to an object."""
-        self.access.check(token, access, kind, path, time.time())
+        with self._counted_refusals():
+            self.access.check(token, access, kind, path, time.time())
 
     def check_token(self, token: str) -> None:
         """Raise :class:`Refused` unless a token is valid."""
-        self.access.check_token(token, time.time())
+        with self._counted_refusals():
+            self.access.check_token(token, time.time())
+
+    @contextlib.contextmanager
+    def _counted_refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except Refused:
+            self.figures.counts["tokens-refused"] += 1
+            raise
+
+    def report(self) -> dict[str, Any]:
+        """The figures of this moment for the driver, as JSON-ready values; the fields of ``GatewayStatus``."""
+        core, queue, figures, now = self.core, self.queue, self.figures, time.monotonic()
+        return {
+            "generation": core.requests.generation,
+            "members": core.members + len(self.exchanges.receivers) + len(self.endpoints.consumers),
+            "requests": core.calls,
+            "oldest_request": figures.oldest_call(now),
+            "deliveries": sum(member.open_deliveries for member in core.joined),
+            "queued": len(queue),
+            "open_stages": figures.oldest_deliveries(core.joined, now),
+            "counts": {
+                **figures.counts,
+                "commit-seconds": figures.commit_seconds,
+                "inbox-files": queue.files,
+                "inbox-events": queue.written_events,
+                "inbox-bytes": queue.written_bytes,
+                "inbox-seconds": queue.write_seconds,
+            },
+        }
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as a task of the gateway; an error in it ends the gateway."""
@@ -150,6 +185,7 @@ class Gateway:
     async def _take_batches(self, newest: int) -> None:
         for batch in range(-1 if self._position is None else self._position, newest):
             for instruction, records in await asyncio.to_thread(self.files.messages, batch + 1):
+                self.figures.counts["deliveries"] += isinstance(instruction, DeliverRecords | DeliverInputs)
                 self.add(self.core.handle(instruction, records))
             self._position = batch + 1
 

@@ -56,7 +56,9 @@ class StreamsService(rpc.StreamsServicer):
                 if isinstance(found, Refused):
                     raise found
                 reply = await _published(gateway, request, *found)
+                gateway.figures.call("PublishMany.request")
             except Refused as problem:
+                gateway.figures.call("PublishMany.request", problem.code)
                 reply = pb.PublishReply(request=request.request)
                 reply.problem.code, reply.problem.text = problem.code, problem.message
             finally:
@@ -170,7 +172,8 @@ async def _published(
 
 
 async def _committed(gateway: Gateway, call: WaitingCall, done: asyncio.Event) -> None:
-    limit = gateway.limits.request_seconds
+    limit, figures = gateway.limits.request_seconds, gateway.figures
+    figures.waits(call, time.monotonic())
     try:
         async with asyncio.timeout(limit):
             await done.wait()
@@ -182,6 +185,7 @@ async def _committed(gateway: Gateway, call: WaitingCall, done: asyncio.Event) -
             status="DEADLINE_EXCEEDED",
         ) from None
     finally:
+        figures.waited(call, time.monotonic(), committed=done.is_set() and call.problem is None)
         gateway.core.forget(call)
     if call.problem is not None:
         raise call.problem

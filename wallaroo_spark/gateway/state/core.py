@@ -5,7 +5,7 @@ Source: ``docs/pipelines/gateway.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.gateway.cloud_events import events_of
@@ -66,6 +66,16 @@ class GatewayCore:
     def delivery_bytes(self) -> int:
         """The bytes of the deliveries that wait for their members."""
         return self._delivery_bytes.used
+
+    @property
+    def calls(self) -> int:
+        """Number of calls that wait for their commit."""
+        return len(self._calls)
+
+    @property
+    def joined(self) -> Iterable[JoinedMember]:
+        """The members."""
+        return self._members.values()
 
     def started(self) -> list[ToInbox]:
         """The first events of this generation: the members of earlier ones are gone."""

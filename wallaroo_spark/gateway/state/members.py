@@ -233,6 +233,16 @@ class JoinedMember:
         """Whether so much waits for the client that nothing more is to be read from it."""
         return len(self._out) >= self._limits.replies
 
+    @property
+    def open_deliveries(self) -> int:
+        """Number of deliveries that are not settled."""
+        return len(self._open)
+
+    @property
+    def oldest_open(self) -> int | None:
+        """Number of the oldest of these deliveries; None without one."""
+        return next(iter(self._open), None)
+
     def name_at(self, partition: int) -> str:
         """Name of the member in one partition."""
         return f"{self._base}.{partition}"

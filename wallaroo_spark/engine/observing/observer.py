@@ -1,0 +1,264 @@
+"""Takes snapshots of a running application in the driver, and publishes them in the registry and in the folder.
+
+Source: ``docs/pipelines/see.md#where-the-figures-come-from``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from wallaroo_spark.checkpoint import CheckpointFiles
+from wallaroo_spark.checkpoint.glance import Glance
+from wallaroo_spark.engine.observing.gauge_file import GaugeFile
+from wallaroo_spark.engine.observing.published import FILE_SECONDS, SnapshotFile, to_text
+from wallaroo_spark.engine.source import InputOffset
+from wallaroo_spark.errors import RegistryError, WallarooError, one_line
+from wallaroo_spark.pipelines.declarations import PipelineDeclaration, StreamDeclaration
+from wallaroo_spark.pipelines.schema.store import SchemaStore, StoredSchema
+from wallaroo_spark.receiver.announcer import LastCommit
+from wallaroo_spark.receiver.query_facts import QueryFacts
+from wallaroo_spark.registry import Lease, Registry
+from wallaroo_spark.slots.long_jobs import JobRecord
+from wallaroo_spark.status.application.cause import with_cause
+from wallaroo_spark.status.application.model import ApplicationStatus, GatewayStatus
+from wallaroo_spark.status.application.snapshot import (
+    PipelineShape,
+    Shapes,
+    StageShape,
+    report_of_gateway,
+    snapshot,
+)
+from wallaroo_spark.streams.inbox import InboxReader
+
+log = one_line(logging.getLogger("wallaroo_spark.engine"))
+
+LOOK_SECONDS = 1.0
+"""Seconds between two snapshots. A choice: each takes some calls to Redis and to Java."""
+SLOW_LOOK_SECONDS = 10.0
+"""Seconds between two listings of the inbox where a listing is not cheap. A choice: object stores charge for each."""
+STOP_SECONDS = 5.0
+"""How long a stop waits for a snapshot that is being taken. A choice that bounds a stop."""
+
+
+@dataclass(frozen=True)
+class DriverFacts:
+    """The facts that the application itself knows."""
+
+    running: bool
+    """Whether it runs."""
+    owner: str
+    """The driver's name."""
+    jobs: Sequence[JobRecord]
+    """The jobs of its gateways."""
+    errors: tuple[str, ...]
+    """Errors that hold now."""
+    moved: int | None
+    """The newest batch in the tables."""
+    query_starts: int
+    """How often the query was started."""
+
+
+class Observer:
+    """Knows the state of one application. Several threads may call :meth:`look`.
+
+    ``files`` is its checkpoint, ``folder`` its folder as the session ``spark`` opens it, ``facts`` gives the facts of
+    the application itself.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: str,
+        spark: Any,
+        files: CheckpointFiles,
+        gauges: GaugeFile,
+        leases: Registry,
+        facts: Callable[[], DriverFacts],
+    ) -> None:
+        self.query = QueryFacts()
+        """The facts on the query."""
+        self._name, self._folder = name, folder
+        self._files, self._gauges, self._leases, self._facts = files, gauges, leases, facts
+        self._schemas, self._inbox = SchemaStore(folder, spark), InboxReader(folder, spark)
+        self._place = SnapshotFile(folder, spark)
+        self._glance = Glance(files)
+        self._shapes = Shapes()
+        self._reports: dict[str, tuple[str, float]] = {}
+        self._unread: dict[str, tuple[int, int]] = {}
+        self._listed_at = self._written_at = float("-inf")
+        self._committed: tuple[int, float] | None = None
+        self._last: ApplicationStatus | None = None
+        self._failing = ""
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=f"wallaroo-application-{name}-observer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to publish snapshots."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Publish the last snapshot, and end the thread. May be called again."""
+        self._stopping.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(STOP_SECONDS)
+        self._closed = True
+
+    def look(self) -> ApplicationStatus:
+        """A snapshot of this moment. Raises nothing but a defect: a part that cannot be read keeps its last figures."""
+        with self._lock:
+            if self._last is None or not self._closed:
+                self._last = self._look()
+            else:
+                # The registry's connections are closed.
+                facts = self._facts()
+                self._last = with_cause(replace(self._last, running=facts.running, driver="", errors=facts.errors))
+            return self._last
+
+    def _look(self) -> ApplicationStatus:
+        facts, now = self._facts(), time.time()
+        registry_error, leases, reports = self._ask_registry()
+        problems = []
+        try:
+            committed = self._files.committed()
+            self._follow(committed, now)
+            self._list_inbox(committed)
+            self._read_schema()
+        except WallarooError as error:
+            problems.append(error.message)
+        keys = {f"{stream}/{number}" for stream, number in self._shapes.keys}
+        batch = self._committed[0] if self._committed else None
+        query = self.query.look(LastCommit(0, -1 if batch is None else batch, {}), None)
+        base = ApplicationStatus(
+            self._name,
+            now,
+            self._folder,
+            facts.running,
+            facts.owner if facts.running else "",
+            query=query,
+            query_starts=facts.query_starts,
+            commit_age=None if query.committed_at is None else max(0.0, now - query.committed_at),
+            moved=facts.moved,
+            gateways=tuple(self._gateway(job, leases, reports, bool(registry_error)) for job in facts.jobs),
+            errors=(*facts.errors, *problems),
+            registry_error=registry_error,
+        )
+        open_stages = [reports.get(one.gateway, {}).get("open_stages", {}) for one in base.gateways]
+        return snapshot(base, self._gauges.sum(keys), self._shapes, open_stages)
+
+    def _ask_registry(self) -> tuple[str, Mapping[int, Lease], Mapping[str, Mapping[str, Any]]]:
+        try:
+            leases = {number: lease for number, lease in self._leases.leases().items() if lease.connect}
+            texts = self._leases.slot_reports()
+        except RegistryError as error:
+            return error.message, {}, {}
+        found = {}
+        for text in texts:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                report = json.loads(text)
+                name = str(report["gateway"])
+                # Clocks of machines differ, so the age is counted from when this process has seen the report first.
+                if self._reports.get(name, ("", 0.0))[0] != text:
+                    self._reports[name] = text, time.monotonic()
+                found[name] = report
+        return "", leases, found
+
+    def _follow(self, committed: int | None, now: float) -> None:
+        if committed is not None and (self._committed is None or self._committed[0] != committed):
+            self._committed = committed, now
+
+    def _list_inbox(self, committed: int | None) -> None:
+        now = time.monotonic()
+        if now - self._listed_at < (0.0 if self._glance.cheap() else SLOW_LOOK_SECONDS):
+            return
+        self._listed_at = now
+        offsets = None if committed is None else self._files.source_offsets(committed)
+        positions = InputOffset.from_json(offsets[0]).inbox if offsets else {}
+        self._unread = {
+            gateway: (sum(map(len, files.values())), sum(file.rows for some in files.values() for file in some))
+            for gateway, files in self._inbox.unread(positions).items()
+        }
+
+    def _read_schema(self) -> None:
+        version = self._schemas.seen_version()
+        if version and version != self._shapes.version:
+            self._shapes = shapes_of(self._schemas.version(version))
+
+    def _gateway(
+        self,
+        job: JobRecord,
+        leases: Mapping[int, Lease],
+        reports: Mapping[str, Mapping[str, Any]],
+        registry_away: bool,
+    ) -> GatewayStatus:
+        name = f"g{job.number}"
+        found = gateway_status(job, leases.get(job.number), registry_away, *self._unread.get(name, (0, 0)))
+        if not found.address or name not in reports:
+            return found
+        return report_of_gateway(found, reports[name], time.monotonic() - self._reports[name][1])
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            last = self._stopping.wait(LOOK_SECONDS)
+            try:
+                self._publish(self.look(), last=last)
+                self._failing = ""
+            except WallarooError as error:
+                if error.message != self._failing:
+                    log.warning("application %s: its status is not published: %s", self._name, error.message)
+                self._failing = error.message
+
+    def _publish(self, status: ApplicationStatus, *, last: bool) -> None:
+        text = to_text(status)
+        registry_error: RegistryError | None = None
+        try:
+            self._leases.publish_report(text)
+        except RegistryError as error:
+            registry_error = error
+        now = time.monotonic()
+        if last or now - self._written_at >= FILE_SECONDS:
+            self._place.write(text)
+            self._written_at = now
+        if registry_error is not None and not status.registry_error:
+            raise registry_error
+
+
+def gateway_status(
+    job: JobRecord, lease: Lease | None, registry_away: bool, unread_files: int = 0, unread_events: int = 0
+) -> GatewayStatus:
+    """A gateway without its report; ``lease`` is None when it holds none, or when the registry is away."""
+    without = "unknown" if registry_away else "starting"
+    return GatewayStatus(
+        f"g{job.number}",
+        "serving" if lease is not None else (without if job.running else "down"),
+        lease.connect if lease is not None else "",
+        submissions=job.submissions,
+        unread_files=unread_files,
+        unread_events=unread_events,
+        last_error=job.last_error,
+    )
+
+
+def shapes_of(schema: StoredSchema) -> Shapes:
+    """The shapes of a version of the schema."""
+    streams = [one for one in schema.objects.values() if isinstance(one, StreamDeclaration)]
+    pipelines = [one for one in schema.objects.values() if isinstance(one, PipelineDeclaration)]
+    return Shapes(
+        schema.version,
+        {one.key.path: one.partitions for one in sorted(streams, key=lambda one: one.key.path)},
+        tuple(_shape(one) for one in sorted(pipelines, key=lambda one: one.key.path)),
+    )
+
+
+def _shape(one: PipelineDeclaration) -> PipelineShape:
+    stages = tuple(StageShape(stage.name, tuple(sorted(stage.predecessors)), bool(stage.run)) for stage in one.stages)
+    return PipelineShape(one.key.path, one.input_key.path, one.max_parallel, stages)

@@ -1,0 +1,1 @@
+"""Metrics and health of an application. Source: ``docs/pipelines/see.md#where-the-figures-come-from``."""
