@@ -8,12 +8,12 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.gateway.engine import MemoryApplication, serving
 from tests.gateway.shop import SHOP, publish, work
 from tests.gateway.test_server import joined, stub
 from tests.waiting import SECONDS
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.gateway.state.figures import GatewayFigures
+from wallaroo_spark.testing.memory_application import MemoryApplication, serving
 
 pytestmark = pytest.mark.timeout(SECONDS)
 

@@ -109,12 +109,11 @@ def test_the_status_has_what_has_happened_and_is_read_from_the_folder_and_from_t
     [gateway] = found.gateways
     assert (gateway.gateway, gateway.state, gateway.generation) == ("g0", "serving", 1)
     assert gateway.counts["calls:Publish:ok"] >= 3
-    for read in (
-        lambda: in_folder(the_shop.folder),
-        lambda: in_registry(application.registry_url, application.name, 2),
+    for again in (
+        eventually(lambda: (shown := in_folder(the_shop.folder)).pipelines == found.pipelines and shown),
+        in_registry(application.registry_url, application.name, 2),
     ):
-        again = eventually(lambda: (shown := read()).pipelines == found.pipelines and shown)
-        assert again.running
+        assert (again.pipelines, again.running) == (found.pipelines, True)
         assert again.cause.healthy
 
 
