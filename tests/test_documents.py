@@ -161,6 +161,21 @@ def test_the_paths_that_pages_and_code_name_are_there() -> None:
     assert wrong == {}
 
 
+def test_the_tests_that_pages_name_are_there() -> None:
+    """Also where a page says the file with a word of its own."""
+    sources = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+    known = {name for source in sources for name in re.findall(r"^ *(?:async )?def (test_\w+)", source, re.MULTILINE)}
+    known |= {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    pages = [path for path in files() if path.suffix == ".md"]
+    wrong = {
+        str(page.relative_to(ROOT)): found
+        for page in pages
+        if (found := sorted(set(re.findall(r"`(test_\w+)`", FENCE.sub("", page.read_text()))) - known))
+    }
+
+    assert wrong == {}
+
+
 def test_docstrings_refer_to_modules_and_names_that_are_there() -> None:
     modules = [path for path in files() if path.suffix == ".py" and path.is_relative_to(ROOT / "wallaroo_spark")]
     wrong = {str(path.relative_to(ROOT)): found for path in modules if (found := list(wrong_roles(path)))}

@@ -158,6 +158,30 @@ async def test_a_stage_in_javascript(application: MemoryApplication, tmp_path: P
     assert verdict.counts["records of shop/shipments"] == 10
 
 
+@pytest.mark.long
+async def test_a_stage_in_java(application: MemoryApplication, tmp_path: Path) -> None:
+    mvn = shutil.which("mvn")
+    if mvn is None:
+        pytest.skip("there is no mvn here, with which the example is built")
+    for name in ("pom.xml", "Ship.java"):
+        shutil.copy(SHOP / "java" / name, tmp_path)
+    protos = f"-Dprotos={ROOT / 'wallaroo_spark' / 'api'}"
+    goals = ("compile", "dependency:build-classpath", f"-Dmdep.outputFile={tmp_path}/classpath")
+    build = await asyncio.create_subprocess_exec(mvn, "-q", "-B", protos, *goals, cwd=tmp_path)
+    assert await asyncio.wait_for(build.wait(), 4 * SECONDS) == 0
+    classes = f"{tmp_path}/target/classes:{(tmp_path / 'classpath').read_text()}"
+    async with (
+        serving(application) as gateway,
+        worker(gateway.address, "pay", "reserve", "release", "refund"),
+        program("java", "-cp", classes, "Ship", gateway.address),
+    ):
+        bad = await publish(gateway.address, 12)
+        verdict = await judged(application, 12, bad)
+
+    assert verdict.broken == []
+    assert verdict.counts["records of shop/shipments"] == 10
+
+
 def test_broken_promises_are_found() -> None:
     """Each row or record that is left out, repeated or too many is a sentence of the verdict."""
     when = _at(0)

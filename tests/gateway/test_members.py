@@ -271,6 +271,12 @@ def test_a_partition_that_is_added_is_joined_from_its_beginning() -> None:
     assert only.core.schema_changed(changed) == []
 
 
+def test_a_member_that_names_partitions_joins_only_those() -> None:
+    assert [key.partition for key, _ in Channel(join(partitions=[1])).joins] == [1]
+    with pytest.raises(Refused, match="partition"):
+        Channel(join(partitions=[2]))
+
+
 def test_answers_to_an_earlier_generation_and_to_members_that_are_gone_are_dropped() -> None:
     channel = group()
     channel.core.handle(i.AnswerRequest(ReplyTo("g0", 2, 1)))

@@ -57,6 +57,7 @@ stages:
   - name: count
     run: tests.testing.test_fake_application:count
 """
+OUTPUTS = "    streamOutputs: [shipments]\n"
 QUICK = Backoff(initial=0.01, maximum=0.1, give_up_after=SECONDS)
 
 
@@ -69,6 +70,20 @@ def reserve(given: pd.DataFrame) -> Any:
 def count(given: pd.DataFrame) -> Any:
     """A function of a stage without an output."""
     return None
+
+
+def copy(given: pd.DataFrame) -> Any:
+    """A function of a stage whose events have no id."""
+    events = [[{"type": "copy", "data": event["data"]}] for event in given.root_event]
+    return pd.DataFrame({"shipments": events}, given.index)
+
+
+def around(given: pd.DataFrame) -> Any:
+    """A function of a stage whose output stream is its input stream."""
+    left = [event["data"]["left"] for event in given.root_event]
+    return pd.DataFrame(
+        {"shipments": [[{"type": "go", "data": {"left": n - 1}}] if n else [] for n in left]}, given.index
+    )
 
 
 @stage("shop/fulfil", "charge")
@@ -150,6 +165,27 @@ def test_further_documents_are_applied_while_it_runs(application: FakeApplicatio
     assert instance.outputs == {"count": None}
     with pytest.raises(ConfigurationError, match="partitions"):
         application.apply(SHOP.replace("partitions: 2", "partitions: 1"))
+
+
+def test_events_of_a_function_in_all_partitions_are_written(application: FakeApplication, client: Client) -> None:
+    """Instances of different partitions have the same numbers."""
+    application.apply(
+        MORE.replace("inputStream: shipments", "inputStream: orders").replace(":count", ":copy") + OUTPUTS
+    )
+    for partition in (0, 1):
+        client.publish("shop/orders", order(partition), partition=partition)
+
+    shipments = application.await_records("shop/shipments", 2, seconds=SECONDS)
+    assert sorted(event.value["order"] for event in shipments) == [0, 1]
+
+
+def test_a_loop_of_a_pipeline_ends_when_its_function_says_so(application: FakeApplication, client: Client) -> None:
+    application.apply(MORE.replace(":count", ":around") + OUTPUTS)
+    client.publish("shop/shipments", Event("go", {"left": 3}))
+
+    events = application.await_records("shop/shipments", 4, seconds=SECONDS)
+    application.await_ended("shop/count", 4, seconds=SECONDS)
+    assert [event.value["left"] for event in events] == [3, 2, 1, 0]
 
 
 def test_a_wait_that_is_over_says_what_the_instances_wait_for(application: FakeApplication, client: Client) -> None:

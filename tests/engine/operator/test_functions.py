@@ -52,6 +52,16 @@ def reasons(found: list[e.Event]) -> list[str]:
     return [one.reason if isinstance(one, e.DeliveryNacked) else "" for one in found]
 
 
+def test_instances_of_one_number_in_two_partitions_give_events_with_different_ids() -> None:
+    found = acks([one for partition in (0, 1) for one in results("emit", "a", targets=TARGETS, partition=partition)])
+
+    written = [event.id for one in found for output in one.stream_outputs for event in output.records]
+    assert sorted(one for one in written if one.endswith("shipments:0")) == [
+        "shop/text:0/1:work:shop/shipments:0",
+        "shop/text:1/1:work:shop/shipments:0",
+    ]
+
+
 def test_a_function_is_called_once_for_all_deliveries_and_its_results_are_in_their_order() -> None:
     found = acks(results("upper", "a", "b", "c"))
 
@@ -132,11 +142,11 @@ def test_events_for_streams_have_a_partition_each_and_ids_that_are_the_same_in_t
     assert first == second
     one, two = acks(first)
     written = {event.id: (part.target, event) for part in one.stream_outputs for event in part.records}
-    assert set(written) == {"shop/text:1:work:shop/shipments:0", "b1", "shop/text:1:work:other/letters:0"}
+    assert set(written) == {"shop/text:0/1:work:shop/shipments:0", "b1", "shop/text:0/1:work:other/letters:0"}
     for target, event in written.values():
         partitions = dict(TARGETS)[target.stream]
         assert target.partition == partition_of(event, partitions)
-    _, event = written["shop/text:1:work:shop/shipments:0"]
+    _, event = written["shop/text:0/1:work:shop/shipments:0"]
     assert (event.source, event.data, event.attributes) == (
         "shop/text",
         b'{"n":1}',

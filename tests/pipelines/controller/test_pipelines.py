@@ -165,6 +165,20 @@ def test_a_stage_has_at_most_the_concurrency_of_its_members() -> None:
     assert [one.member for one in key.of(i.DeliverInputs)] == ["berta"]
 
 
+def test_the_works_of_a_stage_are_shared_among_its_members_at_random() -> None:
+    key = Key(single(max_parallel=60))
+    members = ("anna", "berta", "carla")
+    for member in members:
+        key.serve(member, "work", concurrency=60)
+    key.publish(*(record(number) for number in range(1, 61)))
+    got = [one.member for one in key.of(i.DeliverInputs)]
+
+    assert len(got) == 60
+    assert set(got) == set(members)
+    assert got != sorted(got)
+    assert got != [members[number % 3] for number in range(60)]
+
+
 def test_the_deliveries_of_a_member_that_leaves_go_to_others() -> None:
     key = Key(single())
     key.serve("anna", "work")
@@ -323,6 +337,7 @@ def test_a_nacked_stage_waits_longer_each_time_and_at_last_its_instance_has_fail
     (letter,) = out.message.records
     assert (letter.data, letter.source) == (record(1).data, record(1).source)
     assert dict(letter.attributes)["failedstage"] == "work"
+    assert (dict(letter.attributes)["failedpartition"], letter.id) == ("0", f"{record(1).id}:{NAME}:0/1")
     key.ack("other", other.delivery)
     assert key.one(i.WarnClient)
     key.carried(c.OutputAppended(out.message.output, (7,)), out.target)

@@ -84,10 +84,11 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} is no value of JSON")
 
 
-def events_of(delivery: StageDelivery, stream: str, partitions: int, value: Any) -> list[StreamOutput]:
+def events_of(delivery: StageDelivery, partition: int, stream: str, partitions: int, value: Any) -> list[StreamOutput]:
     """The stream outputs of one row for one stream: one for each partition, and an empty one if there is no event.
 
-    An event without an id gets one that is the same when the function runs again.
+    ``partition`` is that of the instance. An event without an id gets one that is the same when the function runs
+    again.
     """
     by_partition: dict[int, list[CloudEvent]] = {}
     if not is_absent(value):
@@ -99,7 +100,7 @@ def events_of(delivery: StageDelivery, stream: str, partitions: int, value: Any)
                 "event"
             )
         for number, one in enumerate(value):
-            event = _event(delivery, stream, number, one)
+            event = _event(delivery, partition, stream, number, one)
             by_partition.setdefault(partition_of(event, partitions), []).append(event)
     if not by_partition:
         return [StreamOutput(PartitionKey(stream, 0), ())]
@@ -109,7 +110,7 @@ def events_of(delivery: StageDelivery, stream: str, partitions: int, value: Any)
     ]
 
 
-def _event(delivery: StageDelivery, stream: str, number: int, value: Any) -> CloudEvent:
+def _event(delivery: StageDelivery, partition: int, stream: str, number: int, value: Any) -> CloudEvent:
     if not isinstance(value, dict):
         raise ResultError(
             f"an event for stream {stream} is a {type(value).__name__}; return a dict with the attributes of the event "
@@ -117,7 +118,8 @@ def _event(delivery: StageDelivery, stream: str, number: int, value: Any) -> Clo
         )
     given = dict(value)
     given.pop("specversion", None)
-    given.setdefault("id", f"{delivery.pipeline}:{delivery.instance}:{delivery.stage}:{stream}:{number}")
+    instance = f"{partition}/{delivery.instance}"
+    given.setdefault("id", f"{delivery.pipeline}:{instance}:{delivery.stage}:{stream}:{number}")
     given.setdefault("source", delivery.pipeline)
     for name in _REQUIRED:
         if not isinstance(given.get(name), str) or not given[name]:

@@ -189,7 +189,7 @@ def _acks(
                 raise ResultError("another stage needs the output of this one, and the function returned none")
             streams: list[StreamOutput] = []
             for stream, partitions, values in targets:
-                streams += events_of(run.delivery, stream, partitions, values[at])
+                streams += events_of(run.delivery, run.partition, stream, partitions, values[at])
         except Exception as error:
             failed[place] = _shown(error)
         else:

@@ -226,7 +226,8 @@ class ActiveInstances:
             delivery = StageDelivery(name, number, stage.name, serial)
             given = inputs(stage, instance)
             required = stage.output_required
-            run = RunFunction(delivery, stage.function, *given, stage.targets, stage.dependencies, required)
+            partition = self._context.key.partition
+            run = RunFunction(delivery, stage.function, *given, stage.targets, stage.dependencies, required, partition)
             self._context.say(run)
             return
         queue = pipeline.queues.setdefault(stage.name, Queue())
@@ -252,9 +253,15 @@ class ActiveInstances:
         if why:
             reason = f"{reason}; the last one: {why}"
         if plan.dead_letter and instance.root is not None:
-            extensions = (("failedpipeline", name), ("failedinstance", str(number)), ("failedstage", plan.name))
-            # An event that fails in two pipelines is two dead letters.
-            identity = f"{instance.root.id}:{name}:{number}"
+            partition = str(self._context.key.partition)
+            extensions = (
+                ("failedpipeline", name),
+                ("failedpartition", partition),
+                ("failedinstance", str(number)),
+                ("failedstage", plan.name),
+            )
+            # An event that fails in two pipelines, or in two partitions, is two dead letters.
+            identity = f"{instance.root.id}:{name}:{partition}/{number}"
             letter = instance.root._replace(id=identity, attributes=(*instance.root.attributes, *extensions))
             self._context.carry(plan.dead_letter_key(number), AppendOutput(OutputId(delivery, DEAD_LETTER), (letter,)))
         self.end(name, number, Outcome.FAILED, reason)

@@ -81,6 +81,8 @@ class RunFunction(NamedTuple):
     """The stages that it depends on; one that has no output is not in ``outputs``."""
     output_required: bool = False
     """Whether an ack without an output is a nack."""
+    partition: int = 0
+    """Number of the partition; the number of an instance is unique within it only."""
 
 
 class WithdrawDelivery(NamedTuple):
