@@ -43,7 +43,11 @@ class Drivers:
 
     def start(self, port: int, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
         """A driver whose workers listen at ``port`` and the next one; see ``tests/receiver/driver.py``."""
-        command = [sys.executable, "-m", self._module, str(self._directory), str(port), *arguments]
+        return self.launch(str(self._directory), str(port), *arguments, **variables)
+
+    def launch(self, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
+        """A driver with any arguments."""
+        command = [sys.executable, "-m", self._module, *arguments]
         environment = os.environ | {MARK: self._mark} | variables
         with self._log(len(self._started)).open("wb") as log:
             driver = subprocess.Popen(
