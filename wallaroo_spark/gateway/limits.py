@@ -57,5 +57,15 @@ class GatewayLimits:
     """The most bytes of messages of exchanges and calls that wait for all clients together; later ones are refused."""
     exchange_messages: int = 1_000
     """The most messages of an exchange that wait for one receiver; later ones are dropped."""
+    connectors: int = 1_000
+    """The most sessions of connectors at once."""
+    connector_streams: int = 10_000
+    """The most connector streams that a session has open."""
+    connector_messages: int = 200_000
+    """Messages of connectors that are not committed, or may be sent, about; all sessions share them as credits."""
+    connector_bytes: int = 64 * MIB
+    """Bytes of messages of connectors that are not committed; beyond them no connector is read from."""
+    unfinished_bytes: int = 64 * MIB
+    """The most bytes of all connectors' incomplete frames."""
     call_messages: int = 100
     """The most messages of a call that wait for its caller, or for its consumer."""

@@ -20,15 +20,17 @@ from wallaroo_spark import transport
 from wallaroo_spark.errors import ConfigurationError, LeaseLostError, TransportError, one_line
 from wallaroo_spark.gateway.folder_files import FolderFiles
 from wallaroo_spark.gateway.limits import GatewayLimits
+from wallaroo_spark.gateway.server.connectors import ConnectorPeers
 from wallaroo_spark.gateway.server.credentials import TlsFiles
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.listener import bind, make_server
 from wallaroo_spark.gateway.server.peers import Peers, channel_to
-from wallaroo_spark.registry import Registry, application_registry
+from wallaroo_spark.registry import Registry, application_registry, connectors_registry
 from wallaroo_spark.slots.service import ServiceThread, serve
-from wallaroo_spark.slots.shell import ServiceShell
+from wallaroo_spark.slots.shell import Door, ServiceShell
 from wallaroo_spark.slots.tenancy import Tenancy
 from wallaroo_spark.storage.locations import Location
+from wallaroo_spark.transport import Listener
 from wallaroo_spark.transport.port_handover import FREE_SECONDS
 
 log = one_line(logging.getLogger("wallaroo_spark.gateway"))
@@ -69,6 +71,10 @@ class GatewaySetup:
     """PEM file of the authority of clients' certificates."""
     limits: GatewayLimits = GatewayLimits()
     """The limits."""
+    connector_port: int | None = None
+    """Port of gateway 0 for connectors; gateway p listens on connector_port + p. 0: any free port. None: none."""
+    connector_advertise: str = ""
+    """Address that connectors connect to; empty: as clients do, with the port for connectors."""
 
     @property
     def gateway(self) -> str:
@@ -79,13 +85,18 @@ class GatewaySetup:
 class GatewayService(ServiceShell[Any, Tenancy]):
     """One gateway, from acquiring its lease to releasing it."""
 
-    def __init__(self, setup: GatewaySetup, registry: Registry, tenancy: Tenancy) -> None:
+    def __init__(
+        self, setup: GatewaySetup, registry: Registry, tenancy: Tenancy, connectors: Registry | None = None
+    ) -> None:
         name = f"application {setup.application}, gateway {setup.gateway}"
         super().__init__(tenancy, setup.number, name, setup.lease_seconds)
         self.setup = setup
         self._registry = registry
         self._addresses: dict[str, str] = {}
         self._gateway: Gateway | None = None
+        self._connectors = connectors
+        self._announcement: Tenancy | None = None
+        """The lease by which connectors find the gateway."""
 
     async def _serve(self) -> None:
         setup = self.setup
@@ -103,6 +114,7 @@ class GatewayService(ServiceShell[Any, Tenancy]):
             addresses=lambda: [address for _, address in sorted(self._addresses.items())],
         )
         server = make_server(gateway)
+        door: Listener | None = None
         try:
             await gateway.start()
             port = await self._bind(server)
@@ -112,14 +124,59 @@ class GatewayService(ServiceShell[Any, Tenancy]):
             host = setup.advertise or transport.reachable_host(setup.host, setup.registry)
             address = transport.advertised(host, setup.number, port)
             self._warn_of_open_access(gateway)
+            if setup.connector_port is not None:
+                door = await self._open_door(gateway)
+                if door is None:
+                    return
             if await self._take_lease(address):
                 self._addresses = {**self._addresses, setup.gateway: address}
                 log.info("%s listens at %s", self._name, address)
                 await self._stopped.wait()
         finally:
             gateway.end(self._stop_reason or "its task ends")
-            await server.stop(STOP_SECONDS)
+            closing = [server.stop(STOP_SECONDS)] + ([door.close(STOP_SECONDS)] if door is not None else [])
+            await asyncio.gather(*closing)
             await gateway.close()
+
+    async def _open_door(self, gateway: Gateway) -> Listener | None:
+        """Listen for connectors, and tell them the address; None when the gateway is stopped first."""
+        setup, leases = self.setup, self._connectors
+        assert leases is not None
+        own = Door(setup.host, setup.connector_port or 0, setup.tls_certificate, setup.tls_key, setup.tls_ca)
+        listener = await self._listen(own, ConnectorPeers(gateway).serve)
+        if listener is None:
+            return None
+        host = setup.connector_advertise or setup.advertise or transport.reachable_host(setup.host, setup.registry)
+        address = transport.advertised(host, setup.number, listener.address[1])
+        holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        name = f"{self._name}, connectors"
+        tenancy = self._announcement = Tenancy(leases, setup.number, setup.submission, holder, name)
+        taken = False
+        try:
+            taken = await tenancy.take(address, "", self._stopped, self._renewal_seconds)
+        except LeaseLostError as error:
+            await self._lease_lost(error)
+        finally:
+            if not taken:
+                await listener.close(0.0)
+        if not taken:
+            return None
+        log.info("%s listens for connectors at %s", self._name, address)
+        self._spawn(self._renew_announcement(leases, tenancy))
+        return listener
+
+    async def _renew_announcement(self, leases: Registry, tenancy: Tenancy) -> None:
+        while True:
+            await asyncio.sleep(self._renewal_seconds)
+            try:
+                await tenancy.keep(tenancy.ask(lambda: leases.renew(tenancy.current)))
+            except LeaseLostError as error:
+                await self._lease_lost(error)
+                return
+
+    async def _shut_down(self) -> None:
+        if self._announcement is not None:
+            await self._announcement.release()
 
     async def _bind(self, server: Any) -> int | None:
         """Bind the port, waiting until a predecessor has closed it; None when the gateway is stopped first."""
@@ -172,8 +229,12 @@ class GatewayService(ServiceShell[Any, Tenancy]):
 def run_gateway(setup: GatewaySetup, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """Run the gateway within ``mapInPandas``. Yields empty frames as heartbeats, and ends with the gateway."""
     holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-    with application_registry(setup.registry, setup.application, lease_seconds=setup.lease_seconds) as registry:
+    given = setup.registry, setup.application
+    with (
+        application_registry(*given, lease_seconds=setup.lease_seconds) as registry,
+        connectors_registry(*given, lease_seconds=setup.lease_seconds) as connectors,
+    ):
         name = f"application {setup.application}, gateway {setup.gateway}"
         tenancy = Tenancy(registry, setup.number, setup.submission, holder, name)
-        service = GatewayService(setup, registry, tenancy)
+        service = GatewayService(setup, registry, tenancy, connectors)
         yield from serve(ServiceThread(service, f"wallaroo-gateway-{setup.application}-{setup.number}"), rows)

@@ -55,3 +55,12 @@ def application_registry(url: str, application: str, *, lease_seconds: float = 1
     """The registry of an application of durable streams: a lease for each of its gateways, by slot, and the lock of its
     driver. The field ``connect`` of a lease is the gateway's ``host:port``."""
     return Registry(url, f"application:{application}", lease_seconds=lease_seconds, attempts=attempts)
+
+
+def connectors_registry(url: str, application: str, *, lease_seconds: float = 10.0, attempts: int = 5) -> Registry:
+    """The registry in which connectors find the gateways of an application of durable streams.
+
+    It has a lease for each gateway that serves connectors, as the registry of a receiver has for its workers. So a
+    connector whose program is ``connectors:<application>`` needs nothing else.
+    """
+    return Registry(url, f"connectors:{application}", lease_seconds=lease_seconds, attempts=attempts)

@@ -21,9 +21,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from wallaroo_spark import transport
 from wallaroo_spark.engine.operator.turn import FunctionRunner
 from wallaroo_spark.gateway.files import Message
 from wallaroo_spark.gateway.limits import GatewayLimits
+from wallaroo_spark.gateway.server.connectors import ConnectorPeers
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.listener import bind, make_server
 from wallaroo_spark.gateway.server.peers import Peers, channel_to
@@ -319,6 +321,8 @@ class ServedGateway:
     """The errors that have ended it."""
     peers: dict[str, str] = field(default_factory=dict)
     """The gateways that it knows, by name; a test fills it."""
+    connectors: str = ""
+    """The address for connectors."""
 
 
 @contextlib.asynccontextmanager
@@ -344,11 +348,13 @@ async def serving(
     gateway.addresses = lambda: [address]
     await gateway.start()
     await server.start()
+    door = await transport.serve(ConnectorPeers(gateway).serve, "127.0.0.1", 0)
     try:
-        yield ServedGateway(gateway, files, address, failures, peers)
+        yield ServedGateway(gateway, files, address, failures, peers, transport.format_address(*door.address))
     finally:
         files.stuck.set()
         gateway.end("the test ends")
+        await door.close(grace)
         await server.stop(grace)
         await gateway.close()
 

@@ -27,6 +27,8 @@ def gateway_setup(settings: ApplicationSettings, spark: Any, registry_url: str) 
         tls_certificate=settings.tls_certificate,
         tls_key=settings.tls_key,
         tls_ca=settings.tls_ca,
+        connector_port=settings.connector_port,
+        connector_advertise=settings.connector_advertise,
     )
 
 

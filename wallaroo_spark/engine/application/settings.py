@@ -77,6 +77,19 @@ class ApplicationSettings:
         "PEM file, on every executor, of the authority that clients' certificates must come from; every client must "
         "present one.",
     )
+    connector_port: int | None = setting(
+        None,
+        Kind.COUNT,
+        "Gateway p also listens for connectors, on connector_port + p; 0 lets the system choose. Without it no "
+        "connector is served. The TLS settings hold for connectors too.",
+        minimum=0,
+        maximum=65_535,
+    )
+    connector_advertise: str = setting(
+        "",
+        Kind.TEXT,
+        "As `advertise`, for connectors. Empty: the address of `advertise`, with the port for connectors.",
+    )
     lease_seconds: float = setting(
         LEASE_SECONDS, Kind.SECONDS, "Time after which a gateway's lease expires unless renewed.", minimum=0.5
     )
@@ -112,11 +125,35 @@ class ApplicationSettings:
                 code="name-invalid",
                 name=self.known_as,
             )
-        if self.advertise:
-            advertised(self.advertise, 0, 1)
+        for template in (self.advertise, self.connector_advertise):
+            if template:
+                advertised(template, 0, 1)
+        self._check_connectors()
         if bool(self.tls_key) != bool(self.tls_certificate) or (self.tls_ca and not self.tls_certificate):
             raise ConfigurationError(
                 f"application {self.known_as!r}: tls_certificate and tls_key go together, and tls_ca needs both",
+                code="options-conflict",
+            )
+
+    def _check_connectors(self) -> None:
+        """Raise :class:`ConfigurationError` when connectors and clients would be given the same address."""
+        if self.connector_port is None:
+            return
+        name, port = f"application {self.known_as!r}", self.connector_port
+        if self.port and port and abs(self.port - port) < self.gateways:
+            raise ConfigurationError(
+                f"{name}: the ports {self.port} and {port} are so close that {self.gateways} gateways need one of them "
+                f"twice; put connector_port {self.gateways} or more away from port",
+                code="options-conflict",
+            )
+        if (
+            not self.connector_advertise
+            and self.advertise
+            and advertised(self.advertise, 0, 1) == advertised(self.advertise, 0, 2)
+        ):
+            raise ConfigurationError(
+                f"{name}: advertise {self.advertise!r} has a port, which is that of clients; give connectors another "
+                "address with connector_advertise",
                 code="options-conflict",
             )
 

@@ -15,7 +15,9 @@ from typing import Any
 
 from wallaroo_spark.background_tasks import BackgroundTasks
 from wallaroo_spark.checkpoint.glance import GLANCE_SECONDS
+from wallaroo_spark.columnar import find_messages
 from wallaroo_spark.errors import one_line
+from wallaroo_spark.gateway.connectors.door import ConnectorDoor
 from wallaroo_spark.gateway.files import ApplicationFiles
 from wallaroo_spark.gateway.inbox_queue import InboxQueue
 from wallaroo_spark.gateway.limits import GatewayLimits
@@ -61,6 +63,7 @@ class Gateway:
         self.addresses = addresses
         """The addresses of the live gateways."""
         self.core = GatewayCore(name, 0, SchemaView(), limits)
+        self.door = ConnectorDoor(limits, lambda: self.core, lambda: self.access, time.time, find_messages)
         ephemeral = ByteBudget(limits.ephemeral_bytes)
         self.exchanges = Exchanges(limits, random.choice, ephemeral)
         self.endpoints = Endpoints(limits, ephemeral)
@@ -90,6 +93,7 @@ class Gateway:
     def end(self, reason: str) -> None:
         """End every call and channel with ``UNAVAILABLE``."""
         self.core.end(reason)
+        self.door.end(reason)
         self.queue.end(ends(reason))
         for receiver in self.exchanges.receivers:
             receiver.end(ends(reason))

@@ -7,7 +7,7 @@ Source: ``docs/protocol.md#session-states``, ``docs/protocol.md#stream-states``,
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from wallaroo_spark.errors import RemoteProtocolError
@@ -121,7 +121,11 @@ def _fitting(streams: Sequence[StreamReference]) -> int:
 
 
 class WorkerSession(Session):
-    """The worker's side of a session. ``version`` and ``cookie`` must equal those in HELLO; ``find`` finds frames."""
+    """The worker's side of a session. ``version`` and ``cookie`` must equal those in HELLO; ``find`` finds frames.
+
+    ``cookie_problem`` takes the place of ``cookie``: it returns why the cookie of a HELLO is not accepted, without the
+    cookie itself, and an empty text for one that is.
+    """
 
     role = Role.WORKER
     peer_role = Role.CONNECTOR
@@ -134,10 +138,12 @@ class WorkerSession(Session):
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         max_streams: int = DEFAULT_MAX_STREAMS,
         find: Finder | None = None,
+        cookie_problem: Callable[[bytes], str] | None = None,
     ) -> None:
         super().__init__(None, max_frame_bytes, max_streams, find)
         self._version = version
         self._cookie = cookie
+        self._cookie_problem = cookie_problem or self._differs
         self.hello: Hello | None = None
 
     def next_event(self) -> WorkerEvent | None:
@@ -228,8 +234,12 @@ class WorkerSession(Session):
     def _check_hello(self, version: str | None, cookie: bytes | None) -> None:
         if version is not None and version != self._version:
             raise broken(Fault.WRONG_VERSION, f"version {version[:64]!r} is not spoken here; {self._version!r} is")
-        if cookie is not None and not hmac.compare_digest(cookie, self._cookie):
-            raise broken(Fault.WRONG_COOKIE, "the cookie is not the one that is expected here")
+        if cookie is not None and (problem := self._cookie_problem(cookie)):
+            raise broken(Fault.WRONG_COOKIE, problem)
+
+    def _differs(self, cookie: bytes) -> str:
+        same = hmac.compare_digest(cookie, self._cookie)
+        return "" if same else "the cookie is not the one that is expected here"
 
     def admit(self, found: Sequence[StreamSpan], count: int, error: RemoteProtocolError | None = None) -> Admission:
         """Check a run of ``count`` decoded messages against the states of their streams.
