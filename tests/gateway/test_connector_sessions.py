@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.engine import schema_of
+from wallaroo_spark.testing.memory_application import schema_of
 from tests.gateway.shop import SHOP, TOKENS
 from wallaroo_spark.gateway.connectors.door import SMALLEST_WINDOW, ConnectorDoor
 from wallaroo_spark.gateway.connectors.session import MOST_UNSTABLE, Phase

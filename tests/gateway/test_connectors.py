@@ -14,7 +14,7 @@ from tests.gateway.shop import SHOP, TOKENS
 from tests.pems import Pems
 from tests.waiting import SECONDS, until
 from wallaroo_spark import transport
-from wallaroo_spark.connector import Connector, RecordSource
+from wallaroo_spark.connector import Connector, Records
 from wallaroo_spark.errors import RemoteProtocolError
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.server.connectors import ConnectorPeers
@@ -49,9 +49,7 @@ def numbers(application: MemoryApplication) -> list[int]:
 
 
 @pytest.mark.parametrize("revision", ["draft-le", "draft-be", "v3"])
-async def test_messages_of_the_sdk_are_records_once_and_in_order(
-    application: MemoryApplication, revision: str
-) -> None:
+async def test_messages_of_the_sdk_are_records_once_and_in_order(application: MemoryApplication, revision: str) -> None:
     async with serving(application) as gateway:
         for begin, end in ((0, COUNT), (COUNT, COUNT + 10)):
             async with connector(gateway.connectors, revision=revision) as sender:
@@ -72,8 +70,7 @@ async def test_a_source_is_fed_from_its_reference_on(application: MemoryApplicat
     async with serving(application) as gateway:
         for _ in range(2):
             async with connector(gateway.connectors) as sender:
-                source = RecordSource("shop/orders", [payload(number) for number in range(500)])
-                await sender.feed(source)
+                await sender.feed(Records("shop/orders", lambda: ((number, payload(number)) for number in range(500))))
         assert gateway.failures == []
     assert numbers(application) == [*range(500)]
 
@@ -98,7 +95,7 @@ async def test_two_programs_of_one_instance_repeat_nothing_and_the_older_one_is_
     async with serving(application, "g0") as first, serving(application, "g1") as second:
         old, new = connector(first.connectors), connector(second.connectors)
         async with new:
-            with pytest.raises(RemoteProtocolError, match="another program runs under this instance name"):
+            with pytest.raises(RemoteProtocolError, match="another program runs under this instance name"):  # noqa: PT012  # the error ends the block
                 async with old:
                     stream = await old.open("shop/orders")
                     await stream.send(payload(0), id=0)
@@ -117,7 +114,7 @@ async def test_a_message_that_is_no_event_ends_its_connector_with_the_reason(app
         other = Connector("shop", instance="other", workers=gateway.connectors)
         async with other:
             stream = await other.open("shop/orders#1")
-            with pytest.raises(RemoteProtocolError, match="message 1 of shop/orders is no CloudEvent in JSON"):
+            with pytest.raises(RemoteProtocolError, match="message 1 of shop/orders is no CloudEvent in JSON"):  # noqa: PT012  # the error ends the block
                 async with connector(gateway.connectors) as sender:
                     bad = await sender.open("shop/orders")
                     await bad.send(payload(0), id=0)
@@ -174,16 +171,16 @@ async def test_a_token_is_the_cookie(application: MemoryApplication) -> None:
             async with connector(gateway.connectors, cookie="guess") as sender:
                 await sender.open("shop/orders")
         assert refused.value.code == "wrong-cookie"
-        with pytest.raises(RemoteProtocolError, match="does not permit to publish"):
+        with pytest.raises(RemoteProtocolError, match="does not permit to publish"):  # noqa: PT012  # the error ends the block
             async with connector(gateway.connectors, cookie=text) as sender:
                 await (await sender.open("shop/shipments")).send(payload(1))
                 await sender.drain()
-        async with connector(gateway.connectors, cookie=text) as sender:
-            stream = await sender.open("shop/orders")
-            await stream.send(payload(1), id=1)
-            await sender.drain()
-            application.tokens.clear()
-            with pytest.raises(RemoteProtocolError, match="no longer accepted"):
+        with pytest.raises(RemoteProtocolError, match="no longer accepted"):  # noqa: PT012  # the error ends the block
+            async with connector(gateway.connectors, cookie=text) as sender:
+                stream = await sender.open("shop/orders")
+                await stream.send(payload(1), id=1)
+                await sender.drain()
+                application.tokens.clear()
                 await asyncio.wait_for(_send_for_ever(stream), SECONDS)
     assert numbers(application)[0] == 1
 
@@ -197,7 +194,7 @@ async def _send_for_ever(stream: Any) -> None:
 
 async def test_connectors_speak_tls(application: MemoryApplication, pems: Pems) -> None:
     async with serving(application) as gateway:
-        context = transport.server_context(pems.certificate, pems.key, "")
+        context = transport.server_context(pems.server, pems.server_key, "")
         door = await transport.serve(ConnectorPeers(gateway.gateway).serve, "127.0.0.1", 0, tls=context)
         address = f"localhost:{door.address[1]}"
         async with connector(address, ca=pems.ca) as sender:

@@ -22,6 +22,8 @@ FLAGS = (
     "tls_certificate",
     "tls_key",
     "tls_ca",
+    "connector_port",
+    "connector_advertise",
     "lease_seconds",
     "max_rows",
     "state_partitions",
