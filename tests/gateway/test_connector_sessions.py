@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from wallaroo_spark.testing.memory_application import schema_of
 from tests.gateway.shop import SHOP, TOKENS
 from wallaroo_spark.gateway.connectors.door import SMALLEST_WINDOW, ConnectorDoor
 from wallaroo_spark.gateway.connectors.session import MOST_UNSTABLE, Phase
@@ -42,6 +41,7 @@ from wallaroo_spark.protocol import (
     encode_message,
     reasons,
 )
+from wallaroo_spark.testing.memory_application import schema_of
 
 ORDERS = PartitionKey("shop/orders", 0)
 EVERY = pytest.mark.parametrize("revision", [DRAFT_LE, DRAFT_BE, V3], ids=lambda one: one.name)

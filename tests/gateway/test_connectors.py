@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from wallaroo_spark.testing.memory_application import MemoryApplication, serving
 from tests.gateway.shop import SHOP, TOKENS
 from tests.pems import Pems
 from tests.waiting import SECONDS, until
@@ -23,6 +22,7 @@ from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.declarations import TokenDeclaration
 from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.tokens import create_token
+from wallaroo_spark.testing.memory_application import MemoryApplication, serving
 
 pytestmark = pytest.mark.timeout(SECONDS)
 ORDERS = PartitionKey("shop/orders", 0)
