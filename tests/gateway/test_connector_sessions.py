@@ -10,7 +10,7 @@ import pytest
 
 from tests.gateway.shop import SHOP, TOKENS
 from wallaroo_spark.gateway.connectors.door import SMALLEST_WINDOW, ConnectorDoor
-from wallaroo_spark.gateway.connectors.session import MOST_UNSTABLE, Phase
+from wallaroo_spark.gateway.connectors.session import MOST_UNSTABLE, DoorPhase
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.state.access import AccessRules
 from wallaroo_spark.gateway.state.core import GatewayCore
@@ -167,7 +167,7 @@ class Connector:
         """The reason of the ERROR that has ended the session."""
         *_, last = self.frames()
         assert isinstance(last, Error), last
-        assert self.session.phase is Phase.ENDED
+        assert self.session.phase is DoorPhase.ENDED
         return last.reason
 
 
@@ -393,7 +393,7 @@ def test_too_many_messages_that_cannot_be_resumed_from_end_the_session() -> None
     connector.begin()
     connector.open()
     for begin in range(0, MOST_UNSTABLE + 1000, 1000):
-        if connector.session.phase is not Phase.ENDED:
+        if connector.session.phase is not DoorPhase.ENDED:
             connector.messages(*range(begin, begin + 1000), flags=Flags.UNSTABLE_REFERENCE)
             if begin < MOST_UNSTABLE:
                 connector.frames()
@@ -498,9 +498,9 @@ def test_connectors_are_asked_to_come_back_when_the_gateway_ends() -> None:
     assert be.frames() == [Restart()]
     assert reasons.is_later(le.error())
     assert v3.frames() == []
-    assert v3.session.phase is Phase.ENDED
+    assert v3.session.phase is DoorPhase.ENDED
     late = gateway.door.connect("here:2", lambda: None)
-    assert late.phase is Phase.ENDED
+    assert late.phase is DoorPhase.ENDED
 
 
 def test_a_gateway_takes_as_many_sessions_as_it_may() -> None:
@@ -527,7 +527,7 @@ def test_bytes_that_are_no_hello_end_the_connection() -> None:
     gateway = Shop().gateway()
     session = gateway.door.connect("here:1", lambda: None)
     gateway.door.receive(session, b"GET / HTTP/1.1\r\n\r\n")
-    assert session.phase is Phase.ENDED
+    assert session.phase is DoorPhase.ENDED
     assert session.output() == b""
 
 

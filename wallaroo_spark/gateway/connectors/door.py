@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from wallaroo_spark.errors import one_line
-from wallaroo_spark.gateway.connectors.outside import Sender
-from wallaroo_spark.gateway.connectors.session import ConnectorSession, Phase
+from wallaroo_spark.gateway.connectors.gateway_side import SendingSession
+from wallaroo_spark.gateway.connectors.session import DoorPhase, DoorSession
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.refusals import Refused, invalid
 from wallaroo_spark.gateway.state.access import PUBLISH, AccessRules
@@ -29,7 +29,7 @@ SMALLEST_WINDOW = 64
 
 
 class ConnectorDoor:
-    """The sessions of connectors at one gateway; the part of the gateway that :class:`.outside.Outside` describes.
+    """The sessions of connectors at one gateway. For them it is the :class:`.gateway_side.GatewaySide`.
 
     ``core`` and ``access`` return the gateway's state and its rules, which change; ``now`` is the time in seconds since
     1970 UTC.
@@ -52,14 +52,14 @@ class ConnectorDoor:
         self._core = core
         self._access = access
         self._now = now
-        self._sessions: dict[int, ConnectorSession] = {}
-        self._senders: dict[tuple[str, str], Sender] = {}
+        self._sessions: dict[int, DoorSession] = {}
+        self._senders: dict[tuple[str, str], SendingSession] = {}
         self._pending: dict[int, int] = {}
         self._unfinished = 0
         self._last = 0
         self._ended = ""
 
-    def __iter__(self) -> Iterator[ConnectorSession]:
+    def __iter__(self) -> Iterator[DoorSession]:
         return iter([*self._sessions.values()])
 
     def __len__(self) -> int:
@@ -75,16 +75,16 @@ class ConnectorDoor:
         """Whether so much is not committed that no connector is read from."""
         return self.held_bytes >= self.limits.connector_bytes
 
-    def connect(self, peer: str, changed: Callable[[], None]) -> ConnectorSession:
+    def connect(self, peer: str, changed: Callable[[], None]) -> DoorSession:
         """A connector has connected. Its session may have ended at once."""
         self._last += 1
-        session = ConnectorSession(self._last, peer, self, changed)
+        session = DoorSession(self._last, peer, self, changed)
         if self._ended or len(self._sessions) >= 2 * self.limits.connectors:
             session.fail(reasons.later(self._ended or f"the gateway has {len(self._sessions)} connections"))
         self._sessions[session.number] = session
         return session
 
-    def receive(self, session: ConnectorSession, data: bytes) -> list[ToInbox]:
+    def receive(self, session: DoorSession, data: bytes) -> list[ToInbox]:
         """A connector has sent bytes. Returns events for the inbox."""
         events = session.receive(data)
         self._weigh(session, session.pending)
@@ -98,9 +98,9 @@ class ConnectorDoor:
             self._weigh(session, 0)
         return events
 
-    def disconnect(self, session: ConnectorSession, problem: str = "") -> None:
+    def disconnect(self, session: DoorSession, problem: str = "") -> None:
         """The connection of a session has ended."""
-        if session.phase is not Phase.ENDED:
+        if session.phase is not DoorPhase.ENDED:
             self.log(session, f"has disconnected{': ' if problem else ''}{problem}")
             session.close()
         del self._sessions[session.number]
@@ -109,7 +109,7 @@ class ConnectorDoor:
         for name in [name for name, sender in self._senders.items() if sender is session]:
             del self._senders[name]
 
-    def _weigh(self, session: ConnectorSession, pending: int) -> None:
+    def _weigh(self, session: DoorSession, pending: int) -> None:
         self._unfinished += pending - self._pending.get(session.number, 0)
         self._pending[session.number] = pending
 
@@ -120,15 +120,15 @@ class ConnectorDoor:
             session.send_off(reason)
 
     def check_token(self, token: str) -> None:
-        """See :class:`.outside.Outside`."""
+        """See :class:`.gateway_side.GatewaySide`."""
         self._access().check_token(token, self._now())
 
     def check(self, token: str, stream: str) -> None:
-        """See :class:`.outside.Outside`."""
+        """See :class:`.gateway_side.GatewaySide`."""
         self._access().check(token, PUBLISH, "Stream", stream, self._now())
 
     def keys(self, token: str) -> Iterable[PartitionKey]:
-        """See :class:`.outside.Outside`."""
+        """See :class:`.gateway_side.GatewaySide`."""
         permitted: dict[str, bool] = {}
         for key in self._core().schema.keys:
             if key.stream not in permitted:
@@ -144,7 +144,7 @@ class ConnectorDoor:
         return True
 
     def require_partition(self, stream: str, partition: int) -> None:
-        """See :class:`.outside.Outside`."""
+        """See :class:`.gateway_side.GatewaySide`."""
         partitions = self._core().schema.stream(stream).partitions
         if partition >= partitions:
             raise invalid(
@@ -153,29 +153,29 @@ class ConnectorDoor:
             )
 
     def require_room(self) -> None:
-        """See :class:`.outside.Outside`."""
-        others = sum(one.phase in (Phase.ASKING, Phase.STREAMING) for one in self._sessions.values())
+        """See :class:`.gateway_side.GatewaySide`."""
+        others = sum(one.phase in (DoorPhase.ASKING, DoorPhase.STREAMING) for one in self._sessions.values())
         if others >= self.limits.connectors:
             why = f"this gateway has {others} sessions of connectors, which is its limit; another gateway may have room"
             raise broken(Fault.WORKER_FULL, reasons.later(why))
 
     def window(self) -> int:
-        """See :class:`.outside.Outside`."""
+        """See :class:`.gateway_side.GatewaySide`."""
         share = self.limits.connector_messages // max(1, len(self._sessions))
         return max(SMALLEST_WINDOW, min(LARGEST_WINDOW, share))
 
     def uncommitted(self, messages: int, size: int) -> None:
-        """See :class:`.outside.Outside`."""
+        """See :class:`.gateway_side.GatewaySide`."""
         self.held_messages += messages
         self.held_bytes += size
 
-    def opened(self, session: Sender, name: str) -> None:
-        """See :class:`.outside.Outside`."""
+    def opened(self, session: SendingSession, name: str) -> None:
+        """See :class:`.gateway_side.GatewaySide`."""
         before = self._senders.get((session.instance, name))
         if before is not None and before is not session:
             before.superseded(session.peer)
         self._senders[session.instance, name] = session
 
-    def log(self, session: Sender, text: str, *, warning: bool = False) -> None:
-        """See :class:`.outside.Outside`."""
+    def log(self, session: SendingSession, text: str, *, warning: bool = False) -> None:
+        """See :class:`.gateway_side.GatewaySide`."""
         log.log(logging.WARNING if warning else logging.INFO, "%s %s", session, text)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from wallaroo_spark.errors import RemoteProtocolError
+from wallaroo_spark.gateway.connectors.gateway_side import GatewaySide
 from wallaroo_spark.gateway.connectors.names import target_of
-from wallaroo_spark.gateway.connectors.outside import Outside
 from wallaroo_spark.gateway.connectors.payloads import event_of_payload
 from wallaroo_spark.gateway.refusals import Refused
 from wallaroo_spark.gateway.state.requests import Answer, ToInbox, reason_of
@@ -56,7 +56,7 @@ UNSTABLE_BYTES = 4 << 20
 _EPHEMERAL, _UNSTABLE, _EOS = int(Flags.EPHEMERAL), int(Flags.UNSTABLE_REFERENCE), int(Flags.EOS)
 
 
-class Phase(StrEnum):
+class DoorPhase(StrEnum):
     """The phase of a session."""
 
     GREETING = "greeting"
@@ -70,7 +70,7 @@ class Phase(StrEnum):
 
 
 @dataclass(slots=True)
-class Row:
+class MessageRow:
     """Messages of one stream that become one event."""
 
     ids: list[int] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Row:
     bytes: int = 0
     """Bytes of their payloads."""
 
-    def join(self, more: Row) -> None:
+    def join(self, more: MessageRow) -> None:
         """Add the messages of another row behind its own."""
         self.ids += more.ids
         self.records += more.records
@@ -105,7 +105,7 @@ class SentStream:
     """Number of the request that opened it."""
     last: int | None = None
     """Id of the last accepted message; None before the first."""
-    waiting: Row = field(default_factory=Row)
+    waiting: MessageRow = field(default_factory=MessageRow)
     """The messages behind the last one that can be resumed from."""
 
 
@@ -125,16 +125,16 @@ class _Uncommitted:
     """Whether its stream ends behind it."""
 
 
-class ConnectorSession:
+class DoorSession:
     """One session. ``changed`` is called when there is something to write, or the session has ended.
 
     The events that methods return are to be written to the inbox, in order.
     """
 
-    def __init__(self, number: int, peer: str, outside: Outside, changed: Callable[[], None]) -> None:
+    def __init__(self, number: int, peer: str, outside: GatewaySide, changed: Callable[[], None]) -> None:
         self.number = number
         self.peer = peer
-        self.phase = Phase.GREETING
+        self.phase = DoorPhase.GREETING
         self.uncommitted = 0
         """Messages that are not committed."""
         self.token = ""
@@ -172,7 +172,7 @@ class ConnectorSession:
     @property
     def streaming(self) -> bool:
         """Whether OK was sent and the session has not ended."""
-        return self.phase is Phase.STREAMING
+        return self.phase is DoorPhase.STREAMING
 
     def __str__(self) -> str:
         return f"{self.instance or 'a connector'} at {self.peer}"
@@ -182,9 +182,9 @@ class ConnectorSession:
         events: list[ToInbox] = []
         try:
             self._protocol.receive(data)
-            while self.phase is not Phase.ENDED and (found := self._protocol.next_event()) is not None:
+            while self.phase is not DoorPhase.ENDED and (found := self._protocol.next_event()) is not None:
                 self._take(found, events)
-            if self.phase is Phase.GREETING and self._protocol.pending > LONGEST_HELLO:
+            if self.phase is DoorPhase.GREETING and self._protocol.pending > LONGEST_HELLO:
                 raise broken(
                     Fault.FRAME_TOO_LONG,
                     f"{self._protocol.pending} bytes came without a whole HELLO; none is longer than {LONGEST_HELLO}",
@@ -226,7 +226,7 @@ class ConnectorSession:
         if self._revision.has(NotifyAck):
             self._begin()
             return
-        self.phase = Phase.ASKING
+        self.phase = DoorPhase.ASKING
         for key in self._outside.keys(self.token):
             reply = self._outside.requests.open(self)
             self._asked.add(reply.request)
@@ -236,7 +236,7 @@ class ConnectorSession:
 
     def _begin(self) -> None:
         """Send OK."""
-        self.phase = Phase.STREAMING
+        self.phase = DoorPhase.STREAMING
         self._outside.log(self, f"begins a session in {self._revision.name}")
         references = [
             StreamReference(one.stream_id, one.reference, one.name)
@@ -289,7 +289,7 @@ class ConnectorSession:
             flags = [(stream_id, bool(bits & _EOS), bool(bits & _EPHEMERAL)) for stream_id, bits, _ in found]
             admission = self._protocol.admit(spans(flags), end, error)
             end, error = admission.end, admission.error
-        rows: dict[int, Row] = {}
+        rows: dict[int, MessageRow] = {}
         try:
             for stream_id, bits, message in found[:end]:
                 self._message(self._streams[stream_id], bits, message, rows, events)
@@ -301,7 +301,7 @@ class ConnectorSession:
             raise error
 
     def _message(
-        self, stream: SentStream, flags: int, message: Message, rows: dict[int, Row], events: list[ToInbox]
+        self, stream: SentStream, flags: int, message: Message, rows: dict[int, MessageRow], events: list[ToInbox]
     ) -> None:
         if flags & _EPHEMERAL or message.message_id is None:
             raise broken(
@@ -311,14 +311,14 @@ class ConnectorSession:
             )
         row = rows.get(stream.stream_id)
         if row is None:
-            row = rows[stream.stream_id] = Row()
+            row = rows[stream.stream_id] = MessageRow()
         id, stable = message.message_id, not flags & _UNSTABLE or flags & _EOS
         if stream.last is None or id > stream.last:
             self._add(stream, row if stable and not stream.waiting.messages else stream.waiting, id, message)
         if stable and stream.waiting.messages:
             self._waiting -= stream.waiting.bytes
             row.join(stream.waiting)
-            stream.waiting = Row()
+            stream.waiting = MessageRow()
         elif stream.waiting.messages > MOST_UNSTABLE or stream.waiting.bytes > UNSTABLE_BYTES:
             raise broken(
                 Fault.WRONG_STATE,
@@ -331,7 +331,7 @@ class ConnectorSession:
         elif row.messages >= ROW_MESSAGES or row.bytes >= ROW_BYTES:
             self._write(stream, rows.pop(stream.stream_id), events)
 
-    def _add(self, stream: SentStream, row: Row, id: int, message: Message) -> None:
+    def _add(self, stream: SentStream, row: MessageRow, id: int, message: Message) -> None:
         if message.payload is not None:
             event = event_of_payload(
                 message.payload,
@@ -350,11 +350,11 @@ class ConnectorSession:
 
     def _end_stream(self, stream: SentStream, events: list[ToInbox]) -> None:
         """v3: the stream has ended."""
-        row, stream.waiting = stream.waiting, Row()
+        row, stream.waiting = stream.waiting, MessageRow()
         self._waiting -= row.bytes
         self._write(stream, row, events, ended=True)
 
-    def _write(self, stream: SentStream, row: Row, events: list[ToInbox], *, ended: bool = False) -> None:
+    def _write(self, stream: SentStream, row: MessageRow, events: list[ToInbox], *, ended: bool = False) -> None:
         if row.last is None and not ended:
             return
         reply = self._outside.requests.open(self)
@@ -373,7 +373,7 @@ class ConnectorSession:
             self._asked.discard(request)
             if isinstance(answer, AnswerRequest):
                 self._positions += answer.positions
-            if not self._asked and self.phase is Phase.ASKING:
+            if not self._asked and self.phase is DoorPhase.ASKING:
                 self._begin()
         elif (opened := self._openings.pop(request, None)) is not None:
             self._opened(opened, answer)
@@ -453,7 +453,7 @@ class ConnectorSession:
 
     def send_off(self, why: str) -> None:
         """The gateway ends: make the connector connect again, in the way of its revision."""
-        if self.phase is Phase.ENDED:
+        if self.phase is DoorPhase.ENDED:
             return
         revision = self._protocol.revision if self.streaming else None
         if revision is not None and revision.back_after_close:
@@ -467,7 +467,7 @@ class ConnectorSession:
 
     def fail(self, reason: str) -> None:
         """End the session with an ERROR."""
-        if self.phase is Phase.ENDED:
+        if self.phase is DoorPhase.ENDED:
             return
         self._outside.log(self, f"is sent away: {reason}", warning=True)
         data = self._protocol.fail(reason)
@@ -477,7 +477,7 @@ class ConnectorSession:
 
     def close(self) -> None:
         """The session has ended. The answers to its rows are still counted."""
-        self.phase = Phase.ENDED
+        self.phase = DoorPhase.ENDED
         for request in (*self._asked, *self._openings):
             self._outside.requests.forget(request)
         self._asked.clear()

@@ -11,7 +11,7 @@ import functools
 import logging
 
 from wallaroo_spark.errors import TransportError, one_line
-from wallaroo_spark.gateway.connectors.session import ConnectorSession, Phase
+from wallaroo_spark.gateway.connectors.session import DoorPhase, DoorSession
 from wallaroo_spark.gateway.refusals import Refused
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.protocol import reasons
@@ -30,8 +30,8 @@ class ConnectorPeers:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._streams: dict[ConnectorSession, ByteStream] = {}
-        self._changed: dict[ConnectorSession, None] = {}
+        self._streams: dict[DoorSession, ByteStream] = {}
+        self._changed: dict[DoorSession, None] = {}
         self._paused = False
         self._answered = asyncio.Event()
         """Set when something has happened to a session: messages may be committed."""
@@ -39,14 +39,16 @@ class ConnectorPeers:
     async def serve(self, stream: ByteStream) -> None:
         """Serve one connection until either side has ended it."""
         gateway, loop = self._gateway, asyncio.get_running_loop()
-        door, holder = gateway.door, list[ConnectorSession]()
+        door, holder = gateway.door, list[DoorSession]()
         session = door.connect(stream.peer, lambda: self._wake(holder))
         holder.append(session)
         self._streams[session] = stream
         gateway.rules_changed[session] = session.rules_changed
         waits = [
-            loop.call_later(HELLO_SECONDS, self._late, session, Phase.GREETING, f"HELLO, in {HELLO_SECONDS:g} seconds"),
-            loop.call_later(gateway.limits.request_seconds, self._late, session, Phase.ASKING, "the next commit"),
+            loop.call_later(
+                HELLO_SECONDS, self._late, session, DoorPhase.GREETING, f"HELLO, in {HELLO_SECONDS:g} seconds"
+            ),
+            loop.call_later(gateway.limits.request_seconds, self._late, session, DoorPhase.ASKING, "the next commit"),
         ]
         problem = ""
         try:
@@ -63,7 +65,7 @@ class ConnectorPeers:
             del self._streams[session]
             door.disconnect(session, problem)
 
-    def _received(self, session: ConnectorSession, data: bytes) -> None:
+    def _received(self, session: DoorSession, data: bytes) -> None:
         gateway = self._gateway
         gateway.add(gateway.door.receive(session, data))
         if self._full() and not self._paused:
@@ -91,12 +93,12 @@ class ConnectorPeers:
         for stream in self._streams.values():
             stream.set_delivering(on)
 
-    def _late(self, session: ConnectorSession, phase: Phase, what: str) -> None:
+    def _late(self, session: DoorSession, phase: DoorPhase, what: str) -> None:
         if session.phase is phase:
             session.fail(reasons.later(f"the wait for {what} has lasted too long"))
             self._wake([session])
 
-    def _wake(self, sessions: list[ConnectorSession]) -> None:
+    def _wake(self, sessions: list[DoorSession]) -> None:
         """Write for these sessions, once for all that happens in this turn of the event loop."""
         if not self._changed:
             asyncio.get_running_loop().call_soon(self._flush)
@@ -115,7 +117,7 @@ class ConnectorPeers:
             if stream.queued > UNSENT_LIMIT:
                 log.warning("%s is cut off: it has not read %d bytes", session, stream.queued)
                 stream.abort()
-            elif session.phase is Phase.ENDED:
+            elif session.phase is DoorPhase.ENDED:
                 self._gateway.spawn(self._close(stream))
 
     async def _close(self, stream: ByteStream) -> None:

@@ -11,7 +11,7 @@ from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.protocol.framing import Finder
 
 
-class Sender(Protocol):
+class SendingSession(Protocol):
     """A session as its gateway sees it."""
 
     @property
@@ -26,7 +26,7 @@ class Sender(Protocol):
         """A newer session, of this peer, sends one of the streams."""
 
 
-class Outside(Protocol):
+class GatewaySide(Protocol):
     """What a session asks of its gateway. Methods named ``check`` and ``require`` raise :class:`Refused`."""
 
     @property
@@ -62,8 +62,8 @@ class Outside(Protocol):
     def uncommitted(self, messages: int, size: int) -> None:
         """Count messages, and the bytes of their payloads, that are not committed; negative: they are."""
 
-    def opened(self, session: Sender, name: str) -> None:
+    def opened(self, session: SendingSession, name: str) -> None:
         """The session has opened a connector stream; an older session of this gateway that sends it ends."""
 
-    def log(self, session: Sender, text: str, *, warning: bool = False) -> None:
+    def log(self, session: SendingSession, text: str, *, warning: bool = False) -> None:
         """Write a line about the session to the log."""
