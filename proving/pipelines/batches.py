@@ -153,7 +153,9 @@ class Batches:
         """What is in the state though nothing is active."""
         kinds = {
             b"i": "an instance",
+            b"I": "instances",
             b"w": "a waiting place",
+            b"W": "waiting places",
             b"t": "a transaction",
             b"s": "a staged statement",
             b"l": "delayed records",

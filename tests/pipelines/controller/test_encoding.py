@@ -101,7 +101,7 @@ def test_a_value_without_a_number_is_refused() -> None:
 def test_the_state_of_an_active_instance_is_small() -> None:
     key = Key(fulfil(max_parallel=1_000))
     key.publish(*(record(number) for number in range(1, 101)))
-    instances = [len(name) + len(value) for name, value in key.stored.items() if name[:1] in (b"i", b"w")]
+    instances = [len(name) + len(value) for name, value in key.stored.items() if name[:1] in (b"i", b"I", b"W")]
 
     # 100 instances, each with its root event of 60 bytes, and two waiting stages.
     assert sum(instances) < 100 * 400

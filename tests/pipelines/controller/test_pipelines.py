@@ -26,6 +26,7 @@ from wallaroo_spark.pipelines.controller.messages.values import (
     StageDelivery,
     StreamOutput,
 )
+from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
 
 NAME = "shop/fulfil"
 STAGES = ("charge", "reserve", "ship", "tidy")
@@ -440,6 +441,6 @@ def test_the_waiting_places_of_an_instance_end_with_it() -> None:
     key = Key(fulfil())
     key.publish(record(1), record(2))
     key.do(e.InstanceCancelled(REPLY, NAME, 1))
-    assert len([name for name in key.stored if name[:1] == b"w"]) == 2
+    assert len([*KeyEntries(key.stored).waiting.all_keys()]) == 2
     key.serve("anna", "charge")
     assert inputs(key)["charge"].delivery.instance == 2

@@ -172,6 +172,8 @@ class Head:
     """Number of remembered connector streams."""
     connector_days: list[int] = field(default_factory=list)
     """The days since 1970 on which connector streams ended that are not forgotten yet, the earliest first."""
+    paged: bool = False
+    """Whether instances and queues are in pages; a state of an earlier version is moved into them."""
 
 
 @dataclass(slots=True)
