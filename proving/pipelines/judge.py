@@ -19,6 +19,7 @@ from wallaroo_spark.pipelines.controller.messages.values import (
     Payload,
 )
 from wallaroo_spark.pipelines.controller.stored.key_state import PipelineProgress
+from wallaroo_spark.pipelines.controller.stored.seen_ids import PAUSE_MILLIS
 
 Place = tuple[PartitionKey, Delivery]
 
@@ -56,6 +57,9 @@ class Judge:
         self.not_before: dict[str, int] = {}
         """Id of a delayed record → the time before which it must not be written."""
         self._now = 0
+        self._clock: dict[PartitionKey, int] = defaultdict(int)
+        """Active time of each key: a pause between two of its turns counts for PAUSE_MILLIS at most."""
+        self._turn_at: dict[PartitionKey, int] = {}
         self._written_at: dict[PartitionKey, dict[str, int]] = defaultdict(dict)
         self._repeated: dict[PartitionKey, Counter[str]] = defaultdict(Counter)
         """Records that were published again when their ids were forgotten."""
@@ -79,6 +83,8 @@ class Judge:
     def see(self, turn: Turn, pipelines: Mapping[str, PipelineProgress]) -> None:
         """Follow the instructions of one key in one committed batch."""
         key, said, self._now = turn.key, turn.said, turn.now
+        self._clock[key] += min(max(0, turn.now - self._turn_at.get(key, turn.now)), PAUSE_MILLIS)
+        self._turn_at[key] = turn.now
         # The answer to an ack may stand before the row of its output; both are in one batch.
         for one in sorted(said, key=lambda one: isinstance(one, i.AnswerRequest)):
             self.counts[type(one).__name__] += 1
@@ -118,12 +124,12 @@ class Judge:
         for record in one.records:
             written_at = self._written_at[key].get(record.id)
             if written_at is not None:
-                if self._now - written_at <= self._window(key):
+                if self._clock[key] - written_at <= self._window(key):
                     raise Violation(f"{key}: the event {record.id} is there twice")
                 self._repeated[key][record.id] += 1
             if self._now < self.not_before.get(record.id, 0):
                 raise Violation(f"{key}: the event {record.id} is written before its time")
-            self._written_at[key][record.id] = self._now
+            self._written_at[key][record.id] = self._clock[key]
             table.append(record.id)
 
     def _window(self, key: PartitionKey) -> int:

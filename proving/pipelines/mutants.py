@@ -279,7 +279,8 @@ def forgets_ids_within_the_window() -> AbstractContextManager[Any]:
     forget = SeenIds.forget
 
     def one_more(self: SeenIds, now: int) -> None:
-        forget(self, now + self._head.window_millis)
+        forget(self, now)
+        self._head.seen_clock += self._head.window_millis
 
     return mock.patch.object(SeenIds, "forget", one_more)
 

@@ -74,7 +74,8 @@ class StreamDeclaration(_Declared):
         120.0,
         Kind.SECONDS,
         "How long the source and id of a record are remembered: a record with the same two is not written again within "
-        "this time.",
+        "this time. A pause between two batches that write to the partition counts for 1 s at most, so an application "
+        "that was down remembers all that it remembered before. At most the last 1,000,000 records of a partition.",
         minimum=0,
         maximum=86_400,
     )

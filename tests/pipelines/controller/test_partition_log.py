@@ -57,6 +57,22 @@ def test_an_event_is_remembered_within_the_window_of_time() -> None:
     assert offsets(key) == (2,)
 
 
+def test_an_application_that_was_down_remembers_the_events_of_before() -> None:
+    key = Key()
+    key.declare(window_millis=3_000)
+    key.publish(record(1))
+    key.now += 3_600_000
+    key.publish(record(1))
+    assert offsets(key) == (1,)
+
+    for number in (2, 3):
+        key.now += 1_000
+        key.publish(record(number))
+    key.now += 1_000
+    key.publish(record(1))
+    assert offsets(key) == (4,)
+
+
 def test_an_event_is_remembered_within_the_window_of_records() -> None:
     key = Key()
     key.declare(window_records=2)

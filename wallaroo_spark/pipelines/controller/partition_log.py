@@ -97,7 +97,7 @@ class PartitionLog:
             if offset is None:
                 head.last = offset = head.last + 1
                 new.append(record)
-                seen.add(digest, offset, context.now)
+                seen.add(digest, offset)
             offsets.append(offset)
         if new:
             context.fresh += new

@@ -87,7 +87,7 @@ class PartitionPlan(NamedTuple):
     pipelines: tuple[PipelinePlan, ...] = ()
     """The pipelines, in the order of their names."""
     window_millis: int = 120_000
-    """How long the source and id of a record are remembered; the default is that of a declared stream."""
+    """How long the source and id of a record are remembered, in active time; the default is that of a stream."""
     window_records: int = WINDOW_RECORDS
     """How many are remembered at most."""
 

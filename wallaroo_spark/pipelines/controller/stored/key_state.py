@@ -174,6 +174,10 @@ class Head:
     """The days since 1970 on which connector streams ended that are not forgotten yet, the earliest first."""
     paged: bool = False
     """Whether instances and queues are in pages; a state of an earlier version is moved into them."""
+    seen_clock: int = 0
+    """The active time of the window of remembered ids; 0 before the first record."""
+    seen_now: int = 0
+    """The time of the batch at which it stands."""
 
 
 @dataclass(slots=True)

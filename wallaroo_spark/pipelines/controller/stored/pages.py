@@ -66,7 +66,8 @@ class PagedEntries(Entries[K, V]):
 
     def _stored_keys(self) -> set[K]:
         names = [decode(key[1:]) for key in self._stored if key[:1] == self._page_kind]
-        return {(*name[:-1], number) for name in {*names, *self._pages} for number in self._load(name)}  # type: ignore[misc]
+        keys: set[Any] = {(*name[:-1], number) for name in {*names, *self._pages} for number in self._load(name)}
+        return keys
 
     def _page(self, key: K) -> dict[int, bytes]:
         return self._load(_page_of(key))

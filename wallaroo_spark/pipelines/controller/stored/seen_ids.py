@@ -4,7 +4,11 @@ Each id is a digest of 16 bytes. The digests of consecutive records form a *chun
 partition may have thousands of records in a batch and each access to the state costs more than the whole record. All
 chunks together are read when a process appends to a key first; then the process keeps the digests in a
 :class:`SeenCache`. The head has a hash of all that was added and forgotten, which says whether the kept digests are
-those of the state. Source: ``docs/pipelines/design.md#the-state-of-a-key``.
+those of the state.
+
+The window counts *active time*: a pause between two batches that append to the key counts for :data:`PAUSE_MILLIS` at
+most. So an application that was down forgets nothing of the requests whose answers were lost, however long it was down.
+Source: ``docs/pipelines/design.md#the-state-of-a-key``.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ SMALL_CHUNK = 1024
 16 KiB for it, and a window of 1,000,000 records has at most 1,000 chunks."""
 MOST_CACHED = 2_000_000
 """The most digests that a process keeps. A choice: they take some 300 MB."""
+PAUSE_MILLIS = 1000
+"""The most time that a pause counts for. A choice: a busy partition has several batches a second."""
 _KIND = b"c"
 
 
@@ -33,7 +39,7 @@ class _Chunk(NamedTuple):
     """The digests of consecutive records."""
 
     times: tuple[tuple[int, int], ...]
-    """First offset and time of each batch that has records in the chunk."""
+    """First offset and active time of each batch that has records in the chunk."""
     digests: bytes
     """The digests, one behind the other."""
 
@@ -106,30 +112,33 @@ class SeenIds:
         self._seen: Seen | None = None
         self._added: list[bytes] = []
         self._first_added = 0
-        self._now = 0
         self._forgot = False
         self._gone: list[int] = []
         """First offsets of the chunks of which nothing is remembered any more."""
         self._oldest: tuple[int, int, bytes] | None = None
-        """Offset, time and digest of the oldest remembered record, once it was looked for."""
+        """Offset, active time and digest of the oldest remembered record, once it was looked for."""
 
     def get(self, digest: bytes) -> int | None:
         """The offset of a remembered record; None for an unknown one."""
         return self._load().offsets.get(digest)
 
-    def add(self, digest: bytes, offset: int, now: int) -> None:
-        """Remember the record at the next offset."""
+    def add(self, digest: bytes, offset: int) -> None:
+        """Remember the record at the next offset. :meth:`forget` was called before it in the same turn."""
         self._load().offsets[digest] = offset
         if not self._added:
-            self._first_added, self._now = offset, now
+            self._first_added = offset
         self._added.append(digest)
 
     def forget(self, now: int) -> None:
-        """Forget the records that have left the window."""
+        """Forget the records that have left the window; ``now`` is the time of the batch."""
         head, seen = self._head, self._load()
+        if not head.seen_clock:
+            head.seen_clock = head.seen_now = now
+        head.seen_clock += min(max(0, now - head.seen_now), PAUSE_MILLIS)
+        head.seen_now = now
         while head.seen_from <= head.last:
             offset, written_at, digest = self._find_oldest(seen)
-            if now - written_at <= head.window_millis and head.last - offset + 1 <= head.window_records:
+            if head.seen_clock - written_at <= head.window_millis and head.last - offset + 1 <= head.window_records:
                 return
             if seen.offsets.get(digest) == offset:
                 del seen.offsets[digest]
@@ -137,7 +146,7 @@ class SeenIds:
             self._forgot = True
 
     def _find_oldest(self, seen: Seen) -> tuple[int, int, bytes]:
-        """Offset, time and digest of the oldest remembered record."""
+        """Offset, active time and digest of the oldest remembered record."""
         offset = self._head.seen_from
         if self._oldest is None or self._oldest[0] != offset:
             while seen.chunks and seen.chunks[0].end <= offset:
@@ -147,7 +156,7 @@ class SeenIds:
                 _, written_at = chunk.times[bisect_right(chunk.times, (offset, sys.maxsize)) - 1]
                 self._oldest = offset, written_at, chunk.digest(offset)
             else:
-                self._oldest = offset, self._now, self._added[offset - self._first_added]
+                self._oldest = offset, self._head.seen_clock, self._added[offset - self._first_added]
         return self._oldest
 
     def remembered(self) -> dict[bytes, int]:
@@ -162,7 +171,7 @@ class SeenIds:
         for first in self._gone:
             changes[_KIND + encode(first)] = None
         if self._added:
-            added = _Chunk(((self._first_added, self._now),), b"".join(self._added))
+            added = _Chunk(((self._first_added, head.seen_clock),), b"".join(self._added))
             if seen.chunks and seen.chunks[-1].size < SMALL_CHUNK:
                 small = seen.chunks.pop()
                 changes[_KIND + encode(small.first)] = None
