@@ -167,7 +167,7 @@ class Judge:
 
         if one.outcome is i.Outcome.FAILED:
             root = self._tables[key][one.instance - 1]
-            self._letters[f"{root}:{one.pipeline}:{one.instance}"] += 1
+            self._letters[f"{root}:{one.pipeline}:{key.partition}/{one.instance}"] += 1
 
     def _records_skipped(self, key: PartitionKey, one: i.SkippedRecords) -> None:
         if one.last >= self.first.get(key, 1):
