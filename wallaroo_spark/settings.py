@@ -42,6 +42,7 @@ class Kind(Enum):
     OBJECT = "a Python object"
     NAME = "a name"
     STREAM = "the name of a stream, or namespace/name"
+    EXCHANGE = "the name of an exchange, or namespace/name"
     PATTERN = "a pattern over event types"
     FUNCTION = "a function, as module:function"
     CRON = "minute, hour, day of the month, month, day of the week"

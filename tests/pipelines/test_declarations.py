@@ -143,6 +143,21 @@ def test_a_cursor_is_never_outside_of_the_partition(offset: int, newest: int) ->
             {"name": "s", "namespace": "n", "stream": "s", "cron": "0 2 * * *", "type": ""},
             "type is empty",
         ),
+        (
+            ScheduleDeclaration,
+            {"name": "s", "namespace": "n", "stream": "s", "exchange": "e", "cron": "0 2 * * *", "type": "t"},
+            "stream and exchange are both given; give one of them",
+        ),
+        (
+            ScheduleDeclaration,
+            {"name": "s", "namespace": "n", "cron": "0 2 * * *", "type": "t"},
+            "neither stream nor exchange is given",
+        ),
+        (
+            ScheduleDeclaration,
+            {"name": "s", "namespace": "n", "exchange": "a/b/c", "cron": "0 2 * * *", "type": "t"},
+            "exchange: the name 'a/b' has '/'",
+        ),
         (Permission, {"access": "all", "name": "orders"}, "name is 'orders', and namespace is missing"),
         (TokenDeclaration, {"name": "t", "permissions": ()}, "permissions: there is none; give 1 or more"),
     ],

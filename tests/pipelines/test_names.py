@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wallaroo_spark.pipelines.names import LONGEST_NAME, ObjectKey, name_problem, stream_key, stream_name_problem
+from wallaroo_spark.pipelines.names import LONGEST_NAME, ObjectKey, name_problem, object_name_problem, stream_key
 
 ALPHABET = "abcXYZ019-_."
 
@@ -58,4 +58,4 @@ def test_a_stream_is_named_with_or_without_its_namespace() -> None:
 
 @pytest.mark.parametrize(("text", "good"), [("a", True), ("a/b", True), ("/b", False), ("a/", False), ("a/b/c", False)])
 def test_the_name_of_a_stream_has_at_most_one_namespace(text: str, good: bool) -> None:
-    assert (stream_name_problem(text) == "") is good
+    assert (object_name_problem(text) == "") is good

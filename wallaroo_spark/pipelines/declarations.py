@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.pipelines.fields import Checked
-from wallaroo_spark.pipelines.names import ROOT_EVENT, ObjectKey, stream_key
+from wallaroo_spark.pipelines.names import ROOT_EVENT, ObjectKey, object_key, stream_key
 from wallaroo_spark.settings import Kind, row, setting
 
 MOST_PARTITIONS = 1024
@@ -271,14 +271,24 @@ class EndpointDeclaration(_Declared):
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleDeclaration(_Declared):
-    """A schedule: an event that is published to a stream at certain times."""
+    """A schedule: an event that is published to a stream, or sent to an exchange, at certain times."""
 
     kind: ClassVar[str] = "Schedule"
+    EXACTLY_ONE: ClassVar[tuple[str, str]] = ("stream", "exchange")
+    """The fields of which a document has exactly one."""
 
     name: str = field(metadata=row(Kind.NAME, "The schedule's name."))
     namespace: str = field(metadata=row(Kind.NAME, "The namespace of the schedule."))
-    stream: str = field(
-        metadata=row(Kind.STREAM, "Stream to which the event is published: its name, or namespace/name.")
+    stream: str = setting(
+        "",
+        Kind.STREAM,
+        "Stream to which the event is published: its name, or namespace/name. Give either this or exchange.",
+    )
+    exchange: str = setting(
+        "",
+        Kind.EXCHANGE,
+        "Exchange to which the event is sent as an ephemeral message: its name, or namespace/name. Give either this or "
+        "stream.",
     )
     cron: str = field(
         metadata=row(Kind.CRON, "The times, as five fields: `0 6 * * mon-fri` is 06:00 from Monday to Friday.")
@@ -296,10 +306,20 @@ class ScheduleDeclaration(_Declared):
                 "type is empty; give the type of the event, such as shop.day.began", code="schema-invalid", field="type"
             )
 
+        if bool(self.stream) == bool(self.exchange):
+            problem = "stream and exchange are both given" if self.stream else "neither stream nor exchange is given"
+            raise ConfigurationError(
+                f"{problem}; give one of them: a stream keeps the event, and an exchange passes it on to the receivers "
+                "of that moment",
+                code="schema-invalid",
+                field="exchange" if self.exchange else "",
+            )
+
     @property
-    def stream_key(self) -> ObjectKey:
-        """The key of the stream."""
-        return stream_key(self.stream, self.namespace)
+    def target_key(self) -> ObjectKey:
+        """The key of the stream or the exchange."""
+        kind, name = ("Stream", self.stream) if self.stream else ("Exchange", self.exchange)
+        return object_key(kind, name, self.namespace)
 
 
 GUARDED = ("Stream", "Pipeline", "Exchange", "Endpoint")

@@ -11,7 +11,7 @@ from wallaroo_spark import settings
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.options import public_name
 from wallaroo_spark.pipelines.cron import cron_problem, zone_problem
-from wallaroo_spark.pipelines.names import name_problem, stream_name_problem
+from wallaroo_spark.pipelines.names import name_problem, object_name_problem
 from wallaroo_spark.pipelines.triggers import pattern_problem
 from wallaroo_spark.settings import Kind, Row
 
@@ -71,7 +71,8 @@ def function_problem(text: str) -> str:
 
 _TEXT_PROBLEMS = {
     Kind.NAME: name_problem,
-    Kind.STREAM: stream_name_problem,
+    Kind.STREAM: object_name_problem,
+    Kind.EXCHANGE: object_name_problem,
     Kind.PATTERN: pattern_problem,
     Kind.FUNCTION: function_problem,
     Kind.CRON: cron_problem,

@@ -56,11 +56,16 @@ def name_problem(text: str) -> str:
 
 def stream_key(text: str, namespace: str) -> ObjectKey:
     """Return the key of the stream that a field of an object in ``namespace`` names: ``orders`` or ``shop/orders``."""
+    return object_key("Stream", text, namespace)
+
+
+def object_key(kind: str, text: str, namespace: str) -> ObjectKey:
+    """Return the key of the object of a kind that a field of an object in ``namespace`` names, as streams are named."""
     given, slash, name = text.rpartition("/")
-    return ObjectKey("Stream", given if slash else namespace, name)
+    return ObjectKey(kind, given if slash else namespace, name)
 
 
-def stream_name_problem(text: str) -> str:
-    """Return why a text names no stream, with the way out; empty for a name with or without its namespace."""
+def object_name_problem(text: str) -> str:
+    """Return why a text names no object, with the way out; empty for a name with or without its namespace."""
     namespace, slash, name = text.rpartition("/")
     return (name_problem(namespace) if slash else "") or name_problem(name)

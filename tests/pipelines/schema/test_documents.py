@@ -149,6 +149,15 @@ def test_any_pipeline_is_the_same_after_it_was_stored(made: PipelineDeclaration)
             "line 11, column 9: stream is 'order', and there is no stream shop/order; did you mean orders?",
         ),
         (
+            schedule(stream="orders\nexchange: prices"),
+            "line 12, column 11: stream and exchange are both given; give one of them",
+        ),
+        (schedule().replace("stream: orders\n", ""), "line 8, column 1: neither stream nor exchange is given"),
+        (
+            schedule().replace("stream: orders\n", "exchange: prices\n"),
+            "line 11, column 11: exchange is 'prices', and there is no exchange shop/prices; no exchange is declared",
+        ),
+        (
             schedule(cron="'0 25 * * *'"),
             "line 12, column 7: cron: '25' is no value of the hour; write *, a number from 0 to 23",
         ),

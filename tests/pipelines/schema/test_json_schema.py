@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.pipelines.schema.samples import SHOP
 from wallaroo_spark.pipelines.declarations import KINDS
-from wallaroo_spark.pipelines.names import name_problem, stream_name_problem
+from wallaroo_spark.pipelines.names import name_problem, object_name_problem
 from wallaroo_spark.pipelines.schema.json_schema import FILE, PAGE, json_schema, json_text, with_fields
 from wallaroo_spark.yaml_reader import documents_of
 
@@ -27,8 +27,13 @@ def valid(schema: Any, given: Any) -> bool:
         return bool(value == schema["const"])
     if "anyOf" in schema:
         return any(valid(one, value) for one in schema["anyOf"])
-    if "oneOf" in schema:
-        return sum(valid(one, value) for one in schema["oneOf"]) == 1
+    if "oneOf" in schema and sum(valid(one, value) for one in schema["oneOf"]) != 1:
+        return False
+    if "properties" not in schema and "oneOf" in schema:
+        return True
+    if "type" not in schema:
+        fields = {name: value.get(name) for name in schema["properties"]}
+        return all(valid(schema["properties"][name], inner) for name, inner in fields.items())
     expected = schema["type"]
     if expected == "null":
         return value is None
@@ -75,7 +80,23 @@ def test_its_patterns_agree_with_the_checks(text: str) -> None:
 
     assert kinds.keys() == KINDS.keys()
     assert valid(kinds["Stream"]["name"], text) == (name_problem(text) == "")
-    assert valid(kinds["Pipeline"]["inputStream"], text) == (stream_name_problem(text) == "")
+    assert valid(kinds["Pipeline"]["inputStream"], text) == (object_name_problem(text) == "")
+
+
+@pytest.mark.parametrize(
+    ("more", "good"),
+    [
+        ({"stream": "orders"}, True),
+        ({"exchange": "shop/prices"}, True),
+        ({"exchange": "prices", "stream": None}, True),
+        ({"exchange": "prices", "stream": "orders"}, False),
+        ({}, False),
+    ],
+)
+def test_a_schedule_has_a_stream_or_an_exchange(more: dict[str, Any], good: bool) -> None:
+    document = {"kind": "Schedule", "name": "daily", "namespace": "shop", "cron": "0 6 * * *", "type": "t", **more}
+
+    assert valid(json_schema(), document) is good
 
 
 def test_durations_are_numbers_or_texts_with_a_unit() -> None:

@@ -167,7 +167,7 @@ def _columns() -> dict[str, dict[str, Callable[[Any], str]]]:
             "max parallel": lambda one: count(one.max_parallel),
         },
         "Endpoint": {"input": lambda one: one.input, "output": lambda one: one.output},
-        "Schedule": {"stream": lambda one: one.stream_key.path, "times": lambda one: f"{one.cron} {one.time_zone}"},
+        "Schedule": {"target": lambda one: str(one.target_key), "times": lambda one: f"{one.cron} {one.time_zone}"},
         "Token": {
             "permissions": lambda one: count(len(one.permissions)),
             "valid": lambda one: shown_seconds(one.ttl, "until revoked"),

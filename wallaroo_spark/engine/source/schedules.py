@@ -6,16 +6,16 @@ Source: ``docs/pipelines/schema.md#schedules``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from wallaroo_spark.engine.source.plan import MadeRows
 from wallaroo_spark.pipelines.controller.messages.events import RecordsPublished
-from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability, ReplyTo
+from wallaroo_spark.pipelines.controller.messages.values import Durability, ReplyTo
 from wallaroo_spark.pipelines.controller.stored.encoding import encode
 from wallaroo_spark.pipelines.cron import newest_time, next_time
 from wallaroo_spark.pipelines.declarations import ScheduleDeclaration, StreamDeclaration
 from wallaroo_spark.pipelines.names import ObjectKey
 from wallaroo_spark.pipelines.partitioning import partition_of
+from wallaroo_spark.pipelines.schedules import occurrence
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.streams.inbox import DRIVER
 from wallaroo_spark.streams.rows import Rank
@@ -52,7 +52,7 @@ def occurrences(known: StoredSchema, schema: StoredSchema, begin: int, end: int)
         same = old is not None and (old.cron, old.time_zone) == (schedule.cron, schedule.time_zone)
         since = begin if same else round(schema.applied_at * 1000)
         at = newest_time(schedule.cron, schedule.time_zone, since, end) if since < end else None
-        stream = schema.objects.get(schedule.stream_key)
+        stream = schema.objects.get(schedule.target_key)
         if at is not None and isinstance(stream, StreamDeclaration):
             yield _row(schedule, stream, at)
 
@@ -66,13 +66,6 @@ def _row(schedule: ScheduleDeclaration, stream: StreamDeclaration, at: int) -> M
     return MadeRows(stream.key.path, (partition,), Rank.RECEIVED, origin, at, encode(published))
 
 
-def occurrence(schedule: ScheduleDeclaration, at: int) -> CloudEvent:
-    """The event of a schedule at a time; the same time has the same ``source`` and ``id``."""
-    time = datetime.fromtimestamp(at // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    attributes = (("datacontenttype", schedule.content_type),) if schedule.data else ()
-    data = schedule.data.encode() if schedule.data else None
-    return CloudEvent(time, f"/schedules/{schedule.key.path}", schedule.type, data, (*attributes, ("time", time)))
-
-
 def _schedules(schema: StoredSchema) -> dict[ObjectKey, ScheduleDeclaration]:
-    return {key: one for key, one in schema.objects.items() if isinstance(one, ScheduleDeclaration)}
+    """The schedules of streams; those of exchanges are the gateways'."""
+    return {key: one for key, one in schema.objects.items() if isinstance(one, ScheduleDeclaration) and one.stream}

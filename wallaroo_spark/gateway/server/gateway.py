@@ -17,6 +17,7 @@ from wallaroo_spark.background_tasks import BackgroundTasks
 from wallaroo_spark.checkpoint.glance import GLANCE_SECONDS
 from wallaroo_spark.columnar import find_messages
 from wallaroo_spark.errors import one_line
+from wallaroo_spark.gateway.cloud_events import to_wire
 from wallaroo_spark.gateway.connectors.door import ConnectorDoor
 from wallaroo_spark.gateway.files import ApplicationFiles
 from wallaroo_spark.gateway.inbox_queue import InboxQueue
@@ -27,6 +28,7 @@ from wallaroo_spark.gateway.state.access import AccessRules
 from wallaroo_spark.gateway.state.byte_budget import ByteBudget
 from wallaroo_spark.gateway.state.core import GatewayCore
 from wallaroo_spark.gateway.state.endpoints import Endpoints
+from wallaroo_spark.gateway.state.exchange_times import ExchangeTimes
 from wallaroo_spark.gateway.state.exchanges import Exchanges
 from wallaroo_spark.gateway.state.figures import GatewayFigures
 from wallaroo_spark.gateway.state.requests import ToInbox
@@ -53,6 +55,7 @@ class Gateway:
         *,
         peers: Peers | None = None,
         addresses: Callable[[], list[str]] = list,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.name = name
         self.files = files
@@ -71,6 +74,8 @@ class Gateway:
         self.rules_changed: dict[object, Callable[[], None]] = {}
         """Called when permissions may have changed: one entry for each open channel."""
         self._tasks = BackgroundTasks(self._ended)
+        self.clock = clock
+        """The time of schedules, in seconds since 1970 UTC."""
         self._failed = failed
         self._position: int | None = None
 
@@ -80,7 +85,7 @@ class Gateway:
         # Batches that were committed before the first event of this generation have nothing for it.
         self._position = await asyncio.to_thread(self.files.committed)
         stored = await asyncio.to_thread(self.files.schema, 0)
-        schema = SchemaView(stored.version, stored.objects) if stored is not None else SchemaView()
+        schema = SchemaView.of(stored) if stored is not None else SchemaView()
         self.core = GatewayCore(self.name, generation, schema, self.limits)
         self.access = AccessRules(schema, await asyncio.to_thread(self.files.tokens))
         self.spawn(self.queue.run())
@@ -88,6 +93,7 @@ class Gateway:
         await self.queue.durable()
         self.spawn(self._follow_commits())
         self.spawn(self._follow_rules())
+        self.spawn(self._follow_schedules())
         log.info("gateway %s begins generation %d with version %d of the schema", self.name, generation, schema.version)
 
     def end(self, reason: str) -> None:
@@ -202,12 +208,32 @@ class Gateway:
                 return
             await asyncio.sleep(POLL_SECONDS if changed is None else GLANCE_SECONDS)
 
+    async def _follow_schedules(self) -> None:
+        """Send the messages of schedules to the exchanges that this gateway owns."""
+        times = ExchangeTimes(round(self.clock() * 1000))
+        problem = ""
+        while True:
+            try:
+                for path, event in times.due(self.core.schema, round(self.clock() * 1000)):
+                    if self.peers.owns("Exchange", path):
+                        groups = self.exchanges.send(path, to_wire(event))
+                        log.debug("%s %s was sent to %d groups of exchange %s", event.source, event.id, groups, path)
+                problem = ""
+            except ValueError as error:
+                # A time zone that this machine does not know. Everything else goes on.
+                if str(error) != problem:
+                    problem = str(error)
+                    log.error("schedules of exchanges: %s", problem)
+            following = times.next()
+            wait = FOLLOW_SECONDS if following is None else following / 1000 - self.clock()
+            await asyncio.sleep(min(FOLLOW_SECONDS, max(0.0, wait)))
+
     async def _follow_rules(self) -> None:
         """Follow the schema and the tokens. They must be readable: with rules that are not known nobody is let in."""
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
             stored = await asyncio.to_thread(self.files.schema, self.core.schema.version)
-            schema = self.core.schema if stored is None else SchemaView(stored.version, stored.objects)
+            schema = self.core.schema if stored is None else SchemaView.of(stored)
             kept = await asyncio.to_thread(self.files.tokens) if schema.tokens else {}
             self.access = AccessRules(schema, kept)
             if stored is not None:

@@ -16,6 +16,7 @@ from wallaroo_spark.pipelines.declarations import (
     TokenDeclaration,
 )
 from wallaroo_spark.pipelines.names import ObjectKey
+from wallaroo_spark.pipelines.schema.store import StoredSchema
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,13 @@ class SchemaView:
     """The version."""
     objects: Mapping[ObjectKey, Declaration] = field(default_factory=dict)
     """The declared objects."""
+    applied_at: int = 0
+    """When this version was applied, in milliseconds since 1970 UTC."""
+
+    @classmethod
+    def of(cls, stored: StoredSchema) -> SchemaView:
+        """The view of a stored version."""
+        return cls(stored.version, stored.objects, round(stored.applied_at * 1000))
 
     def stream(self, path: str) -> StreamDeclaration:
         """The stream of a path ``namespace/name``. Raises :class:`Refused`, as the other methods do."""

@@ -33,6 +33,7 @@ PARTS: dict[type, str] = {
 _TEXTS: dict[Kind, dict[str, Any]] = {
     Kind.NAME: {"pattern": f"^{NAME_PATTERN}$"},
     Kind.STREAM: {"pattern": f"^({NAME_PATTERN}/)?{NAME_PATTERN}$"},
+    Kind.EXCHANGE: {"pattern": f"^({NAME_PATTERN}/)?{NAME_PATTERN}$"},
     Kind.PATTERN: {"minLength": 1, "maxLength": LONGEST_PATTERN},
     Kind.FUNCTION: {"pattern": r"^[^:]+:[^:]+$"},
 }
@@ -85,7 +86,9 @@ def _object(table: type, kind: str = "") -> dict[str, Any]:
     if kind:
         properties = {"kind": {"const": kind, "description": _summary(table)}, **properties}
         required = ["kind", *required]
-    found = {"type": "object", "additionalProperties": False, "properties": properties}
+    found: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": properties}
+    if choice := getattr(table, "EXACTLY_ONE", ()):
+        found["oneOf"] = [{"required": [name], "properties": {name: {"type": "string"}}} for name in choice]
     return {**found, "required": required} if required else found
 
 

@@ -70,7 +70,8 @@ class _Check:
             self._stream(key, ("inputStream",), "inputStream", declaration.input_stream)
             self._stages(declaration)
         if isinstance(declaration, ScheduleDeclaration):
-            self._stream(key, ("stream",), "stream", declaration.stream)
+            field = "stream" if declaration.stream else "exchange"
+            self._named(key, (field,), f"{field} is {getattr(declaration, field)!r}", declaration.target_key)
         if isinstance(declaration, TokenDeclaration):
             self._permissions(declaration)
 
@@ -80,15 +81,19 @@ class _Check:
         self._problems.add(place, text)
 
     def _stream(self, key: ObjectKey, path: tuple[str | int, ...], title: str, name: str) -> None:
-        wanted = stream_key(name, key.namespace)
+        self._named(key, path, f"{title} is {name!r}", stream_key(name, key.namespace))
+
+    def _named(self, key: ObjectKey, path: tuple[str | int, ...], given: str, wanted: ObjectKey) -> None:
+        """Check that an object which another one names is declared; ``given`` says where it is named."""
         if wanted in self._schema:
             return
-        streams = [other for other in self._schema if other.kind == "Stream"]
-        if beside := [other.name for other in streams if other.namespace == wanted.namespace]:
+        kind = wanted.kind.lower()
+        others = [other for other in self._schema if other.kind == wanted.kind]
+        if beside := [other.name for other in others if other.namespace == wanted.namespace]:
             hint = nearest(wanted.name, beside, "the namespace has", "")
         else:
-            hint = nearest(wanted.path, [other.path for other in streams], "there are", "no stream is declared")
-        self._add(key, path, f"{title} is {name!r}, and there is no stream {wanted.path}; {hint}")
+            hint = nearest(wanted.path, [other.path for other in others], "there are", f"no {kind} is declared")
+        self._add(key, path, f"{given}, and there is no {kind} {wanted.path}; {hint}")
 
     def _stages(self, pipeline: PipelineDeclaration) -> None:
         first: dict[str, int] = {}
