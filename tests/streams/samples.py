@@ -13,6 +13,8 @@ from wallaroo_spark.streams.rows import HISTORY, INPUT, OUTBOX, OUTPUT, OutputKi
 from wallaroo_spark.streams.tables.conversion import as_rows
 
 ORDERS = "shop/orders"
+GONE = "shop/gone"
+"""A stream that is deleted, and declared anew."""
 NOON = 1_700_000_000_000
 
 
@@ -41,6 +43,11 @@ def records(
         rows=rows.num_rows,
         body=as_arrow_stream(rows),
     )
+
+
+def forgotten(before: int, *, stream: str = ORDERS, partition: int = 0) -> dict[str, Any]:
+    """The records before an offset are those of a deleted stream."""
+    return output(OutputKind.FORGET, stream=stream, partition=partition, first=before)
 
 
 def rows_of(kind: OutputKind, rows: Sequence[dict[str, Any]], **fields: Any) -> dict[str, Any]:

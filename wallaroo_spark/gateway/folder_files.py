@@ -65,7 +65,8 @@ class FolderFiles:
                     "there; restore the application's folder",
                     code="pipeline-records-missing",
                 )
-        return found, records
+        # Where all of them have expired, the first one that may be there is behind the range.
+        return found if records else max(found, last + 1), records
 
     def schema(self, known: int) -> StoredSchema | None:
         """The newest schema, unless it is of the version ``known``."""

@@ -22,7 +22,7 @@ class InstanceSummary:
     state: str = ACTIVE
     """``active``, or its outcome."""
     began_at: datetime | None = None
-    """When it began; None while the history lacks that row."""
+    """When it began; None where the history lacks that row, because it has expired."""
     ended_at: datetime | None = None
     """When it ended; None for an active one."""
     reason: str = ""
@@ -55,7 +55,7 @@ class InstanceSummary:
 
 
 def newest_instances(rows: Iterable[Mapping[str, Any]]) -> list[InstanceSummary]:
-    """The instances of one pipeline, those that began last first."""
+    """The instances of one pipeline, those that began last first; without those whose first rows have expired."""
     found: dict[tuple[int, int], InstanceSummary] = {}
     for row in sorted(rows, key=lambda row: row["at"]):
         if row["kind"] == "skipped":
@@ -63,9 +63,8 @@ def newest_instances(rows: Iterable[Mapping[str, Any]]) -> list[InstanceSummary]
         key = (row["partition"], row["instance"])
         one = found.setdefault(key, InstanceSummary(*key))
         _add(one, row)
-    oldest = [one.began_at.timestamp() if one.began_at else 0.0 for one in found.values()]
-    ordered = sorted(zip(oldest, found.values(), strict=True), key=lambda pair: (-pair[0], -pair[1].instance))
-    return [one for _, one in ordered]
+    whole = [(one.began_at.timestamp(), one) for one in found.values() if one.began_at is not None]
+    return [one for _, one in sorted(whole, key=lambda pair: (-pair[0], -pair[1].instance))]
 
 
 def _add(one: InstanceSummary, row: Mapping[str, Any]) -> None:

@@ -107,6 +107,8 @@ class OutputKind(StrEnum):
     """Messages to keys, for a later batch; the body has the schema INPUT."""
     OUTBOX = "outbox"
     """Messages for the gateway ``target``; the body has the schema OUTBOX."""
+    FORGET = "forget"
+    """The records of the partition before ``first`` are those of a deleted stream; the table loses them."""
     TIMER = "timer"
     """``first`` is the time in milliseconds at which the key is to be woken; null: not at all. The body has the gauges
     of the key after the batch, as JSON."""
@@ -125,7 +127,7 @@ OUTPUT = pa.schema(
     ]
 )
 """One output of a key in a batch, from the operator to the writer of the batch. ``body`` is an Arrow IPC stream of
-``rows`` rows, and of a timer JSON. ``first`` and ``last`` are the offsets of records."""
+``rows`` rows; FORGET has none, and TIMER has JSON. ``first`` and ``last`` are the offsets of records."""
 OUTPUT_DDL = (
     "stream string, partition int, kind string, target string, first bigint, last bigint, rows int, body binary"
 )

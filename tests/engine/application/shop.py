@@ -35,6 +35,11 @@ kind: Stream
 name: ledger
 namespace: shop
 ---
+kind: Stream
+name: brief
+namespace: shop
+ttl: 1s
+---
 kind: Pipeline
 name: fulfil
 namespace: shop

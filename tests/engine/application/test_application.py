@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,10 @@ from wallaroo_spark import read_instances, read_stream
 from wallaroo_spark.client import Client, Event
 from wallaroo_spark.engine import Application
 from wallaroo_spark.engine.observing.published import in_folder, in_registry
-from wallaroo_spark.errors import ConfigurationError, PipelineError
+from wallaroo_spark.errors import ArgumentValueError, ConfigurationError, PipelineError
+from wallaroo_spark.pipelines.names import ObjectKey
+from wallaroo_spark.pipelines.schema.applying import apply_files, delete_objects
+from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.registry import application_registry
 from wallaroo_spark.status.application.model import ApplicationStatus
 
@@ -34,7 +39,9 @@ class Shop:
         self.application: Any = None
 
     def start(self) -> None:
-        self.application = Application(self.spark, self.folder, state_partitions=2, move_seconds=0.2)
+        self.application = Application(
+            self.spark, self.folder, state_partitions=2, move_seconds=0.2, retention_seconds=1
+        )
         self.application.start()
 
     def client(self) -> Client:
@@ -156,6 +163,29 @@ def test_a_new_version_with_a_function_that_cannot_be_imported_is_reported_and_o
     eventually(lambda: not the_shop.application.status()["errors"])
 
 
+def await_expiry(the_shop: Shop) -> None:
+    """Wait until all records so far of the stream with a short ttl were in its table and are not any more."""
+    table = Path(the_shop.folder) / "streams" / "shop" / "brief"
+    batch = the_shop.application.status()["query"]["batch"]
+    eventually(lambda: the_shop.application.status()["moved"] >= batch, pause=0.2)
+    eventually(lambda: not list(table.rglob("*.parquet")), pause=0.2)
+    assert read_stream(the_shop.spark, the_shop.folder, "shop/brief").collect() == []
+
+
+def test_records_expire_and_a_subscriber_that_was_away_is_told_how_many_it_missed(the_shop: Shop) -> None:
+    with the_shop.client() as client:
+        first = client.publish("shop/brief", Event("t", 1))[0].offset
+        with client.consume("shop/brief", group="away", start=first, durable=True) as member, next(member) as delivery:
+            assert [event.value for event in delivery.events] == [1]
+        client.publish("shop/brief", *(Event("t", number) for number in (2, 3, 4)))
+        await_expiry(the_shop)
+        with client.consume("shop/brief", group="away", durable=True) as member:
+            assert client.publish("shop/brief", Event("t", 5))[0].offset == first + 4
+            with next(member) as delivery:
+                assert [event.value for event in delivery.events] == [5]
+        assert delivery.missed == 3
+
+
 def test_a_second_driver_is_refused(the_shop: Shop) -> None:
     with pytest.raises(ConfigurationError, match=r"another driver .* runs the application") as refused:
         Application(the_shop.spark, the_shop.folder).start()
@@ -207,6 +237,8 @@ def test_an_application_that_is_stopped_goes_on_where_it_was(the_shop: Shop) -> 
     with the_shop.client() as client:
         last = client.publish("shop/ledger", Event("t", "last"))[0].offset
         take(client, "shop/ledger", "lasting", last)
+        expired = client.publish("shop/brief", Event("t", "expires"))[0].offset
+    await_expiry(the_shop)
     the_shop.application.stop()
     assert the_shop.application.await_end(0)
     assert not the_shop.application.status()["running"]
@@ -215,6 +247,39 @@ def test_an_application_that_is_stopped_goes_on_where_it_was(the_shop: Shop) -> 
     with the_shop.client() as client:
         assert client.publish("shop/ledger", Event("t", "new"))[0].offset == last + 1
         assert [event.value for event in take(client, "shop/ledger", "lasting", 1)] == ["new"]
+        assert client.publish("shop/brief", Event("t", "new"))[0].offset == expired + 1
+
+
+AGAIN = "kind: Stream\nname: again\nnamespace: shop\n"
+
+
+def test_a_deleted_stream_takes_its_table_with_it_and_one_of_its_name_begins_anew(
+    the_shop: Shop, tmp_path: Path
+) -> None:
+    document = tmp_path / "again.yaml"
+    document.write_text(AGAIN, encoding="utf-8")
+    store = SchemaStore(the_shop.folder)
+    table = Path(the_shop.folder) / "streams" / "shop" / "again"
+
+    def published(client: Client, *numbers: int) -> Any:
+        """The offsets of events, once the gateway knows the stream."""
+        with contextlib.suppress(ConfigurationError, PipelineError):
+            places = client.publish("shop/again", *(Event("t", one, id=str(one), source="/a") for one in numbers))
+            return [place.offset for place in places]
+
+    with the_shop.client() as client:
+        apply_files(store, [str(document)], time.time())
+        assert eventually(lambda: published(client, 1, 2), pause=0.1) == [1, 2]
+        eventually(lambda: list(table.rglob("*.parquet")), pause=0.1)
+        delete_objects(store, [ObjectKey("Stream", "shop", "again")], time.time())
+        eventually(lambda: not table.exists(), pause=0.1)
+        with pytest.raises(ArgumentValueError, match="has no stream shop/again"):
+            read_stream(the_shop.spark, the_shop.folder, "shop/again")
+        apply_files(store, [str(document)], time.time())
+        assert eventually(lambda: published(client, 2), pause=0.1) == [3]
+        assert [event.value for event in take(client, "shop/again", "readers", 1)] == [2]
+        eventually(lambda: list(table.rglob("*.parquet")), pause=0.1)
+    assert [row["offset"] for row in read_stream(the_shop.spark, the_shop.folder, "shop/again").collect()] == [3]
 
 
 def test_a_query_that_fails_ends_the_application_with_its_error(spark: SparkSession, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from wallaroo_spark.pipelines.controller.messages import events as e
 from wallaroo_spark.pipelines.controller.messages import instructions as i
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, Durability
 from wallaroo_spark.pipelines.controller.partition_log import LONGEST_WAIT
+from wallaroo_spark.pipelines.controller.stored.entries import KeyEntries
 
 
 def offsets(key: Key) -> tuple[int, ...]:
@@ -125,6 +126,44 @@ def test_offsets_do_not_come_back_after_retention_or_deletion() -> None:
     key.publish(record(3))
 
     assert offsets(key) == (3,)
+
+
+def test_a_stream_of_the_name_of_a_deleted_one_has_none_of_its_records() -> None:
+    key = Key()
+    key.publish(record(1), record(2))
+    key.do(e.PartitionDeclared(8, None))
+    assert key.one(i.ForgetRecords) == i.ForgetRecords(3)
+    key.version = 8
+    key.declare()
+    assert key.of(i.ForgetRecords) == []
+    key.publish(record(2))
+    key.join("m")
+
+    assert key.log == [record(1), record(2), record(2)]
+    given = key.one(i.DeliverRecords)
+    assert (given.first, given.last, given.missed) == (3, 3, 0)
+
+
+def test_records_that_were_written_while_a_stream_was_deleted_are_forgotten_when_one_of_its_name_is_declared() -> None:
+    key = Key()
+    key.publish(record(1))
+    key.do(e.PartitionDeclared(8, None))
+    # As a release left it that kept the records of a deleted stream.
+    head = KeyEntries(key.stored)
+    head.head.first = 1
+    key.stored.update({name: value for name, value in head.take_changes().items() if value is not None})
+    key.version = 8
+    key.declare()
+
+    assert key.one(i.ForgetRecords) == i.ForgetRecords(2)
+    assert key.head.first == 2
+
+
+def test_a_deleted_stream_without_records_has_nothing_to_forget() -> None:
+    key = Key()
+    key.do(e.PartitionDeclared(8, None))
+
+    assert key.of(i.ForgetRecords) == []
 
 
 def test_retention_does_not_go_back_nor_beyond_the_last_record() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.streams.application import ApplicationFiles, some_batches
-from tests.streams.samples import ORDERS
+from tests.streams.samples import GONE, ORDERS, forgotten, records
 from wallaroo_spark.sidecar import durable
 from wallaroo_spark.streams.tables.mover import TableMover
 
@@ -81,9 +81,10 @@ def dies_at(number: int) -> None:
 
 
 def work(app: ApplicationFiles) -> None:
-    """Rename a file, join others, and delete the first file of a partition."""
+    """Rename a file, join others, delete the table of a stream and begin another, delete a partition's first file."""
     TableMover(app.location).move(0)
-    TableMover(app.location).move(3)
+    TableMover(app.location).move(4)
+    TableMover(app.location).move(6)
     TableMover(app.location).expire(ORDERS, 0, 5)
 
 
@@ -92,6 +93,9 @@ def main(folder: Path) -> None:
     deaths = []
     template = ApplicationFiles(folder / "template")
     some_batches(template)
+    template.commit(records(1, 2, stream=GONE))
+    template.commit(forgotten(3, stream=GONE))
+    template.commit(records(3, 4, stream=GONE))
     for number in range(MOST):
         app = ApplicationFiles(folder / f"app-{number}")
         shutil.copytree(template.folder, app.folder)
@@ -107,10 +111,10 @@ def main(folder: Path) -> None:
             break
         left, parts = app.table(), len(app.files())
         app.commit()
-        TableMover(app.location).move(4)
-        moved = app.table()
+        TableMover(app.location).move(7)
+        moved, again = app.table(), app.table(GONE)
         work(app)
-        deaths.append({"left": left, "files": parts, "moved": moved, "then": app.table()})
+        deaths.append({"left": left, "files": parts, "moved": moved, "then": app.table(), "again": again})
         shutil.rmtree(app.folder)
     print(json.dumps(deaths))
 

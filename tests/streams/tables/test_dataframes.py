@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from chispa import assert_df_equality
+from pyspark.errors import PySparkException
 
 from tests.streams.application import ApplicationFiles, some_batches
 from tests.streams.samples import NOON, ORDERS, records, rows_of
@@ -57,6 +58,24 @@ def test_a_plain_reader_sees_committed_records_only_and_each_once(spark: SparkSe
     assert plain.schema == frame.schema
     assert_df_equality(plain.drop("extensions"), frame.drop("extensions"), ignore_row_order=True)
     assert len(offsets(frame)) == 12
+
+
+def test_a_dataframe_reads_the_rest_when_retention_deletes_a_file_meanwhile(
+    spark: SparkSession, app: ApplicationFiles
+) -> None:
+    mover = TableMover(app.location)
+    for first in (1, 3):
+        mover.move(app.commit(records(first, first + 1), rows_of(OutputKind.HISTORY, [step("began", 0, first)])))
+    before, history = read_stream(spark, app.location, ORDERS), read_history(spark, app.location)
+    plain = spark.read.parquet(table_of(app.location, ORDERS))
+    mover.expire(ORDERS, 0, 3)
+    min((app.folder / "history").iterdir()).unlink()
+
+    assert offsets(before) == [(0, 3), (0, 4)]
+    assert [row["instance"] for row in history.collect()] == [3]
+    assert before.count() == 2
+    with pytest.raises(PySparkException, match="FILE_NOT_EXIST"):
+        plain.collect()
 
 
 def test_the_columns_of_a_record(spark: SparkSession, app: ApplicationFiles) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.streams.application import ApplicationFiles, some_batches
-from tests.streams.samples import NOON, ORDERS, records, rows_of
+from tests.streams.samples import NOON, ORDERS, forgotten, records, rows_of
 from tests.waiting import SECONDS
 from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
@@ -19,6 +19,7 @@ from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
 from wallaroo_spark.streams.rows import OutputKind
 from wallaroo_spark.streams.tables.move_plan import MovePlan, plan_moves
 from wallaroo_spark.streams.tables.mover import TableMover
+from wallaroo_spark.streams.tables.stream_table import StreamTable
 
 BEGAN = {"pipeline": "shop/fulfil", "partition": 0, "instance": 1, "kind": "began", "at": 0}
 EVERYTHING = [
@@ -99,6 +100,7 @@ def test_a_mover_that_dies_at_any_step_leaves_each_record_at_most_once_and_the_n
             row for row in everything[:3] if row not in death["moved"]
         ]
         assert [row for row in death["then"] if row[1] > 3 or row[0]] == everything[3:]
+        assert death["again"] == [[0, 3, "e3"], [0, 4, "e4"]]
 
 
 def test_a_file_that_is_missing_is_named(app: ApplicationFiles) -> None:
@@ -122,6 +124,33 @@ def test_old_files_expire_as_a_whole(app: ApplicationFiles) -> None:
     assert mover.expired(ORDERS, 0, NOON + 9) == 9
     assert mover.expire(ORDERS, 0, 9) == 2
     assert (app.table(), mover.expired(ORDERS, 0, NOON + 9)) == ([], None)
+
+
+def test_the_table_of_a_deleted_stream_is_deleted_and_a_stream_of_its_name_begins_a_new_one(
+    app: ApplicationFiles,
+) -> None:
+    mover = TableMover(app.location)
+    app.commit(records(1, 2), records(1, 1, partition=1), records(1, 1, stream="shop/other"))
+    mover.move(0)
+    app.commit(records(3, 4))
+    app.commit(forgotten(5), forgotten(2, partition=1))
+    mover.move(2)
+    assert not (app.folder / "streams" / ORDERS).exists()
+    assert app.table("shop/other") == [(0, 1, "e1")]
+
+    mover.move(app.commit(records(5, 6)))
+    assert app.table() == [(0, 5, "e5"), (0, 6, "e6")]
+
+
+def test_records_of_a_deleted_stream_are_not_joined_with_those_of_the_next_one(app: ApplicationFiles) -> None:
+    app.commit(records(1, 2))
+    app.commit(forgotten(3))
+    app.commit(records(3, 4))
+    app.commit(records(5, 5))
+    TableMover(app.location).move(3)
+
+    assert app.table() == [(0, offset, f"e{offset}") for offset in (3, 4, 5)]
+    assert StreamTable(app.location, ORDERS).read(0, 1)[0] == 3
 
 
 def test_a_plan_joins_files_up_to_a_size_and_never_over_a_hole() -> None:

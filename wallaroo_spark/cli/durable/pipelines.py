@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -166,8 +167,10 @@ def _history(app: str, pipeline: str) -> Iterator[dict[str, Any]]:
 
     table = dataset.dataset(folder, format="parquet", exclude_invalid_files=False)
     wanted = dataset.field("pipeline") == pipeline
-    for batch in table.to_batches(filter=wanted):
-        yield from batch.to_pylist()
+    for fragment in table.get_fragments(filter=wanted):
+        # The application deletes files of the history when they have expired.
+        with suppress(FileNotFoundError):
+            yield from fragment.to_table(schema=table.schema, filter=wanted).to_pylist()
 
 
 def _declared(app: str) -> Iterable[PipelineDeclaration]:

@@ -30,6 +30,7 @@ FLAGS = (
     "keep",
     "move_seconds",
     "retention_seconds",
+    "history_seconds",
 )
 """The settings that have a flag."""
 

@@ -281,6 +281,7 @@ class Application:
             keep=settings.keep,
             move_seconds=settings.move_seconds,
             retention_seconds=settings.retention_seconds,
+            history_seconds=settings.history_seconds,
             spark=self._spark,
         )
         checks.checkpoint(files.committed(), self._housekeeping.newest_committed(), settings.folder)

@@ -16,7 +16,9 @@ from wallaroo_spark.engine.source import InboxCleaner, InputOffset
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
 from wallaroo_spark.streams.inbox import InboxReader
+from wallaroo_spark.streams.tables.history import HistoryExpiry
 from wallaroo_spark.streams.tables.mover import TableMover
+from wallaroo_spark.streams.tables.table_files import TableFolders
 
 MOVE_BATCHES = 64
 """Batches after which outputs are moved even before their time. A choice that bounds the manifests of one move."""
@@ -28,8 +30,9 @@ class Housekeeping:
 
     ``files`` is the application's checkpoint, ``folder`` its folder, ``gauges`` follows its batches; ``keep`` is the
     number of batches that are kept for gateways, ``move_seconds`` and ``retention_seconds`` are the times between two
-    moves into the tables and two looks for expired records. Methods raise
-    :class:`wallaroo_spark.errors.CheckpointError` when files cannot be read or written; they may be called again.
+    moves into the tables and two looks for expired files; ``history_seconds`` is the time for which ended instances are
+    kept, None for ever. Methods raise :class:`wallaroo_spark.errors.CheckpointError` when files cannot be read or
+    written; they may be called again.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Housekeeping:
         keep: int,
         move_seconds: float,
         retention_seconds: float,
+        history_seconds: float | None = None,
         spark: Any,
     ) -> None:
         self.moved = -1
@@ -56,6 +60,8 @@ class Housekeeping:
         self._cleaner = InboxCleaner(InboxReader(folder, spark), files)
         self._schemas = SchemaStore(folder, spark)
         self._retention = Retention(self._mover, inbox)
+        self._history_seconds = history_seconds
+        self._history = HistoryExpiry(TableFolders(folder, spark))
 
     def newest_committed(self) -> int:
         """The newest batch that the outputs in the folder prove to have been committed; -1 without one.
@@ -76,7 +82,10 @@ class Housekeeping:
             self._gauges.store()
             self._delete(committed)
         if not all_now and now >= self._expired_at + self._retention_seconds:
-            self._retention.look(self._schemas.newest(), time.time_ns() // 1_000_000, self._offset(committed).inbox)
+            millis = time.time_ns() // 1_000_000
+            self._retention.look(self._schemas.newest(), millis, self._offset(committed).inbox)
+            if self._history_seconds is not None:
+                self._history.expire(millis - round(self._history_seconds * 1000))
             self._expired_at = now
 
     def _delete(self, committed: int) -> None:

@@ -115,6 +115,13 @@ class ApplicationSettings:
     retention_seconds: float = setting(
         10.0, Kind.SECONDS, "Time between two looks for records that are older than the ttl of their stream.", minimum=1
     )
+    history_seconds: float | None = setting(
+        None,
+        Kind.SECONDS,
+        "Time for which the history of an instance is kept after its end. Whole files are deleted, from the oldest on. "
+        "Without it: for ever.",
+        minimum=1,
+    )
 
     def __post_init__(self) -> None:
         check_all(self, "application: ")

@@ -20,6 +20,7 @@ from wallaroo_spark.pipelines.controller.messages.instructions import (
     DeliverInputs,
     DeliverRecords,
     EndSubscription,
+    ForgetRecords,
     Instruction,
     RefuseRequest,
     StoreOutput,
@@ -52,7 +53,7 @@ class OutputRow(NamedTuple):
     target: str
     """The gateway of a message; empty for all other kinds."""
     first: int | None
-    """First offset of records; the time of a timer."""
+    """First offset of records; of FORGET the first offset that stays; the time of a timer."""
     last: int | None
     """Last offset of records."""
     rows: int
@@ -66,6 +67,7 @@ def output_rows(key: PartitionKey, now: int, result: TurnResult) -> Iterator[Out
     steps: list[HistoryStep] = []
     carried: list[CarryOut] = []
     outbox: dict[str, list[_ForGateway]] = {}
+    forgotten: int | None = None
     for one in result.said:
         if isinstance(one, HistoryStep):
             steps.append(one)
@@ -73,10 +75,14 @@ def output_rows(key: PartitionKey, now: int, result: TurnResult) -> Iterator[Out
             carried.append(one)
         elif isinstance(one, _ForGateway):
             outbox.setdefault(gateway_of(one), []).append(one)
+        elif isinstance(one, ForgetRecords):
+            forgotten = one.first
         else:
             # The records are taken from the result as a whole.
             assert isinstance(one, AppendRecords), one
     outbox.pop(NO_READER, None)
+    if forgotten is not None:
+        yield OutputRow(OutputKind.FORGET, "", forgotten, None, 0, None)
     yield from _records(result.fresh_from, now, result.fresh)
     for part in _parts(steps, _step_bytes):
         body = ipc_stream(history_batches(key.partition, now, part), HISTORY)

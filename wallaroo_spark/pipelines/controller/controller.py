@@ -187,6 +187,8 @@ class KeyController:
         head = self._head
         if event.version <= head.version:
             return
+        if event.plan is None or not head.declared:
+            self._log.forget_records()
         head.version, head.declared = event.version, event.plan is not None
         if event.plan is not None:
             head.window_millis, head.window_records = event.plan.window_millis, event.plan.window_records

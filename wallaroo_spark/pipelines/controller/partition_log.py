@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from wallaroo_spark.pipelines.controller.context import CallContext
 from wallaroo_spark.pipelines.controller.messages.events import RecordsDelayed, RecordsExpired, RecordsPublished
-from wallaroo_spark.pipelines.controller.messages.instructions import AppendRecords, Written
+from wallaroo_spark.pipelines.controller.messages.instructions import AppendRecords, ForgetRecords, Written
 from wallaroo_spark.pipelines.controller.messages.values import CloudEvent, DelayedRecords, Durability
 from wallaroo_spark.pipelines.controller.stored.seen_ids import DIGEST_BYTES
 
@@ -76,6 +76,18 @@ class PartitionLog:
         self._context.entries.delayed.remove(delayed.number)
         self._waiting = None
         self.append(records)
+
+    def forget_records(self) -> None:
+        """The records so far are those of a deleted stream. A stream of the same name gets the next offsets.
+
+        Called when the stream is deleted, and again when one of its name is declared: messages that were on their way
+        may have appended records in between.
+        """
+        head = self._context.head
+        self._context.entries.seen.clear()
+        if head.first <= head.last:
+            head.first = head.last + 1
+            self._context.say(ForgetRecords(head.first))
 
     def forget_delayed(self) -> None:
         """The stream is deleted, and the delayed records with it."""

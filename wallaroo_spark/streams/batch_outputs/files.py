@@ -17,26 +17,27 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class OutputFile:
-    """A file that a task of a batch has written, or with the kind TIMER the armed time of one key, without a file."""
+    """A file that a task of a batch has written; of the kinds TIMER and FORGET a fact on one key, without a file."""
 
     batch: int
     """The batch that it belongs to."""
     kind: OutputKind
     """The kind of its rows."""
     stream: str = ""
-    """Stream of the records or of the timer; empty for the other kinds."""
+    """Stream of the records, the timer or the forgotten records; empty for the other kinds."""
     partition: int = 0
-    """Partition of the records or of the timer."""
+    """Partition of the records, the timer or the forgotten records."""
     target: str = ""
     """Name of the gateway, for an outbox."""
     name: str = ""
-    """Name of the file in the folder of its batch; empty for a timer."""
+    """Name of the file in the folder of its batch; empty without a file."""
     rows: int = 0
     """Number of rows."""
     bytes: int = 0
     """Size of the file in bytes."""
     first: int | None = None
-    """First offset of the records; of a timer its time in milliseconds, None when the key needs none."""
+    """First offset of the records, or the first one that is not forgotten; of a timer its time in milliseconds, None
+    when the key needs none."""
     last: int | None = None
     """Last offset of the records, inclusive."""
     gauges: str = ""
@@ -44,7 +45,7 @@ class OutputFile:
 
     @property
     def key(self) -> PartitionKey:
-        """The key of records or of a timer."""
+        """The key of records, of a timer, or of forgotten records."""
         return PartitionKey(self.stream, self.partition)
 
     def to_json(self) -> str:
@@ -72,7 +73,7 @@ class Manifest:
     batch: int
     """Id of the batch."""
     files: tuple[OutputFile, ...] = ()
-    """Its files."""
+    """Its files, and an entry of the kind FORGET for each key whose records are forgotten."""
     timers: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     """All armed timers after the batch: the text of a PartitionKey → time in milliseconds."""
     gauges: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))

@@ -33,6 +33,7 @@ _SCHEMAS = {
     OutputKind.CARRIED: INPUT,
     OutputKind.OUTBOX: OUTBOX,
 }
+_WITHOUT_FILE = (OutputKind.TIMER, OutputKind.FORGET)
 _PARQUET = (OutputKind.RECORDS, OutputKind.HISTORY)
 
 
@@ -65,26 +66,26 @@ def write_outputs(folder: Location, batch: int, rows: Iterable[pa.RecordBatch]) 
     """Write the outputs of one task to files of a batch, and return the files; they are durable when they are returned.
 
     ``rows`` has the schema OUTPUT. The records of one partition become one Parquet file, the history another one; the
-    carried messages become one Arrow file, the messages for each gateway another one. A timer has no file: it is
-    returned as an OutputFile of the kind TIMER. Raises :class:`PipelineError` when the offsets of a partition have a
-    hole, and :class:`wallaroo_spark.errors.CheckpointError` when a file cannot be written. No two calls write the same
-    file.
+    carried messages become one Arrow file, the messages for each gateway another one. A row of the kind TIMER or FORGET
+    has no file: it is returned as an OutputFile of its kind. Raises :class:`PipelineError` when the offsets of a
+    partition have a hole, and :class:`wallaroo_spark.errors.CheckpointError` when a file cannot be written. No two
+    calls write the same file.
     """
     contents: dict[_Part, _Content] = {}
-    timers: dict[tuple[str, int], tuple[int | None, str]] = {}
+    facts: list[OutputFile] = []
     for batch_of_rows in rows:
         for row in batch_of_rows.to_pylist():
             kind = OutputKind(row["kind"])
-            if kind is OutputKind.TIMER:
-                timers[row["stream"], row["partition"]] = row["first"], (row["body"] or b"").decode()
+            if kind in _WITHOUT_FILE:
+                stream, partition, gauges = row["stream"], row["partition"], (row["body"] or b"").decode()
+                facts.append(OutputFile(batch, kind, stream, partition, first=row["first"], gauges=gauges))
             else:
                 _add(contents, kind, row)
     outputs, token = BatchOutputs(folder), uuid.uuid4().hex[:12]
     stems = (f"{part.kind}-{token}-{number}" for number, part in enumerate(contents))
     with ThreadPoolExecutor(max(1, min(_WRITERS, len(contents)))) as pool:
         yield from pool.map(lambda *one: _write(outputs, batch, *one), stems, contents, contents.values())
-    for (stream, partition), (at, gauges) in timers.items():
-        yield OutputFile(batch, OutputKind.TIMER, stream, partition, first=at, gauges=gauges)
+    yield from facts
 
 
 def output_writer(folder: Location, batch: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -36,8 +36,9 @@ def read_stream(spark: SparkSession, folder: str, stream: str) -> DataFrame:
     """The records of ``stream`` (``namespace/name``) of the application in ``folder``, as a DataFrame.
 
     Its columns are ``offset``, ``written_at``, the attributes of CloudEvents, ``extensions``, ``data`` and
-    ``partition``. It has all records that were moved into the table when this is called, each once; it is empty for a
-    declared stream without records. Raises :class:`ArgumentValueError` for a stream that the application does not have.
+    ``partition``. It has all records that were moved into the table when this is called, each once, except those that
+    retention removes before they are read; it is empty for a declared stream without records. Raises
+    :class:`ArgumentValueError` for a stream that the application does not have.
     """
     namespace, slash, name = stream.partition("/")
     problem = name_problem(namespace) or name_problem(name) if slash else "it has no namespace"
@@ -80,7 +81,8 @@ def read_instances(spark: SparkSession, folder: str) -> DataFrame:
     ``stages`` and ``outputs``. An active instance has no outcome and no ``ended_at``. ``stages`` has a struct for each
     stage that is done, in the order of their ends: ``stage``, ``began_at``, ``ended_at``, ``seconds`` between the two,
     ``output`` and ``content_type``. ``outputs`` has a struct for each stream output that is written: ``stream``,
-    ``partition``, ``offsets``, and ``refused``, the reason if the stream did not accept it.
+    ``partition``, ``offsets``, and ``refused``, the reason if the stream did not accept it. An instance is left out
+    once the first of its rows have expired.
     """
     from pyspark.sql import functions as f
 
@@ -119,15 +121,18 @@ def read_instances(spark: SparkSession, folder: str) -> DataFrame:
         )
     )
     fields = ("stage", "began_at", "ended_at", "seconds", "output", "content_type")
-    return gathered.withColumn(
+    return gathered.where("began_at is not null").withColumn(
         "stages", f.transform("stages", lambda one: f.struct(*(one[name].alias(name) for name in fields)))
     )
 
 
 def _parquet(spark: SparkSession, path: str, ddl: str) -> DataFrame | None:
-    """The Parquet files in a folder; None if there is no such folder."""
+    """The Parquet files in a folder; None if there is no such folder.
+
+    The DataFrame has a list of files, of which retention may delete some before they are read. Nothing else does.
+    """
     try:
-        return spark.read.schema(ddl).parquet(path)
+        return spark.read.schema(ddl).option("ignoreMissingFiles", "true").parquet(path)
     except AnalysisException as error:
         if error.getCondition() != _NO_PATH:
             raise

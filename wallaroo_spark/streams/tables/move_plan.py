@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.streams.batch_outputs.files import Manifest, OutputFile
@@ -43,6 +43,15 @@ class Move:
     """Batch and name of each file, in the order of the rows."""
 
 
+class Forgotten(NamedTuple):
+    """The records of a partition whose stream was deleted."""
+
+    key: PartitionKey
+    """The partition."""
+    before: int
+    """The first offset that stays."""
+
+
 @dataclass(frozen=True)
 class MovePlan:
     """The moves of some batches that follow each other."""
@@ -53,6 +62,8 @@ class MovePlan:
     """Last batch, inclusive."""
     moves: tuple[Move, ...]
     """The moves; their order does not matter."""
+    forgotten: tuple[Forgotten, ...] = ()
+    """The records to delete before the moves; none of them is moved."""
 
     def to_json(self) -> bytes:
         """Encode as the stored form."""
@@ -62,6 +73,7 @@ class MovePlan:
                 "first": self.first,
                 "last": self.last,
                 "moves": [vars(move) for move in self.moves],
+                "forgotten": self.forgotten,
             }
         ).encode()
 
@@ -71,14 +83,24 @@ class MovePlan:
         values = json.loads(data)
         if values["version"] != FORMAT:
             raise ValueError(f"version {values['version']!r} is not known")
-        return cls(int(values["first"]), int(values["last"]), tuple(_move(move) for move in values["moves"]))
+        moves = tuple(_move(move) for move in values["moves"])
+        # A plan of an earlier release has no such field.
+        forgotten = tuple(Forgotten(PartitionKey(*key), int(before)) for key, before in values.get("forgotten", ()))
+        return cls(int(values["first"]), int(values["last"]), moves, forgotten)
 
 
 def plan_moves(first: int, last: int, manifests: Iterable[Manifest], large: int = LARGE_BYTES) -> MovePlan:
     """The plan for the batches from ``first`` to ``last``; ``manifests`` are theirs, in their order."""
     parts: dict[tuple[OutputKind, PartitionKey], list[OutputFile]] = {}
-    for manifest in manifests:
+    known = tuple(manifests)
+    forgotten: dict[PartitionKey, int] = {}
+    for manifest in known:
+        for file in manifest.of(OutputKind.FORGET):
+            forgotten[file.key] = max(file.first or 0, forgotten.get(file.key, 0))
+    for manifest in known:
         for file in manifest.files:
+            if file.kind is OutputKind.RECORDS and (file.last or 0) < forgotten.get(file.key, 0):
+                continue
             if file.kind in (OutputKind.RECORDS, OutputKind.HISTORY):
                 parts.setdefault((file.kind, file.key), []).append(file)
     moves = []
@@ -89,7 +111,7 @@ def plan_moves(first: int, last: int, manifests: Iterable[Manifest], large: int 
                 moves.append(Move(kind, key, first, last, number, sources))
             else:
                 moves.append(Move(kind, key, joined[0].first or 0, joined[-1].last or 0, 0, sources))
-    return MovePlan(first, last, tuple(moves))
+    return MovePlan(first, last, tuple(moves), tuple(Forgotten(*one) for one in sorted(forgotten.items())))
 
 
 def _joined(files: Iterable[OutputFile], large: int) -> Iterator[list[OutputFile]]:

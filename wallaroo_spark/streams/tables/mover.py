@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.sidecar import durable
 from wallaroo_spark.sidecar.folder import SidecarFolder
@@ -61,7 +60,7 @@ class TableMover:
             last = min(batch, moved + _MOST_BATCHES)
             manifests = [self._outputs.manifest(number) for number in range(moved + 1, last + 1)]
             plan = plan_moves(moved + 1, last, [one for one in manifests if one is not None], self._large)
-            if plan.moves:
+            if plan.moves or plan.forgotten:
                 self._folder.write(_PLAN, plan.to_json())
                 self._carry_out(plan)
             self._moved = moved = last
@@ -100,26 +99,29 @@ class TableMover:
         Call it once the batch is committed in which the partition's controller has handled ``RecordsExpired(before)``.
         """
         self.moved_to()
-        key, deleted = PartitionKey(stream, partition), 0
+        return self._delete(PartitionKey(stream, partition), before)
+
+    def _delete(self, key: PartitionKey, before: int) -> int:
+        """Delete the files of a partition whose records are all before an offset; return how many were deleted."""
+        deleted = 0
         for file in self._tables.listed(key):
             if file.last >= before:
                 break
-            relative = self._tables.records(key, file.first, file.last)
-            try:
-                self._tables.delete(relative)
-            except OSError as error:
-                raise self._failed(relative, "deleted", error) from error
+            self._tables.delete(self._tables.records(key, file.first, file.last))
             deleted += 1
         return deleted
 
     def _carry_out(self, plan: MovePlan) -> None:
+        for key, before in plan.forgotten:
+            self._delete(key, before)
+            self._tables.delete_empty(key)
         for number, move in enumerate(plan.moves):
             target = self._target(move)
             try:
                 if not self._tables.exists(target):
                     self._tables.take(self._source(move, number), target)
             except (OSError, pa.ArrowInvalid) as error:
-                raise self._failed(target, "written", error) from error
+                raise self._tables.unwritable(target, "written", error) from error
         self._folder.write(MOVED, json.dumps({"batch": plan.last}).encode())
 
     def _target(self, move: Move) -> str:
@@ -156,12 +158,3 @@ class TableMover:
 
     def _read(self, name: str) -> bytes | None:
         return self._folder.read(name)
-
-    def _failed(self, relative: str, verb: str, error: Exception) -> CheckpointError:
-        where = f"{self._tables.identity}/{relative}"
-        return CheckpointError(
-            f"{where} cannot be {verb}: {error}; check that the driver may write to the application's folder and that "
-            "the file system has free space",
-            code="checkpoint-unwritable",
-            location=where,
-        )

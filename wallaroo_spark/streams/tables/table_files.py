@@ -17,6 +17,7 @@ from wallaroo_spark.streams.places import HISTORY, STREAMS
 
 MOVED = "moved.json"
 """The file with the newest batch that was moved into the tables."""
+_HISTORY = re.compile(r"([0-9]{20})-[0-9]{20}-([0-9]+)\.parquet")
 _RECORDS = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet")
 
 
@@ -31,6 +32,17 @@ class TableFile(NamedTuple):
     """Its name in the folder of its partition."""
 
 
+class HistoryFile(NamedTuple):
+    """A file of the history. Their order is that of time."""
+
+    first: int
+    """The first batch that it is made of."""
+    number: int
+    """Its number among the files of the same move."""
+    path: str
+    """Its path, relative to the application's folder."""
+
+
 def records_name(first: int, last: int) -> str:
     """The name of the file of these offsets."""
     return f"{first:020d}-{last:020d}.parquet"
@@ -39,7 +51,8 @@ def records_name(first: int, last: int) -> str:
 class TableFolders:
     """The folders of the tables of the application in ``folder``, as the session ``spark`` opens it.
 
-    Paths are relative to the application's folder. The methods raise OSError, but for :meth:`listed`.
+    Paths are relative to the application's folder. The methods raise OSError, where they do not say
+    :class:`CheckpointError`.
     """
 
     def __init__(self, folder: Location, spark: Any = None) -> None:
@@ -65,13 +78,21 @@ class TableFolders:
 
     def listed(self, key: PartitionKey) -> list[TableFile]:
         """The files of a partition, in the order of their offsets. Raises :class:`CheckpointError`."""
-        selector = fs.FileSelector(self.path(self.partition(key)), allow_not_found=True)
+        found = ((name, _RECORDS.fullmatch(name)) for name in self._names(self.partition(key)))
+        return [TableFile(int(match[1]), int(match[2]), name) for name, match in found if match]
+
+    def listed_history(self) -> list[HistoryFile]:
+        """The files of the history, in their order. Raises :class:`CheckpointError`."""
+        found = ((name, _HISTORY.fullmatch(name)) for name in self._names(HISTORY))
+        return sorted(HistoryFile(int(match[1]), int(match[2]), f"{HISTORY}/{name}") for name, match in found if match)
+
+    def _names(self, relative: str) -> list[str]:
+        """The names in a folder, sorted; none if there is no such folder. Raises :class:`CheckpointError`."""
         try:
-            names = sorted(info.base_name for info in self.filesystem.get_file_info(selector))
+            selector = fs.FileSelector(self.path(relative), allow_not_found=True)
+            return sorted(info.base_name for info in self.filesystem.get_file_info(selector))
         except OSError as error:
-            raise self.unreadable(self.partition(key), error) from error
-        found = ((name, match) for name in names if (match := _RECORDS.fullmatch(name)))
-        return [TableFile(int(match[1]), int(match[2]), name) for name, match in found]
+            raise self.unreadable(relative, error) from error
 
     def exists(self, relative: str) -> bool:
         """Whether there is a file of this path."""
@@ -86,8 +107,23 @@ class TableFolders:
         durable.replace(self.filesystem, source, target)
 
     def delete(self, relative: str) -> None:
-        """Delete a file; does nothing if it does not exist."""
-        durable.delete_file(self.filesystem, self.path(relative))
+        """Delete a file; does nothing if it does not exist. Raises :class:`CheckpointError`."""
+        try:
+            durable.delete_file(self.filesystem, self.path(relative))
+        except OSError as error:
+            raise self.unwritable(relative, "deleted", error) from error
+
+    def delete_empty(self, key: PartitionKey) -> None:
+        """Delete the folder of a partition if it is empty, and then that of its stream. Raises CheckpointError."""
+        for relative in (self.partition(key), f"{STREAMS}/{key.stream}"):
+            selector = fs.FileSelector(self.path(relative), allow_not_found=True)
+            try:
+                if self.filesystem.get_file_info(selector):
+                    return
+                if self.filesystem.get_file_info(self.path(relative)).type is fs.FileType.Directory:
+                    self.filesystem.delete_dir(self.path(relative))
+            except OSError as error:
+                raise self.unreadable(relative, error) from error
 
     def open(self, path: str) -> Any:
         """Open a Parquet file, ``path`` on :attr:`filesystem`."""
@@ -99,6 +135,16 @@ class TableFolders:
         return CheckpointError(
             f"{where} cannot be read: {error}; check that this process reaches the application's file system",
             code="checkpoint-unreadable",
+            location=where,
+        )
+
+    def unwritable(self, relative: str, verb: str, error: Exception) -> CheckpointError:
+        """The error for a file that cannot be written or deleted; ``verb`` is a participle."""
+        where = f"{self.identity}/{relative}"
+        return CheckpointError(
+            f"{where} cannot be {verb}: {error}; check that the driver may write to the application's folder and that "
+            "the file system has free space",
+            code="checkpoint-unwritable",
             location=where,
         )
 

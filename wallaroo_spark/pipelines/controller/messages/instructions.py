@@ -36,6 +36,13 @@ class AppendRecords(NamedTuple):
     records: tuple[CloudEvent, ...]
 
 
+class ForgetRecords(NamedTuple):
+    """Remove the records before an offset from the table, because their stream is deleted."""
+
+    first: int
+    """The first offset that stays."""
+
+
 class DeliverRecords(NamedTuple):
     """Give a group's member the records of a range."""
 
@@ -247,6 +254,7 @@ class ArmTimer(NamedTuple):
 
 Instruction = (
     AppendRecords
+    | ForgetRecords
     | DeliverRecords
     | DeliverInputs
     | RunFunction

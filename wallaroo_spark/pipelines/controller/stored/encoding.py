@@ -101,6 +101,7 @@ CLASSES: dict[int, Any] = {
     97: instructions.ArmTimer,
     98: instructions.SkippedRecords,
     99: instructions.ConnectorPosition,
+    100: instructions.ForgetRecords,
 }
 """Number → class. Numbers are never changed or used again."""
 _NUMBERS = {kind: number for number, kind in CLASSES.items()}

@@ -145,6 +145,17 @@ class SeenIds:
             head.seen_from += 1
             self._forgot = True
 
+    def clear(self) -> None:
+        """Forget all records."""
+        head, seen = self._head, self._load()
+        if head.seen_from <= head.last:
+            self._gone += [chunk.first for chunk in seen.chunks]
+            seen.offsets.clear()
+            seen.chunks.clear()
+            self._added, self._oldest = [], None
+            head.seen_from = head.last + 1
+            self._forgot = True
+
     def _find_oldest(self, seen: Seen) -> tuple[int, int, bytes]:
         """Offset, active time and digest of the oldest remembered record."""
         offset = self._head.seen_from
