@@ -34,7 +34,14 @@ def run(seeds: range) -> Counter[str]:
 def test_every_promise_is_kept(first: int) -> None:
     counts = run(range(first, first + BATCH))
 
-    wanted = ("lost batches", "kill_gateway", "instances done", "group batches", "StorePointer", "WarnClient")
+    wanted: tuple[str, ...] = (
+        "lost batches",
+        "kill_gateway",
+        "instances done",
+        "group batches",
+        "StorePointer",
+        "WarnClient",
+    )
     wanted += ("turns that ended at their limit", "add_partitions", "set_clock_back", "cursors that retention moved")
     assert {name: counts[name] for name in wanted if not counts[name]} == {}
 

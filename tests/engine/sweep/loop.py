@@ -26,6 +26,7 @@ from tests.engine.sweep import points, shop
 from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.engine.application.driver_inbox import DriverInbox, keys_of
 from wallaroo_spark.engine.application.housekeeping import Housekeeping
+from wallaroo_spark.engine.observing.gauge_file import GaugeFile
 from wallaroo_spark.engine.operator.functions import StageFunctions
 from wallaroo_spark.engine.operator.processor import stream_table
 from wallaroo_spark.engine.operator.rows import output_rows
@@ -105,7 +106,7 @@ class Batches:
         self._outputs = BatchOutputs(folder)
         inbox = DriverInbox(folder)
         self._housekeeping = Housekeeping(
-            self._files, folder, inbox, keep=2, move_seconds=0, retention_seconds=0.2, spark=None
+            self._files, folder, inbox, GaugeFile(folder), keep=2, move_seconds=0, retention_seconds=0.2, spark=None
         )
         committed = self._files.committed()
         self.committed = -1 if committed is None else committed
