@@ -36,7 +36,7 @@ def history(steps: int, **how: Any) -> list[ReceiverStatus]:
 
 
 def shown(record: RunRecord, **wanted: Any) -> dict[str, Any]:
-    made = document(record, age=0.5, patience=10.0, wanted=PageQuery(**wanted))
+    made = document(record, age=0.5, patience=10.0, query={name: str(value) for name, value in wanted.items()})
     return dict(json.loads(json.dumps(made, allow_nan=False)))
 
 

@@ -1,5 +1,5 @@
-"""Takes snapshots of a running receiver in a thread of its own, often while a browser shows the page and seldom
-otherwise.
+"""Takes snapshots of a running receiver or application in a thread of its own: often while a browser shows the page,
+and seldom otherwise.
 
 Browsers read the newest snapshot, so the cost for the workers does not grow with the number of browsers.
 """
@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import Any, Generic, Protocol, TypeVar
 
 from wallaroo_spark.errors import one_line
 from wallaroo_spark.status import ReceiverStatus
 from wallaroo_spark.web.report.run_record import RunRecord
 from wallaroo_spark.web.server.requests import Request
 from wallaroo_spark.web.server.responses import Response
-from wallaroo_spark.web.view import PageQuery, document
+from wallaroo_spark.web.view import document
 
 log = one_line(logging.getLogger("wallaroo_spark.web"))
 
@@ -38,14 +39,36 @@ STOP_SECONDS = 5.0
 """How long a stop waits for a snapshot that is being taken. A choice that bounds a stop."""
 
 
-class Monitor:
-    """Keeps the record of one run, from :meth:`start` to :meth:`stop`. Several threads may call its methods."""
+S = TypeVar("S", contravariant=True)
 
-    def __init__(self, sample: Callable[[], ReceiverStatus], name: str) -> None:
-        """``sample`` takes one snapshot; ``name`` is the receiver's name."""
+
+class KeptRecord(Protocol[S]):
+    """The record of a run, which holds snapshots of one kind."""
+
+    def add(self, status: S) -> None:
+        """Add a snapshot."""
+
+    def count(self, status: S) -> None:
+        """Add the figures of a last snapshot, and nothing else of it."""
+
+
+R = TypeVar("R", bound=KeptRecord[Any])
+
+
+class PageMonitor(Generic[R]):
+    """Keeps the record of one run, from :meth:`start` to :meth:`stop`. Several threads may call its methods.
+
+    ``sample`` takes one snapshot; ``name`` is the name for people, such as ``receiver orders``; ``document`` makes the
+    JSON that the page shows from ``record``.
+    """
+
+    def __init__(
+        self, sample: Callable[[], Any], name: str, record: R, document: Callable[..., dict[str, Any]]
+    ) -> None:
         self._sample = sample
         self._name = name
-        self._record = RunRecord()
+        self._record = record
+        self._document = document
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._first = threading.Event()
@@ -54,7 +77,9 @@ class Monitor:
         self._taken_at = float("-inf")
         self._interval = WATCHED_SECONDS
         self._failing = False
-        self._thread = threading.Thread(target=self._run, name=f"wallaroo-{name}-monitor", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"wallaroo-{name.replace(' ', '-')}-monitor", daemon=True
+        )
 
     def start(self) -> None:
         """Begin to take snapshots."""
@@ -68,7 +93,7 @@ class Monitor:
         try:
             status = self._sample()
         except Exception as error:
-            log.debug("receiver %s: no last figures: %s", self._name, error)
+            log.debug("%s: no last figures: %s", self._name, error)
             return
         with self._lock:
             self._record.count(status)
@@ -80,7 +105,7 @@ class Monitor:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(STOP_SECONDS)
 
-    def read(self, reader: Callable[[RunRecord], str]) -> str:
+    def read(self, reader: Callable[[R], str]) -> str:
         """Call ``reader`` with the record while no snapshot is added, and return its text."""
         with self._lock:
             return reader(self._record)
@@ -93,7 +118,7 @@ class Monitor:
         except Exception as error:
             # The page then shows that its figures are old.
             if not self._failing:
-                log.warning("receiver %s: the status page has no new figures: %s", self._name, error)
+                log.warning("%s: the status page has no new figures: %s", self._name, error)
             self._failing = True
         else:
             self._failing = False
@@ -113,11 +138,11 @@ class Monitor:
         if unwatched:
             self._wake.set()
         if not self._first.wait(FIRST_SECONDS):
-            return Response.text("there is no snapshot of the receiver yet; ask again", HTTPStatus.SERVICE_UNAVAILABLE)
+            return Response.text("there is no snapshot yet; ask again", HTTPStatus.SERVICE_UNAVAILABLE)
         with self._lock:
             age = time.monotonic() - self._taken_at
             patience = max(PATIENCE_SECONDS, 2 * self._interval)
-            shown = document(self._record, age=age, patience=patience, wanted=PageQuery.of(request.query))
+            shown = self._document(self._record, age=age, patience=patience, query=request.query)
         return Response.json(shown)
 
     def _run(self) -> None:
@@ -125,3 +150,11 @@ class Monitor:
             self.look()
             self._wake.wait(self._interval)
             self._wake.clear()
+
+
+class Monitor(PageMonitor[RunRecord]):
+    """The monitor of a receiver."""
+
+    def __init__(self, sample: Callable[[], ReceiverStatus], name: str) -> None:
+        """``sample`` takes one snapshot; ``name`` is the receiver's name."""
+        super().__init__(sample, f"receiver {name}", RunRecord(), document)

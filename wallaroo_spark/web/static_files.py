@@ -7,17 +7,19 @@ from importlib import resources
 from wallaroo_spark.web.server.responses import CSS, HTML, JAVASCRIPT, SVG, Response
 from wallaroo_spark.web.server.routes import Route
 
+RECEIVER = "page"
+APPLICATION = "application"
 _FILES = {
-    "/": ("page.html", HTML),
     "/page.css": ("page.css", CSS),
-    "/page.js": ("page.js", JAVASCRIPT),
+    "/common.js": ("common.js", JAVASCRIPT),
     "/favicon.svg": ("favicon.svg", SVG),
 }
 
 
-def static_routes() -> dict[str, Route]:
-    """The routes of the page itself. They show nothing of a receiver, so they need no token."""
+def static_routes(page: str = RECEIVER) -> dict[str, Route]:
+    """The routes of a page itself. They show nothing of a receiver or an application, so they need no token."""
     folder = resources.files("wallaroo_spark.web") / "static"
+    files = {**_FILES, "/": (f"{page}.html", HTML), f"/{page}.js": (f"{page}.js", JAVASCRIPT)}
     return {
-        path: Route(Response(kind, (folder / name).read_bytes()), open=True) for path, (name, kind) in _FILES.items()
+        path: Route(Response(kind, (folder / name).read_bytes()), open=True) for path, (name, kind) in files.items()
     }

@@ -39,12 +39,13 @@ class PageQuery:
         return cls(min(max(top, 1), MOST_ROWS), query.get("search", "")[:200].strip().casefold())
 
 
-def document(record: RunRecord, *, age: float, patience: float, wanted: PageQuery) -> dict[str, Any]:
-    """The JSON-ready values of the page.
+def document(record: RunRecord, *, age: float, patience: float, query: Mapping[str, str]) -> dict[str, Any]:
+    """The JSON-ready values of the page; ``query`` is the query string of the request.
 
     ``age`` is the time since the newest snapshot was complete, and ``patience`` the age from which it counts as old,
     both in seconds. The record has at least one snapshot.
     """
+    wanted = PageQuery.of(query)
     status = record.snapshots.last
     assert status is not None
     rates = record.rates()
@@ -89,7 +90,7 @@ def document(record: RunRecord, *, age: float, patience: float, wanted: PageQuer
         "searched": {"instance": len(status.instances), "stream": len(status.streams)},
         "rates": {"seconds": round(rates.seconds, 3), **_rates_total(rates)},
         "history": {
-            name: [_rounded(getattr(point, name)) for point in recent]
+            name: [rounded(getattr(point, name)) for point in recent]
             for name in ("time", "rows_in", "rows_out", "ack_age", "rows", "bytes", "sessions", "serving")
         },
         "batches": [asdict(batch) for batch in record.batches],
@@ -132,16 +133,17 @@ def _emptied(status: ReceiverStatus) -> ReceiverStatus:
 
 def _rates(rate: Rate | None) -> dict[str, float | None]:
     return {
-        "rate_in": _rounded(rate.rows_in) if rate else None,
-        "rate_out": _rounded(rate.rows_out) if rate else None,
+        "rate_in": rounded(rate.rows_in) if rate else None,
+        "rate_out": rounded(rate.rows_out) if rate else None,
     }
 
 
 def _rates_total(rates: Rates) -> dict[str, float | None]:
     if not rates.seconds:
         return {"rows_in": None, "rows_out": None}
-    return {"rows_in": _rounded(rates.total.rows_in), "rows_out": _rounded(rates.total.rows_out)}
+    return {"rows_in": rounded(rates.total.rows_in), "rows_out": rounded(rates.total.rows_out)}
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
+    """A figure with three decimals."""
     return None if value is None else round(value, 3)

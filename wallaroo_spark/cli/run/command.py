@@ -31,6 +31,8 @@ FLAGS = (
     "move_seconds",
     "retention_seconds",
     "history_seconds",
+    "status_page",
+    "status_page_token",
 )
 """The settings that have a flag."""
 

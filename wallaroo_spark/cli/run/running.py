@@ -36,10 +36,12 @@ class RunView:
         """A sentence on the run."""
         click.echo(text)
 
-    def started(self, registry: str) -> None:
-        """The application runs; ``registry`` is its URL."""
+    def started(self, registry: str, page: str) -> None:
+        """The application runs; ``registry`` is its URL, ``page`` that of its page (empty: it has none)."""
         if self._show_registry:
             self.line(f"Registry: {registry}")
+        if page:
+            self.line(f"Page: {page}")
 
     def status(self, status: Mapping[str, Any]) -> None:
         """Print the lines that are new in a status."""
@@ -62,10 +64,13 @@ class JsonRunView(RunView):
     def line(self, text: str) -> None:
         """Print nothing."""
 
-    def started(self, registry: str) -> None:
-        """Print the registry's URL, if it is to be shown."""
-        if self._show_registry:
-            click.echo(json.dumps({"registry": registry}))
+    def started(self, registry: str, page: str) -> None:
+        """Print the URLs of the page, and of the registry if it is to be shown."""
+        shown = {"registry": registry} if self._show_registry else {}
+        if page:
+            shown["page"] = page
+        if shown:
+            click.echo(json.dumps(shown))
 
     def changed(self, status: Mapping[str, Any], new: Sequence[str]) -> None:
         """Print the status."""
@@ -103,7 +108,7 @@ def run_application(
             try:
                 with java_waits(session, signals), Application(session, folder, **settings) as application:
                     signals.gentle = True
-                    view.started(application.registry_url)
+                    view.started(application.registry_url, application.page_address)
                     _watch(application, signals, view)
                     if signals.received is not None:
                         view.line(f"Stopping ({signal.Signals(signals.received).name}) …")

@@ -30,9 +30,11 @@ from wallaroo_spark.engine.application.query_session import (
     state_partitions,
     tasks_beside,
 )
-from wallaroo_spark.engine.application.settings import ApplicationSettings
+from wallaroo_spark.engine.application.settings import STATUS_PAGE, ApplicationSettings
 from wallaroo_spark.engine.observing.gauge_file import GaugeFile
 from wallaroo_spark.engine.observing.observer import DriverFacts, Observer
+from wallaroo_spark.engine.observing.page import SETTINGS as PAGE_SETTINGS
+from wallaroo_spark.engine.observing.page import ApplicationPage
 from wallaroo_spark.engine.observing.published import LOCK, to_json
 from wallaroo_spark.errors import (
     ConfigurationError,
@@ -58,6 +60,7 @@ from wallaroo_spark.status.application.model import ApplicationStatus
 from wallaroo_spark.storage.locations import for_tasks
 from wallaroo_spark.streams.inbox import InboxReader
 from wallaroo_spark.streams.places import checkpoint_of
+from wallaroo_spark.web import PageAddress
 
 log = one_line(logging.getLogger("wallaroo_spark.engine"))
 
@@ -108,6 +111,9 @@ class Application:
         self._housekeeping: Housekeeping | None = None
         self._functions: FunctionWatch | None = None
         self._observer: Observer | None = None
+        place = PageAddress.parse(settings.status_page, resolve_secret(settings.status_page_token), PAGE_SETTINGS)
+        required = settings.status_page != STATUS_PAGE
+        self._page = ApplicationPage(self.name, place, self.snapshot, lambda: self._query, required=required)
         self._query_starts = 0
         self._folder_lock: FolderLock | None = None
         self._threads: list[threading.Thread] = []
@@ -138,6 +144,15 @@ class Application:
     def folder(self) -> str:
         """The application's folder."""
         return self._settings.folder
+
+    @property
+    def page_address(self) -> str:
+        """The URL of the application's page; empty when it is not served."""
+        return self._page.address
+
+    def metrics(self) -> dict[str, list[dict[str, Any]]]:
+        """The values of all metrics by name, as JSON-serializable values; ``docs/metrics.md`` has their meaning."""
+        return self._page.metrics()
 
     def start(self) -> None:
         """Start the query and the gateways, and wait until all gateways serve. Does nothing when it runs already.
@@ -294,6 +309,7 @@ class Application:
         self._observer = Observer(self.name, settings.folder, self._spark, files, gauges, leases, self._facts)
         self._observer.query.starting(checkpoint_of(settings.folder), "as soon as possible")
         self._observer.start()
+        self._page.start()
 
     def _start_query(self) -> None:
         assert self._plan is not None
@@ -413,6 +429,7 @@ class Application:
                 last.callback(self._unlock, leases)
             if self._observer is not None:
                 last.callback(self._observer.stop)
+            last.callback(self._page.stop)
             if self._follower is not None:
                 last.callback(self._follower.stop)
             if query is not None:

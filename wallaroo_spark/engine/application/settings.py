@@ -14,6 +14,8 @@ KEEP = 64
 """Default number of the newest batches whose files are kept for gateways. A choice: a minute of short batches."""
 MAX_ROWS = 100_000
 """Default limit of the events of one batch. A choice that bounds the time of a batch after a pause."""
+STATUS_PAGE = "127.0.0.1:4140"
+"""Default address of the page, as that of a receiver's."""
 LEASE_SECONDS = 10.0
 """Default length of a gateway's lease, in seconds. A choice: the time without a service after a gateway is lost."""
 
@@ -121,6 +123,20 @@ class ApplicationSettings:
         "Time for which the history of an instance is kept after its end. Whole files are deleted, from the oldest on. "
         "Without it: for ever.",
         minimum=1,
+    )
+
+    status_page: str = setting(
+        STATUS_PAGE,
+        Kind.TEXT,
+        "Address host:port of the page, the metrics and the health of the application; `off`: none. When the default "
+        "port is taken, one of the next 15.",
+    )
+    status_page_token: str = setting(
+        "",
+        Kind.TEXT,
+        "Token that the page and the metrics ask for, also `env:NAME` or `file:PATH`; an address that other machines "
+        "reach needs one.",
+        secret=True,
     )
 
     def __post_init__(self) -> None:

@@ -41,6 +41,8 @@ log = one_line(logging.getLogger("wallaroo_spark.engine"))
 
 LOOK_SECONDS = 1.0
 """Seconds between two snapshots. A choice: each takes some calls to Redis and to Java."""
+SAME_SECONDS = 0.3
+"""Age up to which a snapshot is returned again: the page, the metrics and the run ask at the same time. A choice."""
 SLOW_LOOK_SECONDS = 10.0
 """Seconds between two listings of the inbox where a listing is not cheap. A choice: object stores charge for each."""
 STOP_SECONDS = 5.0
@@ -92,7 +94,7 @@ class Observer:
         self._shapes = Shapes()
         self._reports: dict[str, tuple[str, float]] = {}
         self._unread: dict[str, tuple[int, int]] = {}
-        self._listed_at = self._written_at = float("-inf")
+        self._listed_at = self._written_at = self._looked_at = float("-inf")
         self._committed: tuple[int, float] | None = None
         self._last: ApplicationStatus | None = None
         self._failing = ""
@@ -116,7 +118,8 @@ class Observer:
         """A snapshot of this moment. Raises nothing but a defect: a part that cannot be read keeps its last figures."""
         with self._lock:
             if self._last is None or not self._closed:
-                self._last = self._look()
+                if self._last is None or time.monotonic() - self._looked_at >= SAME_SECONDS:
+                    self._last, self._looked_at = self._look(), time.monotonic()
             else:
                 # The registry's connections are closed.
                 facts = self._facts()

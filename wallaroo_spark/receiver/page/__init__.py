@@ -46,7 +46,7 @@ def start_page(place: PageAddress | None, options: Options, routes: Routes) -> P
     """
     if place is None:
         return None
-    page = PageServer(place, routes, options.receiver)
+    page = PageServer(place, routes, f"receiver {options.receiver}")
     try:
         page.start()
     except ConfigurationError as error:

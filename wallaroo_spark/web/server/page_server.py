@@ -49,7 +49,7 @@ class PageServer:
     """Serves routes over HTTP, from :meth:`start` to :meth:`stop`."""
 
     def __init__(self, place: PageAddress, routes: Routes, name: str) -> None:
-        """``name`` is the receiver's name, for the log and for the names of the threads."""
+        """``name`` is the name for people and threads, such as ``receiver orders``."""
         self._place = place
         self._routes = routes
         self._name = name
@@ -78,7 +78,7 @@ class PageServer:
             self.stop()
             raise
         self._address = f"http://{format_address(self._place.host, port)}/"
-        log.info("receiver %s: the status page is %s", self._name, self._address)
+        log.info("%s: the status page is %s", self._name, self._address)
 
     def stop(self) -> None:
         """Close the listening port and every connection, and end the threads. May be called again."""
@@ -101,9 +101,9 @@ class PageServer:
                 if port == last or not (isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE):
                     tried = f", nor on the ports after {first}" if port > first else ""
                     raise ConfigurationError(
-                        f"option statusPage: {error.message}{tried}; or off for no page",
+                        f"option {self._place.option}: {error.message}{tried}; or off for no page",
                         code=error.code,
-                        option="statusPage",
+                        option=self._place.option,
                     ) from None
         for bound in sockets:
             self._servers.append(
@@ -137,7 +137,7 @@ class PageServer:
             # The connection is over; a browser asks again.
             pass
         except Exception:
-            log.exception("receiver %s: a request to the status page failed", self._name)
+            log.exception("%s: a request to the status page failed", self._name)
         finally:
             self._silent.pop(task, None)
             del self._connections[task]
@@ -175,13 +175,13 @@ class PageServer:
             answer = Response.text(error.reason, error.status)
         except TimeoutError:
             answer = Response.text(
-                f"the receiver has not answered within {ANSWER_SECONDS:g} s", HTTPStatus.SERVICE_UNAVAILABLE
+                f"the driver has not answered within {ANSWER_SECONDS:g} s", HTTPStatus.SERVICE_UNAVAILABLE
             )
         except (ConnectionError, asyncio.IncompleteReadError):
             raise
         except Exception:
-            log.exception("receiver %s: the status page cannot answer", self._name)
-            answer = Response.text("the receiver cannot answer; its log says why", HTTPStatus.INTERNAL_SERVER_ERROR)
+            log.exception("%s: the status page cannot answer", self._name)
+            answer = Response.text("the driver cannot answer; its log says why", HTTPStatus.INTERNAL_SERVER_ERROR)
         writer.write(encode(answer, body=with_body))
         await writer.drain()
         # After the end of the response the client closes first. Closing at once while the client still sends would make
