@@ -10,11 +10,23 @@ from proving.pipelines.mutants import MUTANTS
 from proving.pipelines.world import World
 from proving.simulator.engine.core import Violation
 
-SEEDS = 12
-BATCH = 6
+SEEDS = 10
+BATCH = 5
 LONG_SEEDS = 500
 MOST_SEEDS = 60
 """Histories in which a broken rule has to show."""
+FIRST_SEEDS = {
+    "takes_acks_of_earlier_deliveries": 8,
+    "accepts_incomplete_acks": 4,
+    "draws_members_by_chance": 2,
+    "forgets_the_rest_of_a_turn": 10,
+    "asks_for_expired_records": 8,
+    "delivers_expired_records": 9,
+    "keeps_the_room_of_cancelled_instances": 8,
+    "tries_for_ever": 12,
+    "drops_dead_letters": 4,
+}
+"""The history that is tried first, because it showed the broken rule before; this saves time and changes no result."""
 
 
 def run(seeds: range) -> Counter[str]:
@@ -72,6 +84,6 @@ def test_a_broken_rule_is_found(name: str) -> None:
         return False
 
     with MUTANTS[name]():
-        found = any(shows(seed) for seed in range(MOST_SEEDS))
+        found = any(shows(seed) for seed in (FIRST_SEEDS.get(name, 0), *range(MOST_SEEDS)))
 
     assert found, f"{MUTANTS[name].__doc__} No history out of {MOST_SEEDS} shows it."
