@@ -28,8 +28,8 @@ from wallaroo_spark.testing.memory_application import MemoryApplication, ServedG
 from wallaroo_spark.transport import parse_address
 
 pytestmark = pytest.mark.timeout(SECONDS)
-SOON = (*((name, value // 10 if value == 10_000 else value) for name, value in OPTIONS),)
-"""The options of a connection between gateways with a tenth of each time."""
+SOON = (*((name, value // 25 if value == 10_000 else value) for name, value in OPTIONS),)
+"""The options of a connection between gateways with a short time instead of each long one."""
 
 
 @pytest.fixture
@@ -180,8 +180,8 @@ async def test_the_delivery_of_a_member_whose_connection_is_half_open_goes_to_an
     application: MemoryApplication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its process is stopped, or a box on the way takes its bytes: they are acknowledged, and nobody answers."""
-    monkeypatch.setattr(listener, "KEEPALIVE_SECONDS", 1.0)
-    monkeypatch.setattr(listener, "KEEPALIVE_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(listener, "KEEPALIVE_SECONDS", 0.5)
+    monkeypatch.setattr(listener, "KEEPALIVE_ANSWER_SECONDS", 0.5)
     async with serving(application) as served:
         with Proxy(parse_address(served.address)) as proxy:
             async with (

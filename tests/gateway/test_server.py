@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -14,7 +15,9 @@ from tests.gateway.shop import SHOP, TOKENS, event, join, publish, work
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
+from wallaroo_spark.errors import CheckpointError
 from wallaroo_spark.gateway.limits import GatewayLimits
+from wallaroo_spark.gateway.server import gateway as gateway_module
 from wallaroo_spark.pipelines.controller.messages.events import RecordsPublished
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
 from wallaroo_spark.pipelines.declarations import TokenDeclaration
@@ -418,3 +421,89 @@ async def _check_access(channel: Any, texts: dict[str, str]) -> None:
     assert "orders" in described.schema
     assert described.gateways
     assert described.version == 1
+
+
+async def test_a_gateway_whose_file_system_hangs_ends_and_its_clients_are_told(application: MemoryApplication) -> None:
+    async with (
+        serving(application, limits=GatewayLimits(file_seconds=1.0)) as served,
+        grpc.aio.insecure_channel(served.address) as channel,
+    ):
+        member = await joined(streams(channel).Subscribe(), join())
+        served.files.stuck.clear()
+        received = streams(channel).Publish(publish("b", durability=pb.RECEIVED))
+        for call in (streams(channel).Publish(publish("a")), received, member.read()):
+            assert (await refused(call))[:2] == ("UNAVAILABLE", "gateway-ends")
+        (failure,) = served.failures
+        assert "has not answered for 1 seconds (write)" in str(failure)
+        # Nothing waits for the thread that hangs.
+        await served.gateway.close()
+
+
+async def test_a_gateway_that_cannot_look_at_the_commit_log_ends_and_its_clients_are_told(
+    application: MemoryApplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        serving(application, limits=GatewayLimits(file_seconds=1.0)) as served,
+        grpc.aio.insecure_channel(served.address) as channel,
+    ):
+        member = await joined(streams(channel).Subscribe(), join())
+        hung = threading.Event()
+        monkeypatch.setattr(served.files, "changed", lambda: hung.wait(SECONDS))
+        assert (await refused(member.read()))[:2] == ("UNAVAILABLE", "gateway-ends")
+        hung.set()
+
+
+async def test_a_hung_read_of_a_table_ends_the_channel_that_needs_it_and_not_the_gateway(
+    application: MemoryApplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application.attach = False
+    async with (
+        serving(application, limits=GatewayLimits(file_seconds=1.0)) as served,
+        grpc.aio.insecure_channel(served.address) as channel,
+    ):
+        await streams(channel).Publish(publish("a"))
+        hung = threading.Event()
+        monkeypatch.setattr(served.files, "read", lambda *_: hung.wait(SECONDS))
+        readers = [await joined(streams(channel).Subscribe(), join(f"g{number}")) for number in range(20)]
+        # The threads that hang do not keep the inbox from being written.
+        await streams(channel).Publish(publish("b", durability=pb.RECEIVED))
+        for reader in readers:
+            assert (await refused(reader.read()))[:2] == ("UNAVAILABLE", "folder-silent")
+        hung.set()
+        assert served.failures == []
+
+
+async def test_a_gateway_in_whose_place_another_has_begun_ends_although_it_writes_nothing(
+    application: MemoryApplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that was cut from Redis, whose lease another process has taken."""
+    monkeypatch.setattr(gateway_module, "GENERATION_SECONDS", 0.1)
+    async with serving(application) as served, grpc.aio.insecure_channel(served.address) as channel:
+        member = await joined(streams(channel).Subscribe(), join())
+        served.files.newer = True
+        assert (await refused(member.read()))[:2] == ("UNAVAILABLE", "gateway-ends")
+        assert [getattr(one, "code", "") for one in served.failures] == ["inbox-superseded"]
+
+
+async def test_a_file_system_that_fails_for_a_moment_ends_no_gateway_and_its_clients_try_again(
+    application: MemoryApplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_module, "FOLLOW_SECONDS", 0.05)
+    application.attach = False
+    async with serving(application) as served, grpc.aio.insecure_channel(served.address) as channel:
+        failed: list[int] = []
+
+        def fail(*_: object) -> Any:
+            failed.append(1)
+            raise CheckpointError("the bucket does not answer", code="checkpoint-unreadable")
+
+        await streams(channel).Publish(publish("a"))
+        with monkeypatch.context() as broken:
+            broken.setattr(served.files, "schema", fail)
+            broken.setattr(served.files, "read", fail)
+            await until(lambda: len(failed) > 3)
+            member = await joined(streams(channel).Subscribe(), join())
+            assert (await refused(member.read()))[:2] == ("UNAVAILABLE", "checkpoint-unreadable")
+        member = await joined(streams(channel).Subscribe(), join())
+        assert (await member.read()).delivery.events[0].id == "a"
+        assert served.failures == []

@@ -26,6 +26,9 @@ class ApplicationFiles(Protocol):
     def write(self, events: Sequence[tuple[PartitionKey, bytes]]) -> int:
         """Write one file of the inbox durably, and return its number."""
 
+    def superseded(self) -> bool:
+        """Whether another process has begun a newer generation, so that nothing of this one is read any more."""
+
     def committed(self) -> int | None:
         """The newest committed batch."""
 

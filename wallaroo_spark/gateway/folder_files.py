@@ -41,6 +41,10 @@ class FolderFiles:
         """Write one file of the inbox."""
         return self._inbox.write(events)
 
+    def superseded(self) -> bool:
+        """Whether another process has begun a newer generation."""
+        return self._inbox.superseded()
+
     def committed(self) -> int | None:
         """The newest committed batch."""
         return self._checkpoint.committed()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
 
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.refusals import Refused, busy
@@ -22,10 +22,15 @@ class Writes(Protocol):
         """Write one file durably, and return its number."""
 
 
-class InboxQueue:
-    """The events that wait for the inbox, in order. :meth:`run` writes them."""
+Call = Callable[..., Awaitable[Any]]
+"""Makes a call that blocks, in a thread."""
 
-    def __init__(self, inbox: Writes, limits: GatewayLimits) -> None:
+
+class InboxQueue:
+    """The events that wait for the inbox, in order. :meth:`run` writes them, with calls that ``call`` makes."""
+
+    def __init__(self, inbox: Writes, limits: GatewayLimits, call: Call = asyncio.to_thread) -> None:
+        self._call = call
         self.files = 0
         """Number of written files."""
         self.written_events = 0
@@ -98,7 +103,7 @@ class InboxQueue:
                 continue
             rows = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._limits.file_rows))]
             begun, size = time.monotonic(), sum(len(data) for _, data in rows)
-            await asyncio.to_thread(self._inbox.write, rows)
+            await self._call(self._inbox.write, rows)
             self.files += 1
             self.written_events += len(rows)
             self.written_bytes += size

@@ -28,6 +28,12 @@ class GatewayLimits:
     """The most calls at once that wait for their commit."""
     request_bytes: int = 256 * MIB
     """The most bytes of calls that wait for their commit; a call beyond it is refused."""
+    file_seconds: float = 60.0
+    """How long a call to the application's file system may take.
+
+    A gateway that cannot write its inbox, or read commits, for so long ends, and is started again. It is longer than
+    the retries of the clients of object stores and of HDFS.
+    """
     request_seconds: float = 300.0
     """How long a call waits for its commit when its own deadline is later."""
     members: int = 1_000

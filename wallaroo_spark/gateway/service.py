@@ -22,6 +22,7 @@ from wallaroo_spark.gateway.folder_files import FolderFiles
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.server.connectors import ConnectorPeers
 from wallaroo_spark.gateway.server.credentials import TlsFiles
+from wallaroo_spark.gateway.server.file_calls import FileCalls
 from wallaroo_spark.gateway.server.gateway import Gateway
 from wallaroo_spark.gateway.server.listener import bind, make_server
 from wallaroo_spark.gateway.server.peers import Peers, channel_to
@@ -104,7 +105,7 @@ class GatewayService(ServiceShell[Any, Tenancy]):
             return
         # Reading the files and binding the port may take longer than the lease lasts, so it is renewed meanwhile.
         self._spawn(self._renew(min(1.0, self._renewal_seconds), self._renewal, self._take_addresses))
-        files = await asyncio.to_thread(FolderFiles, setup.folder, setup.gateway)
+        files = await FileCalls(setup.limits.file_seconds).call(FolderFiles, setup.folder, setup.gateway)
         gateway = self._gateway = Gateway(
             setup.gateway,
             files,

@@ -76,6 +76,8 @@ class MemoryApplication:
         self.attach = True
         """Whether records are attached to deliveries."""
         self.committed = 0
+        self.newer = False
+        """Whether another process has begun a newer generation."""
         self.failure: Exception | None = None
         """The error that has ended the batches."""
         self._functions = functions
@@ -264,6 +266,8 @@ class MemoryFiles:
         self.stuck = threading.Event()
         """While it is clear, writing a file waits."""
         self.stuck.set()
+        self.newer = False
+        """Whether another process has begun a newer generation."""
         self.failure: Exception | None = None
         """Raised by the next write."""
         self._gateway = gateway
@@ -282,6 +286,10 @@ class MemoryFiles:
         self.writes += 1
         self.application.write([(key, decode(data)) for key, data in events])
         return self.writes
+
+    def superseded(self) -> bool:
+        """Whether another process has begun a newer generation."""
+        return self.newer
 
     def committed(self) -> int | None:
         """The newest committed batch."""

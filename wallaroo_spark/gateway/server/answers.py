@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import grpc
 
-from wallaroo_spark.errors import WallarooError, one_line, printable
+from wallaroo_spark.errors import CheckpointError, WallarooError, one_line, printable
 from wallaroo_spark.gateway.refusals import Refused
 from wallaroo_spark.gateway.server.reading import Unreadable
 from wallaroo_spark.gateway.state.access import bearer
@@ -62,6 +62,11 @@ def explained(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
         except (asyncio.CancelledError, grpc.aio.AbortError):
             figures.call(name, CANCELLED)
             raise
+        except CheckpointError as error:
+            # The file system may answer the next call, or another gateway's.
+            log.warning("%s failed: %s", method.__name__, error)
+            code = error.code or "checkpoint-unreadable"
+            await abort(context, Refused(f"{error.message}; try again", code=code, status="UNAVAILABLE"))
         except WallarooError as error:
             log.warning("%s failed: %s", name, error)
             figures.call(name, error.code or FAILED)

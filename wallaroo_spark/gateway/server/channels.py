@@ -120,7 +120,7 @@ class MemberChannel:
         at, rows, sent = given.first, _FIRST_ROWS, False
         while at <= given.last:
             last = min(at + rows - 1, given.last)
-            first, records = await asyncio.to_thread(
+            first, records = await self._gateway.calls.read(
                 self._gateway.files.read, member.joining.stream, given.partition, at, last
             )
             if sent and (first > at or not records):

@@ -16,13 +16,14 @@ from typing import Any
 from wallaroo_spark.background_tasks import BackgroundTasks
 from wallaroo_spark.checkpoint.glance import GLANCE_SECONDS
 from wallaroo_spark.columnar import find_messages
-from wallaroo_spark.errors import one_line
+from wallaroo_spark.errors import CheckpointError, PipelineError, one_line
 from wallaroo_spark.gateway.cloud_events import to_wire
 from wallaroo_spark.gateway.connectors.door import ConnectorDoor
 from wallaroo_spark.gateway.files import ApplicationFiles
 from wallaroo_spark.gateway.inbox_queue import InboxQueue
 from wallaroo_spark.gateway.limits import GatewayLimits
 from wallaroo_spark.gateway.refusals import Refused, busy, ends
+from wallaroo_spark.gateway.server.file_calls import FileCalls
 from wallaroo_spark.gateway.server.peers import Peers, moving
 from wallaroo_spark.gateway.state.access import AccessRules
 from wallaroo_spark.gateway.state.byte_budget import ByteBudget
@@ -41,6 +42,10 @@ POLL_SECONDS = 0.5
 """Seconds between two looks at the commit log where a look is not cheap. A choice, as that of publishers."""
 FOLLOW_SECONDS = 1.0
 """Seconds between two looks at the schema and the tokens. A choice: it is the delay of a revocation, below a lease."""
+RULES_SECONDS = 10.0
+"""How long the schema and the tokens may be unreadable. A choice: as long as a lease, which a revocation may take."""
+GENERATION_SECONDS = 5.0
+"""Seconds between two looks for a newer generation. A choice: it costs a listing, and a lease is longer."""
 
 
 class Gateway:
@@ -60,7 +65,9 @@ class Gateway:
         self.name = name
         self.files = files
         self.limits = limits
-        self.queue = InboxQueue(files, limits)
+        self.calls = FileCalls(limits.file_seconds)
+        """Makes the calls to the files."""
+        self.queue = InboxQueue(files, limits, self.calls.call)
         self.figures = GatewayFigures()
         self.access = AccessRules(SchemaView())
         self.addresses = addresses
@@ -81,19 +88,20 @@ class Gateway:
 
     async def start(self) -> None:
         """Begin a new generation, and follow the files."""
-        generation = await asyncio.to_thread(self.files.open)
+        generation = await self.calls.call(self.files.open)
         # Batches that were committed before the first event of this generation have nothing for it.
-        self._position = await asyncio.to_thread(self.files.committed)
-        stored = await asyncio.to_thread(self.files.schema, 0)
+        self._position = await self.calls.call(self.files.committed)
+        stored = await self.calls.call(self.files.schema, 0)
         schema = SchemaView.of(stored) if stored is not None else SchemaView()
         self.core = GatewayCore(self.name, generation, schema, self.limits)
-        self.access = AccessRules(schema, await asyncio.to_thread(self.files.tokens))
+        self.access = AccessRules(schema, await self.calls.call(self.files.tokens))
         self.spawn(self.queue.run())
         self.queue.add(self.core.started())
         await self.queue.durable()
         self.spawn(self._follow_commits())
         self.spawn(self._follow_rules())
         self.spawn(self._follow_schedules())
+        self.spawn(self._follow_generation())
         log.info("gateway %s begins generation %d with version %d of the schema", self.name, generation, schema.version)
 
     def end(self, reason: str) -> None:
@@ -186,27 +194,28 @@ class Gateway:
 
     async def _follow_commits(self) -> None:
         while True:
-            newest = await asyncio.to_thread(self.files.committed)
+            newest = await self.calls.call(self.files.committed)
             if newest is not None and newest != self._position:
                 await self._take_batches(newest)
                 continue
-            await self._wait_for_commit()
+            await self.calls.call(self._wait_for_commit)
 
     async def _take_batches(self, newest: int) -> None:
         for batch in range(-1 if self._position is None else self._position, newest):
-            for instruction, records in await asyncio.to_thread(self.files.messages, batch + 1):
+            for instruction, records in await self.calls.call(self.files.messages, batch + 1):
                 self.figures.counts["deliveries"] += isinstance(instruction, DeliverRecords | DeliverInputs)
                 self.add(self.core.handle(instruction, records))
             self._position = batch + 1
 
-    async def _wait_for_commit(self) -> None:
+    def _wait_for_commit(self) -> None:
+        """Wait until the commit log may have changed. In a thread: on a hung mount, a look at a folder blocks."""
         until = time.monotonic() + POLL_SECONDS
         while time.monotonic() < until:
             changed = self.files.changed()
             if changed:
-                await asyncio.sleep(GLANCE_SECONDS / 4)
+                time.sleep(GLANCE_SECONDS / 4)
                 return
-            await asyncio.sleep(POLL_SECONDS if changed is None else GLANCE_SECONDS)
+            time.sleep(POLL_SECONDS if changed is None else GLANCE_SECONDS)
 
     async def _follow_schedules(self) -> None:
         """Send the messages of schedules to the exchanges that this gateway owns."""
@@ -230,13 +239,36 @@ class Gateway:
 
     async def _follow_rules(self) -> None:
         """Follow the schema and the tokens. They must be readable: with rules that are not known nobody is let in."""
+        failing: float | None = None
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
-            stored = await asyncio.to_thread(self.files.schema, self.core.schema.version)
-            schema = self.core.schema if stored is None else SchemaView.of(stored)
-            kept = await asyncio.to_thread(self.files.tokens) if schema.tokens else {}
-            self.access = AccessRules(schema, kept)
-            if stored is not None:
-                self.add(self.core.schema_changed(schema))
-            for changed in list(self.rules_changed.values()):
-                changed()
+            try:
+                await self._take_rules()
+                failing = None
+            except CheckpointError as error:
+                failing = failing or time.monotonic()
+                if time.monotonic() - failing > RULES_SECONDS:
+                    raise
+                log.warning("gateway %s cannot read its rules, and tries again: %s", self.name, error)
+
+    async def _take_rules(self) -> None:
+        stored = await self.calls.call(self.files.schema, self.core.schema.version)
+        schema = self.core.schema if stored is None else SchemaView.of(stored)
+        kept = await self.calls.call(self.files.tokens) if schema.tokens else {}
+        self.access = AccessRules(schema, kept)
+        if stored is not None:
+            self.add(self.core.schema_changed(schema))
+        for changed in list(self.rules_changed.values()):
+            changed()
+
+    async def _follow_generation(self) -> None:
+        """End when another process has taken this gateway's place; without a write nothing else would show it."""
+        while True:
+            await asyncio.sleep(GENERATION_SECONDS)
+            with contextlib.suppress(CheckpointError):
+                if await self.calls.call(self.files.superseded):
+                    raise PipelineError(
+                        f"gateway {self.name}: another process has begun a newer generation than "
+                        f"{self.core.requests.generation}; this one ends",
+                        code="inbox-superseded",
+                    )

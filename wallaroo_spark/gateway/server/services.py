@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 from wallaroo_spark.api import pipelines_pb2 as pb
@@ -163,7 +163,7 @@ async def _published(
     """Wait for the answer to a publish. Raises :class:`Refused`."""
     reply = pb.PublishReply(request=request.request)
     if call.durability is Durability.RECEIVED:
-        await gateway.queue.durable()
+        await _in_time(gateway, gateway.queue.durable(), "durable in the inbox")
         return reply
     await _committed(gateway, call, done)
     if not request.not_before:
@@ -172,23 +172,29 @@ async def _published(
 
 
 async def _committed(gateway: Gateway, call: WaitingCall, done: asyncio.Event) -> None:
-    limit, figures = gateway.limits.request_seconds, gateway.figures
+    figures = gateway.figures
     figures.waits(call, time.monotonic())
     try:
-        async with asyncio.timeout(limit):
-            await done.wait()
-    except TimeoutError:
-        raise Refused(
-            f"the request was not committed within {limit:g} seconds; it may be later; look at the application's "
-            "query, and send the same request again",
-            code="commit-timeout",
-            status="DEADLINE_EXCEEDED",
-        ) from None
+        await _in_time(gateway, done.wait(), "committed")
     finally:
         figures.waited(call, time.monotonic(), committed=done.is_set() and call.problem is None)
         gateway.core.forget(call)
     if call.problem is not None:
         raise call.problem
+
+
+async def _in_time(gateway: Gateway, waiting: Awaitable[Any], state: str) -> None:
+    limit = gateway.limits.request_seconds
+    try:
+        async with asyncio.timeout(limit):
+            await waiting
+    except TimeoutError:
+        raise Refused(
+            f"the request was not {state} within {limit:g} seconds; it may be later; look at the application's "
+            "query, and send the same request again",
+            code="commit-timeout",
+            status="DEADLINE_EXCEEDED",
+        ) from None
 
 
 async def _serve(

@@ -17,6 +17,14 @@ INBOXES = CodeGroup(
             "docs/pipelines/engine.md#fencing-of-gateways",
         ),
         CodeEntry(
+            "folder-silent",
+            "The file system of the application's folder has not answered a gateway for a minute.",
+            "A network mount hangs, or the machine of the gateway is cut from the file system.",
+            "Check that the folder can be read and written on that machine. The gateway ends and is started again, and "
+            "its clients connect to another one and send again what was not answered.",
+            "docs/pipelines/engine.md#the-inbox",
+        ),
+        CodeEntry(
             "inbox-disputed",
             "Several processes claim the generations of one gateway at the same time.",
             "Two programs run gateways with one name in one folder.",
