@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from tests.gateway.shop import SHOP
-from tests.waiting import until
-from wallaroo_spark.client import AsyncClient, Backoff, Event, EventPlace, Output, StageWork, StreamDelivery, stage
+from tests.waiting import SECONDS, until
+from wallaroo_spark.client import (
+    AsyncClient,
+    Backoff,
+    Event,
+    EventPlace,
+    Output,
+    ServedCall,
+    StageWork,
+    StreamDelivery,
+    stage,
+)
 from wallaroo_spark.errors import PipelineError
 from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 
@@ -144,3 +155,30 @@ async def test_the_schema_has_the_addresses_of_gateways(gateway: ServedGateway) 
 
     assert found.gateways == (gateway.address,)
     assert "fulfil" in found.schema
+
+
+async def test_a_plain_function_reads_and_answers_events_as_they_come(gateway: ServedGateway) -> None:
+    """Its second answer waits until the caller has the first one."""
+    go_on = threading.Event()
+
+    def doubled(call: ServedCall) -> Iterator[Any]:
+        for event in call.events():
+            yield event.value * 2
+            assert go_on.wait(SECONDS)
+
+    found: list[Any] = []
+    async with AsyncClient(gateway.address, retry=SOON) as client, AsyncClient(gateway.address, retry=SOON) as server:
+        serves = asyncio.create_task(server.serve("shop/chat", doubled))
+        while not found:
+            try:
+                async for answer in client.call_stream("shop/chat", Event("ask", 1), Event("ask", 5), timeout=SECONDS):
+                    found.append(answer.value)
+                    go_on.set()
+            except PipelineError as error:
+                if error.code != "no-consumer":
+                    raise
+                # The server has not joined yet.
+        server.stop()
+        await serves
+
+    assert found == [2, 10]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from typing import Any
 
 import grpc
@@ -19,6 +19,7 @@ from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.errors import RegistryError, TransportError, one_line
 
 log = one_line(logging.getLogger("wallaroo_spark.client"))
+_END = object()
 LONGEST_ERROR = 1000
 """The most characters of the text of a call that has failed. A choice: enough for a message."""
 
@@ -62,17 +63,40 @@ class ServedCall:
         """The first event of the caller."""
         self.gone = False
         """Whether the caller has gone."""
+        self._loop = asyncio.get_running_loop()
         self._more: asyncio.Queue[Event | None] = asyncio.Queue()
 
-    async def events(self) -> AsyncIterator[Event]:
-        """All events of the caller, the first one too, until it sends no more."""
-        yield self.event
-        while (event := await self._more.get()) is not None:
-            yield event
+    def events(self) -> CallerEvents:
+        """All events of the caller, the first one too, until it sends no more or has gone.
+
+        For ``async for``, and in a function that is not asynchronous for ``for``.
+        """
+        return CallerEvents(self.event, self._more, self._loop)
 
     def add(self, event: Event | None) -> None:
         """Another event of the caller; None: there are no more."""
         self._more.put_nowait(event)
+
+
+class CallerEvents:
+    """The events of a caller as they come; they are read once, asynchronously or from a thread."""
+
+    def __init__(self, first: Event, more: asyncio.Queue[Event | None], loop: asyncio.AbstractEventLoop) -> None:
+        self._first = first
+        self._more = more
+        self._loop = loop
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Iterate in the event loop."""
+        yield self._first
+        while (event := await self._more.get()) is not None:
+            yield event
+
+    def __iter__(self) -> Iterator[Event]:
+        """Iterate in another thread, which waits for each event."""
+        yield self._first
+        while (event := asyncio.run_coroutine_threadsafe(self._more.get(), self._loop).result()) is not None:
+            yield event
 
 
 class Server:
@@ -169,6 +193,9 @@ class Server:
             end = {"error": f"{type(error).__name__}: {error}"[:LONGEST_ERROR]}
         else:
             end = {}
+        finally:
+            # A thread that waits for an event of the caller ends.
+            served.add(None)
         # A connection that is lost meanwhile has told the caller.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             await send(end=True, **end)
@@ -180,10 +207,21 @@ class Server:
         elif inspect.iscoroutinefunction(self._function):
             yield await self._function(served)
         elif inspect.isgeneratorfunction(self._function):
-            for answer in await asyncio.to_thread(list, self._function(served)):
+            async for answer in _steps(self._function(served)):
                 yield answer
         else:
             yield await asyncio.to_thread(self._function, served)
+
+
+async def _steps(generator: Generator[Any, None, None]) -> AsyncIterator[Any]:
+    """The answers of a generator, each as it comes; the generator runs in threads."""
+    try:
+        while (answer := await asyncio.to_thread(next, generator, _END)) is not _END:
+            yield answer
+    finally:
+        # A step that still runs ends the generator by itself, because its caller sends no more.
+        with contextlib.suppress(ValueError):
+            generator.close()
 
 
 def _answer(value: Any, question: Event) -> Event:
