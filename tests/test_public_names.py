@@ -20,6 +20,7 @@ HOMES = {
     "Connector": "wallaroo_spark.connector",
     "Receiver": "wallaroo_spark.receiver",
     "read_history": "wallaroo_spark.streams",
+    "follow_stream": "wallaroo_spark.streams",
     "read_instances": "wallaroo_spark.streams",
     "read_stream": "wallaroo_spark.streams",
 }

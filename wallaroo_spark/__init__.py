@@ -13,16 +13,26 @@ if TYPE_CHECKING:
     from wallaroo_spark.connector import BlockingConnector, Connector
     from wallaroo_spark.engine import Application
     from wallaroo_spark.receiver import Receiver
-    from wallaroo_spark.streams import read_history, read_instances, read_stream
+    from wallaroo_spark.streams import follow_stream, read_history, read_instances, read_stream
 
 __version__ = "0.1.0"
-__all__ = ["Application", "BlockingConnector", "Connector", "Receiver", "read_history", "read_instances", "read_stream"]
+__all__ = [
+    "Application",
+    "BlockingConnector",
+    "Connector",
+    "Receiver",
+    "follow_stream",
+    "read_history",
+    "read_instances",
+    "read_stream",
+]
 
 _HOMES = {
     "Application": "wallaroo_spark.engine",
     "Receiver": "wallaroo_spark.receiver",
     "Connector": "wallaroo_spark.connector",
     "BlockingConnector": "wallaroo_spark.connector",
+    "follow_stream": "wallaroo_spark.streams",
     "read_history": "wallaroo_spark.streams",
     "read_instances": "wallaroo_spark.streams",
     "read_stream": "wallaroo_spark.streams",

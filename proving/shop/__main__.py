@@ -78,6 +78,9 @@ def main() -> None:
             chosen,
             lambda text: console.print(f"{time.monotonic() - began:6.1f} s  {text}", markup=False, soft_wrap=True),
         )
+    except KeyboardInterrupt:
+        console.print("Interrupted; every program of the shop has ended. There is no verdict.")
+        sys.exit(130)
     except WallarooError as error:
         sys.exit(f"The shop cannot run: {error} The logs are in {chosen.output}.")
     console.print(table(done))

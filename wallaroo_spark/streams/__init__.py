@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from wallaroo_spark.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from wallaroo_spark.streams.tables.dataframes import read_history, read_instances, read_stream
+    from wallaroo_spark.streams.tables.dataframes import follow_stream, read_history, read_instances, read_stream
 
-__all__ = ["read_history", "read_instances", "read_stream"]
+__all__ = ["follow_stream", "read_history", "read_instances", "read_stream"]
 
 _HOMES = dict.fromkeys(__all__, "wallaroo_spark.streams.tables.dataframes")
 

@@ -12,7 +12,8 @@ from pyspark.errors import PySparkException
 
 from tests.streams.application import ApplicationFiles, some_batches
 from tests.streams.samples import NOON, ORDERS, records, rows_of
-from wallaroo_spark import read_history, read_instances, read_stream
+from tests.waiting import SECONDS
+from wallaroo_spark import follow_stream, read_history, read_instances, read_stream
 from wallaroo_spark.errors import ArgumentValueError
 from wallaroo_spark.pipelines.schema.applying import apply_files
 from wallaroo_spark.pipelines.schema.store import SchemaStore
@@ -76,6 +77,34 @@ def test_a_dataframe_reads_the_rest_when_retention_deletes_a_file_meanwhile(
     assert before.count() == 2
     with pytest.raises(PySparkException, match="FILE_NOT_EXIST"):
         plain.collect()
+
+
+def test_a_query_that_follows_a_stream_has_each_record_once(
+    spark: SparkSession, app: ApplicationFiles, tmp_path: Path
+) -> None:
+    declared = tmp_path / "shop.yaml"
+    declared.write_text("kind: Namespace\nname: shop\n---\nkind: Stream\nname: orders\nnamespace: shop\n")
+    apply_files(SchemaStore(app.location), [str(declared)], 0)
+    copy = str(tmp_path / "copy")
+
+    def follow() -> None:
+        writer = follow_stream(spark, app.location, ORDERS).writeStream.trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(copy)
+        assert query.awaitTermination(SECONDS)
+
+    follow()
+    some_batches(app)
+    mover = TableMover(app.location, spark)
+    mover.move(0)
+    follow()
+    mover.move(3)
+    follow()
+    follow()
+
+    expected = read_stream(spark, app.location, ORDERS)
+    assert len(offsets(expected)) == 10
+    found = spark.read.schema(RECORDS_DDL).parquet(copy)
+    assert_df_equality(found.drop("extensions"), expected.drop("extensions"), ignore_row_order=True)
 
 
 def test_the_columns_of_a_record(spark: SparkSession, app: ApplicationFiles) -> None:

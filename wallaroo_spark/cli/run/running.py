@@ -105,6 +105,7 @@ def run_application(
         try:
             session, ours = session_for("wallaroo application", spark_settings, settings["gateways"] + 2)
             signals.install()
+            view.line("Starting the gateways and the query …")
             try:
                 with java_waits(session, signals), Application(session, folder, **settings) as application:
                     signals.gentle = True

@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException
 from wallaroo_spark.errors import ArgumentValueError
 from wallaroo_spark.pipelines.names import ObjectKey, name_problem
 from wallaroo_spark.pipelines.schema.store import SchemaStore
+from wallaroo_spark.storage.locations import open_location
 from wallaroo_spark.streams.places import history_of, table_of
 from wallaroo_spark.streams.rows import HistoryKind
 
@@ -29,6 +30,8 @@ HISTORY_DDL = (
     "offsets array<bigint>, outcome string, reason string"
 )
 """The columns of the history, as Spark's DDL."""
+FOREVER_DAYS = 36_500
+"""An age in days that no file has."""
 _NO_PATH = "PATH_NOT_FOUND"
 
 
@@ -61,6 +64,25 @@ def read_stream(spark: SparkSession, folder: str, stream: str) -> DataFrame:
             stream=stream,
         )
     return spark.createDataFrame([], RECORDS_DDL)
+
+
+def follow_stream(spark: SparkSession, folder: str, stream: str) -> DataFrame:
+    """The records of ``stream`` as a streaming DataFrame, for a query of your own; the columns of :func:`read_stream`.
+
+    The query reads the files of the table as they come: first all that are there, then each new one, in the order of
+    their times. So each record is in one batch, also when the query starts again with its checkpoint. Records appear
+    when the driver of the application has moved them (its setting ``move_seconds``). A query that is stopped for longer
+    than the stream's ``ttl`` misses the records that were deleted meanwhile; one that plans a file which is deleted
+    before it is read leaves it out. Raises as :func:`read_stream`.
+    """
+    read_stream(spark, folder, stream)
+    table = open_location(table_of(folder, stream), spark)
+    # Spark's source refuses a folder that does not exist yet.
+    table.filesystem.create_dir(table.root, recursive=True)
+    source = spark.readStream.schema(RECORDS_DDL)
+    # By default, the source forgets files of more than a week before the newest one, and leaves late ones out.
+    source = source.option("maxFileAge", f"{FOREVER_DAYS}d").option("ignoreMissingFiles", "true")
+    return source.parquet(table_of(folder, stream))
 
 
 def read_history(spark: SparkSession, folder: str) -> DataFrame:
