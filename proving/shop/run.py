@@ -124,7 +124,8 @@ class Shop:
                 say("npm is not here, so the stage ship is worked on in Python alone")
         run = [VERB, "run", "--app", str(self.folder), "--name", "shop", "--registry", redis]
         run += ["--gateways", str(GATEWAYS), "--port", str(first), "--lease-seconds", "5", "--move-seconds", "1"]
-        run += ["--schema", str(EXAMPLE / "shop.yaml"), *self._master()]
+        run += ["--schema", str(EXAMPLE / "shop.yaml")]
+        self._run = run
         self.application = Program("application", run, plan.output / "application.log")
         worker = [sys.executable, str(EXAMPLE / "workers.py"), self.address]
         self.workers = [
@@ -133,6 +134,7 @@ class Shop:
 
     def start(self) -> None:
         """Start all, and wait until a gateway answers. Raises :class:`TransportError` when none does in time."""
+        self.application = Program("application", [*self._run, *self._master()], self._plan.output / "application.log")
         self.application.start()
         retry = Backoff(give_up_after=START_SECONDS, maximum=1)
         with Client(self.address, retry=retry, timeout=START_SECONDS) as client:
@@ -242,7 +244,7 @@ class Shop:
         status = self.application.stop(STOP_SECONDS)
         if status != 0:
             self.ends.append(f"application, at the end (status {status})")
-        if self._plan.cluster:
+        if (self._state / "cluster.json").exists():
             _cluster(self._state, "stop")
 
     def _restart(self) -> None:
@@ -323,7 +325,12 @@ def _listens(port: int) -> bool:
 
 def _cluster(state: Path, *arguments: str) -> str:
     command = [sys.executable, str(ROOT / "scripts" / "cluster.py"), "--state", str(state), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout.strip()
+    # After Ctrl-C it removes what it has started, so it is waited for and not killed, as subprocess.run would do.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        said, _ = process.communicate(timeout=300)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command)
+    return said.strip()
 
 
 def _pids(state: object) -> list[int]:
