@@ -159,6 +159,7 @@ async def test_a_stage_in_javascript(application: MemoryApplication, tmp_path: P
 
 
 @pytest.mark.long
+@pytest.mark.timeout(8 * SECONDS)
 async def test_a_stage_in_java(application: MemoryApplication, tmp_path: Path) -> None:
     mvn = shutil.which("mvn")
     if mvn is None:

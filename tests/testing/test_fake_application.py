@@ -188,6 +188,32 @@ def test_a_loop_of_a_pipeline_ends_when_its_function_says_so(application: FakeAp
     assert [event.value["left"] for event in events] == [3, 2, 1, 0]
 
 
+def test_an_instance_ends_with_its_stages_after_one_of_them_was_renamed(
+    application: FakeApplication, client: Client
+) -> None:
+    """A program of the former stage may join as long as an instance needs it, in the partition that has it."""
+    client.publish("shop/orders", order(1), partition=1)
+    with client.stage("shop/fulfil", "charge") as member:
+        next(member).nack()
+    application.apply(SHOP.replace("name: charge", "name: pay").replace("root_event, charge]", "root_event, pay]"))
+    client.publish("shop/orders", order(2), partition=0)
+    with client.stage("shop/fulfil", "pay") as member:
+        assert next(member).partition == 0
+
+    application.advance(3600)
+    with client.stage("shop/fulfil", "charge") as member:
+        work = next(member)
+        assert (work.partition, work.instance) == (1, 1)
+        work.ack({"paid": 30})
+        with application.working(ship):
+            (instance,) = application.await_ended("shop/fulfil", seconds=SECONDS)
+        assert instance.outputs["charge"] == {"paid": 30}
+        with pytest.raises(PipelineError, match="the stage is not declared any more"):
+            next(member)
+    with client.stage("shop/fulfil", "charge") as member, pytest.raises(PipelineError, match=r"has no stage '?charge"):
+        next(member)
+
+
 def test_a_wait_that_is_over_says_what_the_instances_wait_for(application: FakeApplication, client: Client) -> None:
     with pytest.raises(TransportError, match="no instance is active; compare the type"):
         application.await_ended("shop/fulfil", seconds=0)

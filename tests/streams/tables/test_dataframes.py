@@ -102,7 +102,7 @@ def test_a_query_that_follows_a_stream_has_each_record_once(
     follow()
 
     expected = read_stream(spark, app.location, ORDERS)
-    assert len(offsets(expected)) == 10
+    assert len(offsets(expected)) == 12
     found = spark.read.schema(RECORDS_DDL).parquet(copy)
     assert_df_equality(found.drop("extensions"), expected.drop("extensions"), ignore_row_order=True)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.gateway.cloud_events import events_of
 from wallaroo_spark.gateway.limits import GatewayLimits
-from wallaroo_spark.gateway.refusals import Refused, busy, ends, invalid, unknown
+from wallaroo_spark.gateway.refusals import Refused, busy, ends, invalid
 from wallaroo_spark.gateway.state.byte_budget import ByteBudget
 from wallaroo_spark.gateway.state.calls import PublishCall, WaitingCall, by_partition
 from wallaroo_spark.gateway.state.members import GroupJoining, JoinedMember, StageJoining
@@ -167,17 +167,29 @@ class GatewayCore:
         """A client joins the workers of a stage. Raises :class:`Refused`."""
         pipeline = self.schema.pipeline(join.pipeline)
         stage = next((one for one in pipeline.stages if one.name == join.stage), None)
+        otherwise: Refused | None = None
         if stage is None:
-            raise unknown(f"stage of pipeline {join.pipeline}", join.stage)
-        if stage.run:
-            raise Refused(
+            names = ", ".join(one.name for one in pipeline.stages)
+            otherwise = Refused(
+                f"pipeline {join.pipeline} has no stage {join.stage[:200]!r}, and no active instance began with one; "
+                f"it has {names}",
+                code="object-unknown",
+                status="NOT_FOUND",
+            )
+            if name_problem(join.stage):
+                raise otherwise
+        elif stage.run:
+            otherwise = Refused(
                 f"stage {join.stage} of pipeline {join.pipeline} runs inside Spark ({stage.run}), so no program can "
                 "work on it; remove run from its declaration, or join another stage",
                 code="join-refused",
                 status="FAILED_PRECONDITION",
             )
         concurrency = self._concurrency(join.concurrency)
-        return self._join(StageJoining(pipeline.input_key.path, pipeline.key.path, stage.name, concurrency), changed)
+        # An instance of an older version may need a stage that the newest one does not have: its controller knows.
+        path = pipeline.input_key.path
+        joining = StageJoining(path, pipeline.key.path, join.stage, concurrency, otherwise=otherwise)
+        return self._join(joining, changed)
 
     def leave(self, member: JoinedMember) -> list[ToInbox]:
         """A client's channel has ended."""
@@ -201,7 +213,8 @@ class GatewayCore:
                 found = self._member(instruction.member)
                 if found is not None:
                     reason = f"{instruction.reason}; join again when it is declared again"
-                    found[0].end(Refused(reason, code="subscription-ended", status="FAILED_PRECONDITION"))
+                    problem = Refused(reason, code="subscription-ended", status="FAILED_PRECONDITION")
+                    found[0].lose(found[1], problem)
         return []
 
     def schema_changed(self, schema: SchemaView) -> list[ToInbox]:

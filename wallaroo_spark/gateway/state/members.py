@@ -88,6 +88,9 @@ class StageJoining:
     """The most deliveries at once."""
     partitions: tuple[int, ...] = ()
     """None: all partitions."""
+    otherwise: Refused | None = None
+    """The refusal of a stage that the newest schema does not have, or runs in Spark, if no partition takes the member
+    in: one with an instance that began with an older schema does. None for a stage that takes members."""
 
     def event(self, reply: ReplyTo, member: str, added: bool) -> StageJoined:
         """The event for one partition."""
@@ -211,6 +214,7 @@ class JoinedMember:
         self._joined: set[int] = set()
         self._joining: set[int] = set()
         self._announced = False
+        self._otherwise = joining.otherwise if isinstance(joining, StageJoining) else None
         self._finishing = False
         self._asked: dict[int, _Asked] = {}
         self._open: dict[int, _Open] = {}
@@ -285,6 +289,14 @@ class JoinedMember:
         """End the channel with an error; the caller lets the member leave."""
         self.ended = self.ended or problem
         self._changed()
+
+    def lose(self, partition: int, problem: Refused) -> None:
+        """A controller has ended the subscription. That of a stage may go on in partitions whose instances need it."""
+        self._joined.discard(partition)
+        self._joining.discard(partition)
+        self._otherwise = problem
+        if isinstance(self.joining, GroupJoining) or not (self._joined or self._joining):
+            self.end(problem)
 
     def client(
         self, message: pb.SubscriberMessage | pb.WorkerMessage, schema: SchemaView, may: MayPublish
@@ -427,7 +439,14 @@ class JoinedMember:
         self._joining.discard(partition)
         if accepted:
             self._joined.add(partition)
-            if not self._joining and not self._announced:
+        # A stage that the schema has no more is joined in the partitions whose instances still need it.
+        if accepted or isinstance(self.joining, StageJoining):
+            if self._joining:
+                return
+            if not self._joined:
+                problem = Refused(reason_of(answer), code="join-refused", status="FAILED_PRECONDITION")
+                self.end(self._otherwise or problem)
+            elif not self._announced:
                 self._announced = True
                 self._send(joined=pb.Joined(member=self.name))
         elif asked.kind == "added":

@@ -61,8 +61,9 @@ class PipelineRuns:
         if progress is None:
             return f"there is no pipeline {event.pipeline} on {self._context.key}"
         # An instance of an older plan may still need a stage that the newest plan does not have.
-        found = (plan.stage(event.stage) for _, plan in sorted(progress.plans.items(), reverse=True))
-        stage = next((stage for stage in found if stage is not None), None)
+        plans = (plan for _, plan in sorted(progress.plans.items(), reverse=True))
+        found = [stage for plan in plans if (stage := plan.stage(event.stage)) is not None]
+        stage = next((stage for stage in found if not stage.function), found[0] if found else None)
         if stage is None:
             names = ", ".join(one.name for one in progress.plan.stages)
             return f"pipeline {event.pipeline} has no stage {event.stage}; it has {names}"
