@@ -90,7 +90,7 @@ def test_a_query_that_follows_a_stream_has_each_record_once(
     def follow() -> None:
         writer = follow_stream(spark, app.location, ORDERS).writeStream.trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(copy)
-        assert query.awaitTermination(SECONDS)
+        assert query.awaitTermination(int(SECONDS))
 
     follow()
     some_batches(app)
