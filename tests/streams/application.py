@@ -45,7 +45,7 @@ class ApplicationFiles:
 
     def files(self, stream: str = "shop/orders") -> list[Path]:
         """The files of a table that a plain reader sees."""
-        found = (self.folder / "streams" / stream).rglob("*")
+        found = (self.folder / "streams" / stream).glob("partition=*/*")
         return sorted(path for path in found if path.is_file() and path.name[0] not in "._")
 
 

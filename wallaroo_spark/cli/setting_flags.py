@@ -21,6 +21,8 @@ def setting_flag(table: type, attribute: str, flag: str = "", **attributes: Any)
     if not row.required:
         from_row["default"] = row.default
         from_row["show_default"] = row.default not in (None, "")
+    if row.kind is Kind.FLAG:
+        from_row = {"help": row.help, "is_flag": True, "default": row.default}
     return click.option(flag or f"--{attribute.replace('_', '-')}", **{**from_row, **attributes})
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.storage.servers import BUCKET, KEY, REGION, SECRET, S3Server
 from tests.streams.application import sealed
 from tests.streams.samples import ORDERS, event, records
 from wallaroo_spark.storage.locations import PortableLocation, open_location
 from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
+from wallaroo_spark.streams.tables.delta import DeltaLogs
 from wallaroo_spark.streams.tables.mover import TableMover
 from wallaroo_spark.streams.tables.stream_table import StreamTable
 
@@ -44,3 +47,17 @@ def test_records_are_moved_read_and_deleted_on_an_object_store(place: PortableLo
     assert TableMover(place).moved_to() == 4
     assert mover.expire(ORDERS, 0, 3) == 1
     assert StreamTable(place, ORDERS).read(0, 1) == (3, everything[2:])
+
+
+def test_a_log_on_an_object_store_has_the_files_of_the_table(place: PortableLocation) -> None:
+    folder = replace(place, uri=f"{place.uri}-delta")
+    mover = TableMover(folder, delta=DeltaLogs(folder))
+    for batch, first in enumerate((1, 3)):
+        sealed(folder, batch, records(first, first + 1))
+        mover.move(batch)
+    mover.expire(ORDERS, 0, 3)
+
+    logs = DeltaLogs(folder)
+    table = DeltaTable(f"{logs._root}/streams/{ORDERS}", storage_options=logs._options)
+    assert table.to_pyarrow_table().column("offset").to_pylist() == [3, 4]
+    assert StreamTable(folder, ORDERS).read(0, 1)[0] == 3

@@ -31,6 +31,7 @@ FLAGS = (
     "move_seconds",
     "retention_seconds",
     "history_seconds",
+    "delta",
     "status_page",
     "status_page_token",
 )

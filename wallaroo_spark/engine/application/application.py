@@ -60,6 +60,7 @@ from wallaroo_spark.status.application.model import ApplicationStatus
 from wallaroo_spark.storage.locations import for_tasks
 from wallaroo_spark.streams.inbox import InboxReader
 from wallaroo_spark.streams.places import checkpoint_of
+from wallaroo_spark.streams.tables.delta import DeltaLogs
 from wallaroo_spark.web import PageAddress
 
 log = one_line(logging.getLogger("wallaroo_spark.engine"))
@@ -232,6 +233,8 @@ class Application:
     def _start(self) -> None:
         settings = self._settings
         checks.environment(self._spark)
+        if settings.delta:
+            DeltaLogs(for_tasks(settings.folder, self._spark))
         spark_checks.registry_reach(settings.registry, self._spark.sparkContext.master)
         self._schema = SchemaStore(settings.folder, self._spark)
         if settings.schema_files:
@@ -297,6 +300,7 @@ class Application:
             move_seconds=settings.move_seconds,
             retention_seconds=settings.retention_seconds,
             history_seconds=settings.history_seconds,
+            delta=settings.delta,
             spark=self._spark,
         )
         checks.checkpoint(files.committed(), self._housekeeping.newest_committed(), settings.folder)

@@ -14,8 +14,10 @@ from wallaroo_spark.engine.application.retention import Retention
 from wallaroo_spark.engine.observing.gauge_file import GaugeFile
 from wallaroo_spark.engine.source import InboxCleaner, InputOffset
 from wallaroo_spark.pipelines.schema.store import SchemaStore
+from wallaroo_spark.storage.locations import for_tasks
 from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
 from wallaroo_spark.streams.inbox import InboxReader
+from wallaroo_spark.streams.tables.delta import DeltaLogs
 from wallaroo_spark.streams.tables.history import HistoryExpiry
 from wallaroo_spark.streams.tables.mover import TableMover
 from wallaroo_spark.streams.tables.table_files import TableFolders
@@ -31,8 +33,8 @@ class Housekeeping:
     ``files`` is the application's checkpoint, ``folder`` its folder, ``gauges`` follows its batches; ``keep`` is the
     number of batches that are kept for gateways, ``move_seconds`` and ``retention_seconds`` are the times between two
     moves into the tables and two looks for expired files; ``history_seconds`` is the time for which ended instances are
-    kept, None for ever. Methods raise :class:`wallaroo_spark.errors.CheckpointError` when files cannot be read or
-    written; they may be called again.
+    kept, None for ever; ``delta`` says whether logs of Delta are kept beside the tables. Methods raise
+    :class:`wallaroo_spark.errors.CheckpointError` when files cannot be read or written; they may be called again.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Housekeeping:
         move_seconds: float,
         retention_seconds: float,
         history_seconds: float | None = None,
+        delta: bool = False,
         spark: Any,
     ) -> None:
         self.moved = -1
@@ -55,7 +58,7 @@ class Housekeeping:
         self._keep = keep
         self._move_seconds, self._retention_seconds = move_seconds, retention_seconds
         self._moved_at = self._expired_at = _NEVER
-        self._mover = TableMover(folder, spark)
+        self._mover = TableMover(folder, spark, delta=DeltaLogs(for_tasks(folder, spark)) if delta else None)
         self._outputs = BatchOutputs(folder, spark)
         self._cleaner = InboxCleaner(InboxReader(folder, spark), files)
         self._schemas = SchemaStore(folder, spark)

@@ -124,6 +124,12 @@ class ApplicationSettings:
         "Without it: for ever.",
         minimum=1,
     )
+    delta: bool = setting(
+        False,
+        Kind.FLAG,
+        "Whether a log of Delta Lake is kept beside each table, for readers of Delta. Needs the extra `delta` in the "
+        "driver's Python, and a local folder or s3a.",
+    )
 
     status_page: str = setting(
         STATUS_PAGE,

@@ -25,8 +25,9 @@ from wallaroo_spark.streams.batch_outputs.store import BatchOutputs
 from wallaroo_spark.streams.batch_outputs.writing import write_parquet
 from wallaroo_spark.streams.places import TABLES
 from wallaroo_spark.streams.rows import OutputKind
+from wallaroo_spark.streams.tables.delta import DeltaLogs, MovedFile
 from wallaroo_spark.streams.tables.move_plan import LARGE_BYTES, Move, MovePlan, plan_moves
-from wallaroo_spark.streams.tables.table_files import MOVED, TableFolders
+from wallaroo_spark.streams.tables.table_files import MOVED, TableFile, TableFolders, records_name
 
 _PLAN = "plan.json"
 _MOST_BATCHES = 1024
@@ -36,10 +37,15 @@ _MOST_BATCHES = 1024
 class TableMover:
     """The one mover of the application in ``folder``, as the session ``spark`` opens it; for one thread at a time.
 
-    Methods raise :class:`CheckpointError` when files cannot be read, written or moved; the call can be repeated.
+    ``delta`` are the logs of Delta that are kept beside the tables, if they are wanted. Methods raise
+    :class:`wallaroo_spark.errors.CheckpointError` when files cannot be read, written or moved; the call can be
+    repeated.
     """
 
-    def __init__(self, folder: Location, spark: Any = None, *, large: int = LARGE_BYTES) -> None:
+    def __init__(
+        self, folder: Location, spark: Any = None, *, large: int = LARGE_BYTES, delta: DeltaLogs | None = None
+    ) -> None:
+        self._delta = delta
         self._tables = TableFolders(folder, spark)
         self._outputs = BatchOutputs(folder, spark)
         self._folder = SidecarFolder(folder, TABLES, spark=spark)
@@ -71,12 +77,15 @@ class TableMover:
             moved, plan = self._read(MOVED), self._read(_PLAN)
             found = -1 if moved is None else int(json.loads(moved)["batch"])
             # Batches are deleted only after they were moved. A batch without records changes no file here.
-            self._moved = max(found, self._outputs.kept_from() - 1)
+            newest = max(found, self._outputs.kept_from() - 1)
             if plan is not None:
                 unfinished = MovePlan.from_json(plan)
                 if unfinished.last > found:
                     self._carry_out(unfinished)
-                    self._moved = max(self._moved, unfinished.last)
+                    newest = max(newest, unfinished.last)
+            if self._delta is not None:
+                self._delta.adopt(self._tables)
+            self._moved = newest
         return self._moved
 
     def expired(self, stream: str, partition: int, before: int) -> int | None:
@@ -103,18 +112,18 @@ class TableMover:
 
     def _delete(self, key: PartitionKey, before: int) -> int:
         """Delete the files of a partition whose records are all before an offset; return how many were deleted."""
-        deleted = 0
-        for file in self._tables.listed(key):
-            if file.last >= before:
-                break
+        old = [file for file in self._tables.listed(key) if file.last < before]
+        if self._delta is not None:
+            self._delta.remove(self._tables, key, old)
+        for file in old:
             self._tables.delete(self._tables.records(key, file.first, file.last))
-            deleted += 1
-        return deleted
+        return len(old)
 
     def _carry_out(self, plan: MovePlan) -> None:
         for key, before in plan.forgotten:
             self._delete(key, before)
-            self._tables.delete_empty(key)
+            if self._tables.delete_empty(key) and self._delta is not None:
+                self._delta.forget(key.stream)
         for number, move in enumerate(plan.moves):
             target = self._target(move)
             try:
@@ -122,6 +131,8 @@ class TableMover:
                     self._tables.take(self._source(move, number), target)
             except (OSError, pa.ArrowInvalid) as error:
                 raise self._tables.unwritable(target, "written", error) from error
+        if self._delta is not None:
+            self._delta.add(self._tables, plan.last, _moved_records(plan))
         self._folder.write(MOVED, json.dumps({"batch": plan.last}).encode())
 
     def _target(self, move: Move) -> str:
@@ -158,3 +169,9 @@ class TableMover:
 
     def _read(self, name: str) -> bytes | None:
         return self._folder.read(name)
+
+
+def _moved_records(plan: MovePlan) -> list[MovedFile]:
+    """The files of tables that a plan has made."""
+    moves = (one for one in plan.moves if one.kind is OutputKind.RECORDS)
+    return [(one.key, TableFile(one.first, one.last, records_name(one.first, one.last))) for one in moves]

@@ -15,9 +15,12 @@ from wallaroo_spark.sidecar import durable
 from wallaroo_spark.storage.locations import Location, open_location
 from wallaroo_spark.streams.places import HISTORY, STREAMS
 
+DELTA_LOG = "_delta_log"
+"""The folder of Delta's log in the folder of a stream."""
 MOVED = "moved.json"
 """The file with the newest batch that was moved into the tables."""
 _HISTORY = re.compile(r"([0-9]{20})-[0-9]{20}-([0-9]+)\.parquet")
+_PARTITION = re.compile(r"partition=([0-9]+)")
 _RECORDS = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet")
 
 
@@ -94,6 +97,23 @@ class TableFolders:
         except OSError as error:
             raise self.unreadable(relative, error) from error
 
+    def partitions(self) -> list[PartitionKey]:
+        """The partitions that have a folder. Raises :class:`CheckpointError`."""
+        found = []
+        for namespace in self._names(STREAMS):
+            for name in self._names(f"{STREAMS}/{namespace}"):
+                stream = f"{namespace}/{name}"
+                folders = (_PARTITION.fullmatch(one) for one in self._names(f"{STREAMS}/{stream}"))
+                found += [PartitionKey(stream, int(one[1])) for one in folders if one]
+        return found
+
+    def size_and_time(self, relative: str) -> tuple[int, int]:
+        """The size of a file in bytes, and the time of its last change in milliseconds since 1970 UTC."""
+        info = self.filesystem.get_file_info(self.path(relative))
+        if info.type is not fs.FileType.File:
+            raise FileNotFoundError(f"{self.identity}/{relative} is missing")
+        return info.size, 0 if info.mtime_ns is None else info.mtime_ns // 1_000_000
+
     def exists(self, relative: str) -> bool:
         """Whether there is a file of this path."""
         found: bool = self.filesystem.get_file_info(self.path(relative)).type == fs.FileType.File
@@ -113,17 +133,20 @@ class TableFolders:
         except OSError as error:
             raise self.unwritable(relative, "deleted", error) from error
 
-    def delete_empty(self, key: PartitionKey) -> None:
-        """Delete the folder of a partition if it is empty, and then that of its stream. Raises CheckpointError."""
+    def delete_empty(self, key: PartitionKey) -> bool:
+        """Delete the folder of a partition if it is empty, and then that of its stream, with its log of Delta.
+
+        Returns whether the stream has no folder now. Raises :class:`CheckpointError`.
+        """
         for relative in (self.partition(key), f"{STREAMS}/{key.stream}"):
-            selector = fs.FileSelector(self.path(relative), allow_not_found=True)
+            if {*self._names(relative)} - {DELTA_LOG}:
+                return False
             try:
-                if self.filesystem.get_file_info(selector):
-                    return
                 if self.filesystem.get_file_info(self.path(relative)).type is fs.FileType.Directory:
                     self.filesystem.delete_dir(self.path(relative))
             except OSError as error:
-                raise self.unreadable(relative, error) from error
+                raise self.unwritable(relative, "deleted", error) from error
+        return True
 
     def open(self, path: str) -> Any:
         """Open a Parquet file, ``path`` on :attr:`filesystem`."""

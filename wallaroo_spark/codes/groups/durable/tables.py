@@ -24,6 +24,13 @@ TABLES = CodeGroup(
             "docs/pipelines/engine.md#tables-as-dataframes",
         ),
         CodeEntry(
+            "delta-not-supported",
+            "Logs of Delta are wanted for an application on a file system on which they are not written.",
+            "The package `deltalake` opens the file systems itself, and only local folders and s3a are tested with it.",
+            "Leave the setting `delta` out, or put the application's folder on a local disk or on s3a.",
+            "docs/pipelines/engine.md#delta-tables",
+        ),
+        CodeEntry(
             "offsets-not-consecutive",
             "A batch has records of a partition whose offsets do not follow each other.",
             "A defect of this package: only the partition's controller gives offsets, without holes.",
