@@ -13,6 +13,7 @@ import yaml
 
 from proving.servers.prometheus import promtool
 from wallaroo_spark.telemetry import METRICS
+from wallaroo_spark.telemetry.application.table import APPLICATION_METRICS
 from wallaroo_spark.telemetry.table import MetricKind
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,7 @@ def names() -> set[str]:
         MetricKind.COUNTER: ("",),
         MetricKind.GAUGE: ("",),
     }
-    return {metric.name + part for metric in METRICS for part in parts[metric.kind]}
+    return {metric.name + part for metric in (*METRICS, *APPLICATION_METRICS) for part in parts[metric.kind]}
 
 
 def rules() -> list[dict[str, Any]]:
@@ -66,6 +67,14 @@ HEALTHY = {
     'wallaroo_protocol_violations_total{receiver="orders", slot="0", fault="ids-not-increasing"}': "9x40",
     'wallaroo_protocol_violations_total{receiver="orders", slot="0", fault="superseded"}': "0+5x40",
     'wallaroo_internal_errors_total{receiver="orders", slot="0"}': "1x40",
+    'wallaroo_application_up{application="shop"}': "1x40",
+    'wallaroo_application_batch_running_seconds{application="shop"}': "1x40",
+    'wallaroo_gateway_oldest_call_seconds{application="shop", gateway="g0"}': "1x40",
+    'wallaroo_gateway_up{application="shop", gateway="g0"}': "1x40",
+    'wallaroo_gateway_up{application="shop", gateway="g1"}': "1x40",
+    'wallaroo_pipeline_lag_records{application="shop", pipeline="shop/fulfil"}': "9000-100x40",
+    'wallaroo_group_lag_records{application="shop", stream="shop/orders", group="audit"}': "5000x40",
+    'wallaroo_stage_unserved_seconds{application="shop", pipeline="shop/fulfil", stage="ship"}': "0x40",
 }
 """The series of a receiver that works, over 40 minutes. Old faults are over, and connectors move between workers."""
 
@@ -88,6 +97,19 @@ FAULTS: dict[str, dict[str, str]] = {
         'wallaroo_protocol_violations_total{receiver="orders", slot="0", fault="ids-not-increasing"}': "9x35 10+2x5"
     },
     "WallarooInternalErrors": {'wallaroo_internal_errors_total{receiver="orders", slot="0"}': "1x30 2x10"},
+    "WallarooApplicationStuck": {
+        'wallaroo_gateway_oldest_call_seconds{application="shop", gateway="g0"}': "1x30 60+60x10"
+    },
+    "WallarooPipelineLags": {
+        'wallaroo_pipeline_lag_records{application="shop", pipeline="shop/fulfil"}': "900x10 900+100x30"
+    },
+    "WallarooGroupLags": {
+        'wallaroo_group_lag_records{application="shop", stream="shop/orders", group="audit"}': "5000x10 5000+50x30"
+    },
+    "WallarooGatewayGone": {'wallaroo_gateway_up{application="shop", gateway="g1"}': "1x20 0x20"},
+    "WallarooStageWithoutMember": {
+        'wallaroo_stage_unserved_seconds{application="shop", pipeline="shop/fulfil", stage="ship"}': "0x30 60+60x10"
+    },
 }
 """The series that each fault changes."""
 
@@ -117,6 +139,11 @@ def test_each_alert_fires_for_its_fault_alone_and_none_when_all_is_well(tmp_path
     histories = [history({}, set()), *(history(changed, {name}) for name, changed in FAULTS.items())]
     away = {'wallaroo_driver_registry_up{receiver="orders"}': "1x20 0x20"}
     histories.append(history(away, {"WallarooRegistryAway"}))
+    for fault in (
+        {'wallaroo_application_up{application="shop"}': "1x20 0x20"},
+        {'wallaroo_application_batch_running_seconds{application="shop"}': "1x30 60+60x10"},
+    ):
+        histories.append(history(fault, {"WallarooApplicationStuck"}))
     tests = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": histories}
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests), encoding="utf-8")
 

@@ -55,6 +55,7 @@ APPLICATION_CAUSES = CodeGroup(
             "The application works.",
             "",
             _CAUSES,
+            also=("WallarooPipelineLags", "WallarooGroupLags"),
         ),
         CodeEntry(
             "application-idle",
