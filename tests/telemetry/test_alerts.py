@@ -14,7 +14,7 @@ import yaml
 from proving.servers.prometheus import promtool
 from wallaroo_spark.telemetry import METRICS
 from wallaroo_spark.telemetry.application.table import APPLICATION_METRICS
-from wallaroo_spark.telemetry.table import MetricKind
+from wallaroo_spark.telemetry.table import Metric, MetricKind
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "conf" / "prometheus" / "wallaroo-alerts.yaml"
@@ -31,7 +31,8 @@ def names() -> set[str]:
         MetricKind.COUNTER: ("",),
         MetricKind.GAUGE: ("",),
     }
-    return {metric.name + part for metric in (*METRICS, *APPLICATION_METRICS) for part in parts[metric.kind]}
+    metrics: list[Metric[Any]] = [*METRICS, *APPLICATION_METRICS]
+    return {metric.name + part for metric in metrics for part in parts[metric.kind]}
 
 
 def rules() -> list[dict[str, Any]]:

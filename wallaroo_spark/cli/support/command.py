@@ -41,6 +41,10 @@ Examples:
 @sources.receiver_option
 @click.option("--checkpoint", default="", metavar="PATH", help="The query's checkpoint; its files are only listed.")
 @click.option(
+    "--app", default="", metavar="FOLDER",
+    help="The folder of an application of durable streams; its files are only listed.",
+)  # fmt: skip
+@click.option(
     "--log", "logs", multiple=True, metavar="FILE", help="A log file, of which the last 10 MiB are taken. Repeatable."
 )
 @click.option(
@@ -57,6 +61,7 @@ def support(
     registry: str,
     receiver: str,
     checkpoint: str,
+    app: str,
     tls: bool,
     tls_ca: str,
     logs: tuple[str, ...],
@@ -68,7 +73,8 @@ def support(
 
     It has the versions of this package, Python, PySpark, Java and the system, the packages of each extra, the variables
     of Spark and Java, the status of the receiver with the last events of each worker, the topics, the names of the
-    registry's keys, the names, sizes and times of the checkpoint's files, and the log files that you name. With CONFIG,
+    registry's keys, the names, sizes and times of the checkpoint's files, and the log files that you name. With --app
+    it has the status of an application of durable streams, and the names, sizes and times of its files. With CONFIG,
     the YAML file of receive, it also has its values and the findings of check. It has no message of a stream, unless a
     log file has one.
 
@@ -82,12 +88,13 @@ def support(
     set_up_logging()
     cleaner = _knowing(registry, secrets)
     bundle = Bundle(cleaner)
-    place = Deployment(config, registry, receiver, checkpoint, tls, tls_ca)
+    place = Deployment(config, registry, receiver, checkpoint, app, tls, tls_ca)
     bundle.collect("versions.json", "versions of this package and of what it runs on", machine.versions)
     bundle.collect("variables.json", "environment variables of Spark, Java and Python", machine.variables)
     place = _configured(bundle, place)
     _of_registry(bundle, place)
     _of_checkpoint(bundle, place)
+    _of_application(bundle, place)
     for number, log in enumerate(logs, start=1):
         name = re.sub(r"[^\w.-]", "_", Path(log).name)
         bundle.collect(f"logs/{number}-{name}", f"the end of {log}", partial(machine.end_of_log, log, LOG_BYTES))
@@ -154,6 +161,16 @@ def _of_registry(bundle: Bundle, place: Deployment) -> None:
         "the leases, and the registry's keys without their values",
         lambda: deployment.registry_keys(place, bundle.cleaner, bundle.miss),
     )
+
+
+def _of_application(bundle: Bundle, place: Deployment) -> None:
+    """Collect the parts that the folder of an application shows. Most deployments have none."""
+    if not place.app:
+        return
+    about = "the newest status of the application of durable streams"
+    bundle.collect("application.json", about, lambda: deployment.application(place.app))
+    about = "names, sizes and times of the application's files"
+    bundle.collect("application-files.json", about, lambda: deployment.application_files(place.app))
 
 
 def _of_checkpoint(bundle: Bundle, place: Deployment) -> None:

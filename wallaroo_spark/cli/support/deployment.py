@@ -36,6 +36,8 @@ class Deployment:
     """The receiver's name; empty: all of the registry."""
     checkpoint: str = ""
     """The query's checkpoint; empty: it is not known."""
+    app: str = ""
+    """Folder of an application of durable streams; empty: none is known."""
     tls: bool = False
     """Whether the workers use TLS."""
     tls_ca: str = ""
@@ -210,6 +212,23 @@ def checkpoint_files(location: str) -> dict[str, Any]:
             for one in files[-MOST_FILES:]
         ],
     }
+
+
+def application(app: str) -> dict[str, Any]:
+    """The newest snapshot of an application, as ``status --app --json`` shows it: no record and no token is in it."""
+    from wallaroo_spark.engine.observing.published import in_folder, to_json
+
+    return to_json(in_folder(app))
+
+
+def application_files(app: str) -> dict[str, Any]:
+    """The files of an application's folder, without their content and without the names of tokens."""
+    from wallaroo_spark.streams.places import TOKENS
+
+    found = checkpoint_files(app)
+    tokens = f"_wallaroo/{TOKENS}/"
+    files = [one for one in found["files"] if not one["name"].startswith(tokens)]
+    return {**found, "files": files, "tokens": len(found["files"]) - len(files)}
 
 
 def sinks(location: str) -> list[Any]:
