@@ -214,6 +214,20 @@ def test_an_instance_ends_with_its_stages_after_one_of_them_was_renamed(
         next(member)
 
 
+def test_a_client_with_a_token_may_do_what_the_token_permits() -> None:
+    token = "\n---\nkind: Token\nname: seller\npermissions: [{access: publish}]\n"
+    with FakeApplication(SHOP + token) as application:
+        with (
+            pytest.raises(ConfigurationError, match="the call has no token"),
+            Client(application.address, retry=QUICK) as nobody,
+        ):
+            nobody.publish("shop/orders", order(1))
+        with Client(application.address, token=application.create_token("seller"), retry=QUICK) as seller:
+            seller.publish("shop/orders", order(1))
+        with pytest.raises(PipelineError, match="token sellr is not declared: did you mean seller"):
+            application.create_token("sellr")
+
+
 def test_a_wait_that_is_over_says_what_the_instances_wait_for(application: FakeApplication, client: Client) -> None:
     with pytest.raises(TransportError, match="no instance is active; compare the type"):
         application.await_ended("shop/fulfil", seconds=0)

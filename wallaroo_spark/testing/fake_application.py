@@ -31,6 +31,7 @@ from wallaroo_spark.pipelines.schema.documents import PlacedDeclaration, read_de
 from wallaroo_spark.pipelines.schema.problems import Problems, nearest
 from wallaroo_spark.pipelines.schema.store import StoredSchema
 from wallaroo_spark.pipelines.schema.validation import distinct
+from wallaroo_spark.pipelines.tokens import create_token
 from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 from wallaroo_spark.transport import parse_address
 from wallaroo_spark.yaml_reader import documents_of
@@ -119,6 +120,18 @@ class FakeApplication:
         """Apply further documents while the application runs. Raises :class:`ConfigurationError`."""
         memory = self._running()
         memory.apply(_applied(memory.schema, schema))
+        self._tell_gateway()
+
+    def create_token(self, name: str) -> str:
+        """Create a token of a declared Token, for the client's ``token``.
+
+        Raises :class:`PipelineError` for a name that is not declared.
+        """
+        memory = self._running()
+        text, kept = create_token(_declared(memory.schema, "Token", name), time.time())
+        memory.tokens[kept.id] = kept
+        self._tell_gateway()
+        return text
 
     def advance(self, seconds: float | timedelta) -> None:
         """Set the application's clock forward: delays of retries, and delayed events, need no waiting in a test."""
@@ -230,6 +243,12 @@ class FakeApplication:
         if self._failures:
             raise self._failures.pop()
 
+    def _tell_gateway(self) -> None:
+        assert self._loop is not None
+        assert self._served is not None
+        # It would look by itself a second later.
+        self._loop.call(self._served.gateway.take_rules)
+
     def _waiting_for(self, pipeline: str) -> str:
         memory = self._running()
         declared = _declared(memory.schema, "Pipeline", pipeline)
@@ -289,7 +308,7 @@ def _applied(stored: StoredSchema, given: Sequence[str | Path]) -> StoredSchema:
 
 def _declared(schema: StoredSchema, kind: str, path: str) -> Any:
     """The declaration of ``namespace/name``. Raises :class:`PipelineError`."""
-    namespace, _, name = path.partition("/")
+    namespace, _, name = path.rpartition("/")
     found = schema.objects.get(ObjectKey(kind, namespace, name))
     if found is None:
         known = [key.path for key in schema.objects if key.kind == kind]

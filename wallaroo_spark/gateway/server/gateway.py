@@ -243,7 +243,7 @@ class Gateway:
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
             try:
-                await self._take_rules()
+                await self.take_rules()
                 failing = None
             except CheckpointError as error:
                 failing = failing or time.monotonic()
@@ -251,7 +251,8 @@ class Gateway:
                     raise
                 log.warning("gateway %s cannot read its rules, and tries again: %s", self.name, error)
 
-    async def _take_rules(self) -> None:
+    async def take_rules(self) -> None:
+        """Look at the schema and the tokens now."""
         stored = await self.calls.call(self.files.schema, self.core.schema.version)
         schema = self.core.schema if stored is None else SchemaView.of(stored)
         kept = await self.calls.call(self.files.tokens) if schema.tokens else {}
