@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.engine.application import shop
+from tests.engine.application.bulk_sender import PART
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark import read_instances, read_stream
 from wallaroo_spark.client import Client, Event
+from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.engine import Application
 from wallaroo_spark.engine.observing.published import in_folder, in_registry
 from wallaroo_spark.errors import ArgumentValueError, ConfigurationError, PipelineError
@@ -40,7 +45,7 @@ class Shop:
 
     def start(self) -> None:
         self.application = Application(
-            self.spark, self.folder, state_partitions=2, move_seconds=0.2, retention_seconds=1
+            self.spark, self.folder, state_partitions=2, move_seconds=0.2, retention_seconds=1, connector_port=0
         )
         self.application.start()
 
@@ -231,6 +236,57 @@ def test_many_events_are_written_once_when_the_gateway_is_killed_meanwhile(the_s
     table = read_stream(the_shop.spark, the_shop.folder, "shop/orders").where("type = 'bulk'")
     eventually(lambda: table.count() >= count, pause=0.5)
     assert table.count() == table.select("id").distinct().count() == count
+
+
+def test_a_connector_finds_the_gateway_by_the_registry_and_publishes_in_bulk(the_shop: Shop) -> None:
+    program, registry = f"connectors:{the_shop.application.name}", the_shop.application.registry_url
+    for begin, end in ((0, 40), (0, 100)):
+        with BlockingConnector(program, instance="till-7", registry=registry) as connector:
+            stream = connector.open("shop/ledger:till")
+            assert stream.reference == (39 if end == 100 else None)
+            for number in range(begin, end):
+                stream.send(json.dumps({"type": "till", "data": number}).encode(), id=number)
+
+    table = read_stream(the_shop.spark, the_shop.folder, "shop/ledger").where("type = 'till'").orderBy("offset")
+    eventually(lambda: table.count() >= 100, pause=0.5)
+    rows = table.collect()
+    assert [int(row.data) for row in rows] == list(range(100))
+    assert (rows[7].id, rows[7].source) == ("shop/ledger:till/7", "till-7")
+
+
+@pytest.mark.long
+def test_messages_of_a_connector_are_written_once_and_in_order_when_the_gateway_and_the_connector_are_killed(
+    the_shop: Shop,
+) -> None:
+    count = 50_000
+    program, registry = f"connectors:{the_shop.application.name}", the_shop.application.registry_url
+    with application_registry(registry, the_shop.application.name) as leases:
+        gateway = int(leases.leases()[0].holder.split("/")[1])
+    command = [sys.executable, "-m", "tests.engine.application.bulk_sender", registry, program]
+    kills = {2 * PART: "gateway", 6 * PART: "connector"}
+    ended = False
+    for _ in range(2):
+        sender = subprocess.Popen([*command, "shop/orders#1:bulk", str(count)], stdout=subprocess.PIPE, text=True)
+        try:
+            assert sender.stdout is not None
+            for line in sender.stdout:
+                match kills.pop(int(line), ""):
+                    case "gateway":
+                        os.kill(gateway, signal.SIGKILL)
+                    case "connector":
+                        sender.kill()
+            ended = sender.wait(SECONDS) == 0
+        finally:
+            sender.kill()
+            sender.wait()
+    assert ended
+    assert not kills
+
+    table = read_stream(the_shop.spark, the_shop.folder, "shop/orders").where("type = 'bulk.sent'")
+    eventually(lambda: table.count() >= count, pause=0.5)
+    rows = table.orderBy("offset").select("partition", "data").collect()
+    assert {row.partition for row in rows} == {1}
+    assert [int(row.data) for row in rows] == list(range(count))
 
 
 def test_an_application_that_is_stopped_goes_on_where_it_was(the_shop: Shop) -> None:
