@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.shop import SHOP, TOKENS
+from wallaroo_spark.gateway.connectors.decoding import messages_of
 from wallaroo_spark.gateway.connectors.door import SMALLEST_WINDOW, ConnectorDoor
 from wallaroo_spark.gateway.connectors.session import MOST_UNSTABLE, DoorPhase
 from wallaroo_spark.gateway.limits import GatewayLimits
@@ -32,7 +33,9 @@ from wallaroo_spark.protocol import (
     Error,
     Flags,
     Frame,
+    FrameBuffer,
     Message,
+    MessageRun,
     NotifyAck,
     Ok,
     Restart,
@@ -545,3 +548,29 @@ def test_bytes_that_come_one_by_one_mean_the_same(revision: Revision) -> None:
     shop.commit()
     assert connector.acks() == {5: 3}
     assert shop.ids() == ["1", "2", "3"]
+
+
+@EVERY
+def test_messages_are_decoded_as_the_protocol_decodes_them(revision: Revision) -> None:
+    frames = [
+        Message(5, 1, b"payload"),
+        Message(6, 2, b""),
+        Message(5, 3, b"with a time", event_time=77),
+    ]
+    if revision is not DRAFT_LE:
+        frames.append(Message(5, 4, b"with a key", key=b"key"))
+    if revision is not V3:
+        frames += [Message(5, 5, None, Flags.BOUNDARY), Message(5, 6, b"last", Flags.EOS | Flags.UNSTABLE_REFERENCE)]
+    data = b"".join(encode_message(revision, frame) for frame in frames)
+    run = FrameBuffer(1 << 20)
+    run.feed(data)
+    found = run.next(revision, revision.by_frame[Message].tag)
+    assert isinstance(found, MessageRun)
+
+    messages, error = messages_of(found)
+    assert error is None
+    assert messages == [(one.stream_id, int(one.flags), one.message_id, one.payload) for one in found.messages()]
+
+    cut = MessageRun(revision, data, [*found.starts[:1], len(data)], len(data))
+    messages, error = messages_of(cut)
+    assert error is not None

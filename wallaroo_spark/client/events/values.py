@@ -11,6 +11,7 @@ from wallaroo_spark.errors import ArgumentTypeError
 BYTES_TYPE = "application/octet-stream"
 TEXT_TYPE = "text/plain; charset=utf-8"
 JSON_TYPE = "application/json"
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def encode_value(value: Any, name: str = "data") -> tuple[bytes, str]:
@@ -23,7 +24,7 @@ def encode_value(value: Any, name: str = "data") -> tuple[bytes, str]:
     if isinstance(value, str):
         return value.encode(), TEXT_TYPE
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(), JSON_TYPE
+        return _JSON.encode(value).encode(), JSON_TYPE
     except (TypeError, ValueError) as error:
         raise ArgumentTypeError(
             f"{name} is bytes, a str or a value that JSON can express, and this one is {type(value).__name__}: "

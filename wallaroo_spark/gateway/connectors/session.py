@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from wallaroo_spark.errors import RemoteProtocolError
+from wallaroo_spark.gateway.connectors.decoding import PlainMessage, messages_of
 from wallaroo_spark.gateway.connectors.gateway_side import GatewaySide
 from wallaroo_spark.gateway.connectors.names import target_of
 from wallaroo_spark.gateway.connectors.payloads import event_of_payload
@@ -25,7 +26,6 @@ from wallaroo_spark.protocol import (
     Fault,
     Flags,
     HelloReceived,
-    Message,
     MessageRun,
     MessagesReceived,
     Notify,
@@ -281,18 +281,17 @@ class DoorSession:
         return PartitionKey(target.stream, target.partition)
 
     def _messages(self, run: MessageRun, events: list[ToInbox]) -> None:
-        messages, error = _decoded(run)
-        found = [(one.stream_id, int(one.flags), one) for one in messages]
-        streams = {stream_id for stream_id, _, _ in found}
+        found, error = messages_of(run)
+        streams = {one.stream_id for one in found}
         end = len(found)
-        if error is not None or any(flags for _, flags, _ in found) or not self._protocol.admit_plain(streams):
-            flags = [(stream_id, bool(bits & _EOS), bool(bits & _EPHEMERAL)) for stream_id, bits, _ in found]
+        if error is not None or any(one.flags for one in found) or not self._protocol.admit_plain(streams):
+            flags = [(one.stream_id, bool(one.flags & _EOS), bool(one.flags & _EPHEMERAL)) for one in found]
             admission = self._protocol.admit(spans(flags), end, error)
             end, error = admission.end, admission.error
         rows: dict[int, MessageRow] = {}
         try:
-            for stream_id, bits, message in found[:end]:
-                self._message(self._streams[stream_id], bits, message, rows, events)
+            for message in found[:end]:
+                self._message(self._streams[message.stream_id], message, rows, events)
         finally:
             # The messages in front of one that is not accepted are kept.
             for stream_id, row in rows.items():
@@ -301,9 +300,10 @@ class DoorSession:
             raise error
 
     def _message(
-        self, stream: SentStream, flags: int, message: Message, rows: dict[int, MessageRow], events: list[ToInbox]
+        self, stream: SentStream, message: PlainMessage, rows: dict[int, MessageRow], events: list[ToInbox]
     ) -> None:
-        if flags & _EPHEMERAL or message.message_id is None:
+        id, flags = message.id, message.flags
+        if flags & _EPHEMERAL or id is None:
             raise broken(
                 Fault.MIXED_EPHEMERAL,
                 f"{stream.name} has EPHEMERAL messages, and a durable stream needs ids to apply each message once; "
@@ -312,9 +312,9 @@ class DoorSession:
         row = rows.get(stream.stream_id)
         if row is None:
             row = rows[stream.stream_id] = MessageRow()
-        id, stable = message.message_id, not flags & _UNSTABLE or flags & _EOS
+        stable = not flags & _UNSTABLE or flags & _EOS
         if stream.last is None or id > stream.last:
-            self._add(stream, row if stable and not stream.waiting.messages else stream.waiting, id, message)
+            self._add(stream, row if stable and not stream.waiting.messages else stream.waiting, id, message.payload)
         if stable and stream.waiting.messages:
             self._waiting -= stream.waiting.bytes
             row.join(stream.waiting)
@@ -331,10 +331,10 @@ class DoorSession:
         elif row.messages >= ROW_MESSAGES or row.bytes >= ROW_BYTES:
             self._write(stream, rows.pop(stream.stream_id), events)
 
-    def _add(self, stream: SentStream, row: MessageRow, id: int, message: Message) -> None:
-        if message.payload is not None:
+    def _add(self, stream: SentStream, row: MessageRow, id: int, payload: bytes | None) -> None:
+        if payload is not None:
             event = event_of_payload(
-                message.payload,
+                payload,
                 f"{stream.name}/{id}",
                 self.instance,
                 self._outside.limits,
@@ -342,9 +342,9 @@ class DoorSession:
             )
             row.ids.append(id)
             row.records.append(event)
-            row.bytes += len(message.payload)
+            row.bytes += len(payload)
             if row is stream.waiting:
-                self._waiting += len(message.payload)
+                self._waiting += len(payload)
         row.messages += 1
         row.last = stream.last = id
 
@@ -489,14 +489,3 @@ class DoorSession:
     def _revision(self) -> Revision:
         assert self._protocol.revision is not None
         return self._protocol.revision
-
-
-def _decoded(run: MessageRun) -> tuple[list[Message], RemoteProtocolError | None]:
-    """The messages of a run up to the first one that is not valid, and the error of that one."""
-    found: list[Message] = []
-    try:
-        for message in run.messages():
-            found.append(message)
-    except RemoteProtocolError as error:
-        return found, error
-    return found, None

@@ -1,0 +1,148 @@
+"""Measures publishing in bulk: with the connector protocol, and with the SDK's ``publish_many``, in turn.
+
+``python -m proving.bulk_speed`` starts Spark on this machine with one gateway. It publishes the same events in both
+ways several times, until all are committed, and prints events a second, and the processor time of the sender and of the
+gateway. The result depends on the load of the machine, so the ratios count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SCHEMA = """
+kind: Namespace
+name: bench
+---
+kind: Stream
+name: events
+namespace: bench
+"""
+WARM = 2_000
+"""Events of each kind before the measurement, in which Spark loads classes."""
+
+
+class Spent(NamedTuple):
+    """What one way of publishing has taken for each event, in microseconds."""
+
+    elapsed: float
+    """Time until all events were committed."""
+    sender: float
+    """Processor time of the sending process, without Spark's driver in Java."""
+    gateway: float
+    """Processor time of the gateway."""
+
+
+def measure(folder: Path, events: int, rounds: int) -> dict[str, list[Spent]]:
+    """The figures of each round, by the way of publishing."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    from wallaroo_spark.connector import BlockingConnector
+    from wallaroo_spark.engine import Application
+    from wallaroo_spark.pipelines.schema.applying import apply_files
+    from wallaroo_spark.pipelines.schema.store import SchemaStore
+    from wallaroo_spark.registry import application_registry
+
+    document, application = folder / "bench.yaml", str(folder / "bench")
+    document.write_text(SCHEMA, encoding="utf-8")
+    apply_files(SchemaStore(application), [str(document)], time.time())
+    builder = SparkSession.builder.master("local[3]").appName("bulk speed")
+    for name, value in {"ui.enabled": "false", "ui.showConsoleProgress": "false", "driver.host": "127.0.0.1"}.items():
+        builder = builder.config(f"spark.{name}", value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    found: dict[str, list[Spent]] = {"connector": [], "publish_many": []}
+    try:
+        with Application(spark, application, state_partitions=1, connector_port=0) as running:
+            with application_registry(running.registry_url, running.name) as registry:
+                process = int(registry.leases()[0].holder.split("/")[1])
+            with BlockingConnector(
+                f"connectors:{running.name}", instance="bench", registry=running.registry_url, drain_timeout=None
+            ) as connector:
+                ways = {"connector": _by_connector(connector), "publish_many": _by_client(running.addresses())}
+                for way in ways.values():
+                    way(0, WARM)
+                for number in range(rounds):
+                    begin = WARM + number * events
+                    for name, way in ways.items():
+                        found[name].append(_spent(way, begin, begin + events, process))
+    finally:
+        spark.stop()
+    return found
+
+
+def _by_connector(connector: Any) -> Callable[[int, int], None]:
+    stream = connector.open("bench/events:bulk")
+
+    def publish(begin: int, end: int) -> None:
+        for number in range(begin, end):
+            stream.send(json.dumps({"type": "bench.event", "data": _data(number)}).encode(), id=number)
+        connector.drain()
+
+    return publish
+
+
+def _by_client(addresses: list[str]) -> Callable[[int, int], None]:
+    from wallaroo_spark.client import Client, Event
+
+    def publish(begin: int, end: int) -> None:
+        with Client(addresses) as client:
+            events = (
+                Event("bench.event", _data(number), id=f"many/{number}", source="bench") for number in range(begin, end)
+            )
+            assert sum(1 for _ in client.publish_many("bench/events", events)) == end - begin
+
+    return publish
+
+
+def _data(number: int) -> dict[str, Any]:
+    return {"order": number, "customer": f"customer-{number % 1000}", "price": number % 97, "note": "x" * 40}
+
+
+def _spent(way: Callable[[int, int], None], begin: int, end: int, gateway: int) -> Spent:
+    began, own, other = time.perf_counter(), time.process_time(), _cpu(gateway)
+    way(begin, end)
+    spent = time.perf_counter() - began, time.process_time() - own, _cpu(gateway) - other
+    return Spent(*(seconds / (end - begin) * 1e6 for seconds in spent))
+
+
+def _cpu(process: int) -> float:
+    """Processor seconds of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=50_000, help="events of each round (default: 50000)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each way (default: 3)")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(Path(folder), given.events, given.rounds)
+    middles = {}
+    for name, rounds in found.items():
+        middle = middles[name] = Spent(*(statistics.median(values) for values in zip(*rounds, strict=True)))
+        print(
+            f"{name}: {1e6 / middle.elapsed:,.0f} events/s; processor time of an event: sender {middle.sender:.1f} µs, "
+            f"gateway {middle.gateway:.1f} µs"
+        )
+    first, second = middles["connector"], middles["publish_many"]
+    print(
+        f"ratio of publish_many to connector: elapsed {second.elapsed / first.elapsed:.2f}, sender "
+        f"{second.sender / first.sender:.2f}, gateway {second.gateway / first.gateway:.2f}; load of the machine "
+        f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
+    )
+
+
+if __name__ == "__main__":
+    main()
