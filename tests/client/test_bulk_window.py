@@ -20,7 +20,8 @@ def window_of(count: int, batch: int = 2, **limits: int) -> BulkWindow:
     made = BulkWindow(make, batch, WindowLimits(**limits))
     for number in range(count):
         event = Event("t", id=str(number))
-        made.add(event, event.to_message("/test"))
+        message = event.to_message("/test")
+        made.add(event, message, message.ByteSize())
     made.finished = True
     return made
 

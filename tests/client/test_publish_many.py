@@ -92,6 +92,18 @@ async def test_refused_events_do_no_harm_to_the_others_and_are_named() -> None:
     assert [one.index for one in told] == [7, 11, 13]
 
 
+async def test_any_number_of_events_in_a_row_may_be_refused(gateway: FakeGateway) -> None:
+    events: list[Any] = ["no event"] * 20_001
+    told: list[RefusedEvent] = []
+    async with AsyncClient(gateway.address, retry=SOON) as client:
+        assert await published(client, events, on_refused=told.append) == []
+    with await asyncio.to_thread(Client, gateway.address, retry=SOON) as blocking:
+        found = blocking.publish_many("shop/orders", events, on_refused=told.append)
+        assert await asyncio.to_thread(list, found) == []
+
+    assert len(told) == 2 * len(events)
+
+
 async def test_an_error_of_the_iterable_comes_after_the_events_before_it(gateway: FakeGateway) -> None:
     async def events() -> AsyncIterator[Event]:
         for event in numbered(5):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 import threading
@@ -45,11 +46,26 @@ D = TypeVar("D", StreamDelivery, StageWork)
 
 
 class _ClientThread(LoopThread):
-    """The thread of one client. It refuses calls after its end, and calls from itself."""
+    """The thread of one client. It refuses calls after its end, calls from itself, and calls from a forked process."""
+
+    def __init__(self, name: str) -> None:
+        self._process = os.getpid()
+        super().__init__(name)
+
+    def stop(self) -> None:
+        """As :meth:`LoopThread.stop`; nothing in a fork, which has no such thread."""
+        if os.getpid() == self._process:
+            super().stop()
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """As :meth:`LoopThread.call`. Raises :class:`LocalProtocolError` when the client is closed, or the caller is
-        this thread."""
+        this thread, or a fork of the process that made the client."""
+        if os.getpid() != self._process:
+            raise LocalProtocolError(
+                f"this client was made by process {self._process}, and process {os.getpid()} is a fork of it, without "
+                "its thread and its connection; make a Client after the fork",
+                code="client-closed",
+            )
         if self.stopped or self.inside:
             why = "the client is closed" if self.stopped else "this is called from the client's thread"
             raise LocalProtocolError(f"{why}; a Client serves other threads while it is open", code="client-closed")

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -15,6 +15,7 @@ from wallaroo_spark.api import pipelines_pb2 as pb
 from wallaroo_spark.client.events.event import Event
 from wallaroo_spark.client.gateways import Attempts, GatewayConnection, Gateways
 from wallaroo_spark.client.refusals import may_try_again, refusal
+from wallaroo_spark.client.requests import within_limit
 from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.errors import RegistryError, TransportError, one_line
 
@@ -34,10 +35,16 @@ async def answers(
 ) -> AsyncIterator[Event]:
     """Call an endpoint with one or more events, and yield the events of its answer.
 
-    Raises ``grpc.aio.AioRpcError``.
+    Raises ``grpc.aio.AioRpcError``, and :class:`ArgumentValueError` for an event that is too large.
     """
+    messages = [
+        within_limit(
+            pb.CallMessage(endpoint="" if place else endpoint, event=event.to_message(source)), f"call {endpoint}"
+        )
+        for place, event in enumerate(events)
+    ]
     call = gateway.endpoints.Call(metadata=metadata, timeout=seconds)
-    writing = asyncio.create_task(_write(call, endpoint, tuple(events), source))
+    writing = asyncio.create_task(_write(call, messages))
     try:
         while (message := await call.read()) is not grpc.aio.EOF:
             yield Event.from_message(message.event)
@@ -47,9 +54,9 @@ async def answers(
         await asyncio.gather(writing, return_exceptions=True)
 
 
-async def _write(call: Any, endpoint: str, events: tuple[Event, ...], source: str) -> None:
-    for place, event in enumerate(events):
-        await call.write(pb.CallMessage(endpoint="" if place else endpoint, event=event.to_message(source)))
+async def _write(call: Any, messages: Sequence[pb.CallMessage]) -> None:
+    for message in messages:
+        await call.write(message)
     await call.done_writing()
 
 
@@ -178,8 +185,9 @@ class Server:
 
     async def _serve(self, served: ServedCall, call: Any, writing: asyncio.Lock) -> None:
         async def send(**message: Any) -> None:
+            answer = within_limit(pb.ServeMessage(call=served.number, **message), f"endpoint {self._endpoint}: answer")
             async with writing:
-                await call.write(pb.ServeMessage(call=served.number, **message))
+                await call.write(answer)
 
         try:
             async for answer in self._answers(served):
@@ -188,7 +196,8 @@ class Server:
             raise
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            # SystemExit: it would end the client's event loop, and every other call with it.
             log.warning("endpoint %s: a call has failed: %s: %s", self._endpoint, type(error).__name__, error)
             end = {"error": f"{type(error).__name__}: {error}"[:LONGEST_ERROR]}
         else:

@@ -40,6 +40,7 @@ from wallaroo_spark.client.requests import (
     description_of,
     publish_request,
     request_maker,
+    within_limit,
 )
 from wallaroo_spark.client.settings import ClientSettings
 from wallaroo_spark.client.stages import StageFunction, StageWorker, stages_of
@@ -279,8 +280,11 @@ class AsyncClient:
         timeout: float | None = None,  # noqa: ASYNC109 -- the limit of the request on its whole way, with all attempts
     ) -> int:
         """Send a message to an exchange, and return how many groups got it; it is not kept anywhere."""
-        request = pb.SendRequest(
-            exchange=path_of(exchange, "exchange"), event=as_event(event).to_message(self._settings.source)
+        request = within_limit(
+            pb.SendRequest(
+                exchange=path_of(exchange, "exchange"), event=as_event(event).to_message(self._settings.source)
+            ),
+            f"send to {exchange}",
         )
 
         async def send(gateway: GatewayConnection, seconds: float) -> Any:

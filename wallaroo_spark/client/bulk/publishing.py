@@ -47,8 +47,9 @@ OnRefused = Callable[[RefusedEvent], object]
 class BulkPublishing:
     """One call of ``publish_many``.
 
-    ``seconds`` is the longest time without an answer while events wait for one. ``news`` is called, in the loop's
-    thread, when there may be an outcome or room, and at the end. To be made in the client's event loop.
+    ``seconds`` is the longest time without an answer while events wait for one. ``news`` is called when there may be an
+    outcome or room, and at the end: in the loop's thread, and in the program's when it adds an event. To be made in the
+    client's event loop.
     """
 
     def __init__(
@@ -103,9 +104,10 @@ class BulkPublishing:
         except WallarooError as error:
             with self._lock:
                 self._window.refuse(event, error)
+            self._news()
             return
         with self._lock:
-            self._window.add(event, message)
+            self._window.add(event, message, size)
         self._wake()
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -294,11 +296,12 @@ async def published_events(
     try:
         while True:
             news.clear()
+            ended = bulk.ended
             while (found := bulk.take()) is not None:
                 room.set()
                 yield found
             room.set()
-            if bulk.ended:
+            if ended:
                 break
             await news.wait()
         bulk.check()
@@ -340,11 +343,14 @@ def published_events_in_thread(
     """
     source: Iterator[Any] | None = iter(events)
     while True:
-        news.clear()
-        while (found := bulk.take()) is not None:
-            yield found
-        if bulk.ended:
-            break
+        if news.is_set():
+            news.clear()
+            # Read before the last outcomes are taken: none comes after the end.
+            ended = bulk.ended
+            while (found := bulk.take()) is not None:
+                yield found
+            if ended:
+                break
         if source is None or not bulk.room:
             news.wait()
             continue

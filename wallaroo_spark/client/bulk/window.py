@@ -129,9 +129,8 @@ class BulkWindow:
         """Whether no more events come, and all have an outcome."""
         return self.finished and not self.unanswered
 
-    def add(self, event: Event, message: Any) -> None:
-        """Add the next event, and its message."""
-        size = message.ByteSize()
+    def add(self, event: Event, message: Any, size: int) -> None:
+        """Add the next event, its message and the bytes of that."""
         self._waiting.append(_Pending(self._added, event, message, size))
         self._added += 1
         self._bytes += size

@@ -18,6 +18,7 @@ from wallaroo_spark.client.events.event import Event
 from wallaroo_spark.client.events.values import decode_value, encode_value
 from wallaroo_spark.client.members.channel import DeliveryAnswers, MembershipChannel, check_open
 from wallaroo_spark.client.refusals import refusal
+from wallaroo_spark.client.requests import within_limit
 from wallaroo_spark.errors import ArgumentTypeError, PipelineError, TransportError, WallarooError, one_line
 
 log = one_line(logging.getLogger("wallaroo_spark.client"))
@@ -124,11 +125,12 @@ class DeliveryBase:
 
     async def _state_events(self, stream: str, events: tuple[Event, ...], partition: int | None) -> None:
         check_open(self._delivery, f"{self._name}: publish in the transaction")
+        statement = within_limit(
+            pb.Statement(delivery=self._delivery.number, events=stream_events(stream, events, partition, self._source)),
+            f"{self._name}: publish in the transaction",
+        )
         answer = self._delivery.state(self._delivery.statements)
         self._delivery.statements += 1
-        statement = pb.Statement(
-            delivery=self._delivery.number, events=stream_events(stream, events, partition, self._source)
-        )
         await self._send("statement", statement=statement)
         await answer
 
@@ -224,7 +226,10 @@ class StageWork(DeliveryBase):
         return await self._acked(**self.checked(output))
 
     def checked(self, output: Any) -> dict[str, Any]:
-        """The fields of the ack for an output. Raises :class:`ArgumentTypeError` for one that cannot be sent."""
+        """The fields of the ack for an output.
+
+        Raises :class:`ArgumentTypeError` and :class:`ArgumentValueError` for one that cannot be sent.
+        """
         given = output if isinstance(output, Output) else Output(output)
         found: dict[str, Any] = {
             "stream_outputs": [
@@ -235,6 +240,7 @@ class StageWork(DeliveryBase):
         if given.data is not None:
             data, content_type = encode_value(given.data, "an output")
             found["output"] = pb.Payload(data=data, content_type=given.content_type or content_type)
+        within_limit(pb.Ack(delivery=self._delivery.number, **found), f"{self._name}: ack")
         return found
 
 

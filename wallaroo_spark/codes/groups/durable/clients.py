@@ -33,9 +33,10 @@ CLIENTS = CodeGroup(
         ),
         CodeEntry(
             "client-closed",
-            "A client is used after its end, or from its own thread.",
-            "`close` was called, the `with` block has ended, or a function that the client calls uses it.",
-            "Open another client.",
+            "A client is used after its end, from its own thread, or in a fork of its process.",
+            "`close` was called, the `with` block has ended, a function that the client calls uses it, or "
+            "`multiprocessing` has forked the process after the client was made.",
+            "Open another client; in a forked process, after the fork.",
             "docs/pipelines/clients.md#connections",
         ),
         CodeEntry(
