@@ -109,6 +109,13 @@ class SidecarFolder:
         with self._explained("deleted", name):
             durable.delete_file(self.filesystem, self._file(_checked(name)))
 
+    def delete_drafts(self) -> None:
+        """Delete the temporary files of writers that have died. Only for a folder that no other process writes to."""
+        with self._explained("deleted", ""):
+            for entry in self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True)):
+                if entry.base_name.startswith(".") and entry.base_name.endswith(_TEMPORARY):
+                    durable.delete_file(self.filesystem, self._file(entry.base_name))
+
     def delete_folder(self, name: str) -> None:
         """Delete a folder and its content; does nothing if it does not exist."""
         with self._explained("deleted", name):

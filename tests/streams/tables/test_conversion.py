@@ -66,6 +66,25 @@ def test_the_text_of_a_time_is_kept_where_the_column_would_change_it(text: str, 
     assert as_events(rows) == (event,)
 
 
+@pytest.mark.parametrize(
+    ("text", "column"),
+    [
+        ("0001-01-01T00:00:00Z", False),
+        ("0001-01-01T00:00:00+14:00", False),
+        ("0001-01-02T00:00:00Z", True),
+        ("9999-12-30T00:00:00Z", True),
+        ("9999-12-31T23:59:59Z", False),
+        ("9999-12-31T23:59:59-14:00", False),
+    ],
+)
+def test_a_time_that_python_does_not_have_in_every_zone_is_text_only(text: str, column: bool) -> None:
+    event = CloudEvent("1", "/shop", "paid", attributes=(("time", text),))
+    rows = as_rows(1, [event], NOON)
+
+    assert rows.column("time")[0].is_valid is column
+    assert as_events(rows) == (event,)
+
+
 def test_times_are_timestamps_in_the_table() -> None:
     event = CloudEvent("1", "/shop", "paid", attributes=(("time", "2024-02-29T12:30:00+01:00"),))
     (row,) = as_rows(1, [event], NOON).to_pylist()

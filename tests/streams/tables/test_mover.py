@@ -153,6 +153,19 @@ def test_records_of_a_deleted_stream_are_not_joined_with_those_of_the_next_one(a
     assert StreamTable(app.location, ORDERS).read(0, 1)[0] == 3
 
 
+def test_drafts_that_a_killed_driver_has_left_are_deleted_by_the_next_one(app: ApplicationFiles) -> None:
+    app.commit(records(1, 2))
+    TableMover(app.location).move(0)
+    drafts = [app.folder / "_wallaroo" / name for name in ("tables/.plan.json.1f.tmp", "batches/.7.json.2e.tmp")]
+    for draft in drafts:
+        draft.write_text("{")
+    TableMover(app.location).moved_to()
+    BatchOutputs(app.location).delete_drafts()
+
+    assert not any(draft.exists() for draft in drafts)
+    assert (app.folder / "_wallaroo" / "batches" / "0.json").exists()
+
+
 def test_a_plan_joins_files_up_to_a_size_and_never_over_a_hole() -> None:
     def batch(number: int, first: int, last: int, size: int) -> Manifest:
         name, count = f"{number}.parquet", last - first + 1

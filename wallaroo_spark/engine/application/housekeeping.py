@@ -69,8 +69,10 @@ class Housekeeping:
     def newest_committed(self) -> int:
         """The newest batch that the outputs in the folder prove to have been committed; -1 without one.
 
-        A batch is moved after its commit, and a manifest is written after the commit of the batch before.
+        A batch is moved after its commit, and a manifest is written after the commit of the batch before. Called once,
+        at the start: it also finishes a move of a driver that has died, and deletes what that has half written.
         """
+        self._outputs.delete_drafts()
         sealed = self._outputs.sealed()
         return max(self._mover.moved_to(), max(sealed) - 1 if sealed else -1)
 

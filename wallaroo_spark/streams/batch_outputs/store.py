@@ -50,6 +50,10 @@ class BatchOutputs:
         with self.log.reading(file.batch, file.name) as stream, pa.ipc.open_stream(stream) as reader:
             yield from reader
 
+    def delete_drafts(self) -> None:
+        """Delete the drafts of manifests that a driver has left. For the one driver, before its first batch."""
+        self.log.folder.delete_drafts()
+
     def kept_from(self) -> int:
         """The oldest kept batch."""
         return self.log.kept_from()

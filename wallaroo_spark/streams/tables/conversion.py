@@ -23,6 +23,8 @@ _TIME = "time"
 _COLUMNS = ("subject", _TIME, "datacontenttype", "dataschema")
 """The optional attributes with a column of their own, in the order of :func:`canonical`."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = datetime(1, 1, 2, tzinfo=UTC) - _EPOCH
+_LAST = datetime(9999, 12, 30, tzinfo=UTC) - _EPOCH
 
 
 def canonical(event: CloudEvent) -> CloudEvent:
@@ -113,13 +115,19 @@ def _has_items(rows: pa.RecordBatch | pa.Table) -> bool:
 
 
 def _micros(text: str) -> int | None:
-    """The time of an RFC 3339 text in microseconds since 1970 UTC; None for another text, and out of range."""
+    """The time of an RFC 3339 text in microseconds since 1970 UTC; None for another text, and out of range.
+
+    The range is a day less than that of Python at both ends: Spark converts a time to the zone of the machine when a
+    program collects it, and one time that Python does not have would end the whole query.
+    """
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             return None
         since = moment - _EPOCH
     except (ValueError, OverflowError):
+        return None
+    if not _FIRST <= since <= _LAST:
         return None
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 

@@ -74,6 +74,7 @@ class TableMover:
     def moved_to(self) -> int:
         """The newest batch that was moved; -1 before the first one. Finishes a move that a dead process has begun."""
         if self._moved is None:
+            self._folder.delete_drafts()
             moved, plan = self._read(MOVED), self._read(_PLAN)
             found = -1 if moved is None else int(json.loads(moved)["batch"])
             # Batches are deleted only after they were moved. A batch without records changes no file here.
