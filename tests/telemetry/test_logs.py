@@ -46,6 +46,15 @@ def test_a_line_of_text_has_time_level_receiver_and_slot() -> None:
     assert line == "2023-11-14T22:13:20.250Z INFO orders/2 wallaroo_spark.worker: slot 0 listens"
 
 
+def test_a_line_of_a_gateway_has_its_application_and_its_name() -> None:
+    settings = LogSettings("shop", names=("application", "gateway"), format="json")
+
+    assert " INFO shop/g1 wallaroo_spark.worker: " in LineFormatter(LogSettings("shop"), "g1").format(record())
+    found = json.loads(LineFormatter(settings, "g1").format(record()))
+    assert (found["application"], found["gateway"]) == ("shop", "g1")
+    assert found.keys() == {"time", "level", "application", "gateway", "logger", "message"}
+
+
 def test_a_line_of_a_reading_task_has_no_slot() -> None:
     assert " INFO orders wallaroo_spark.worker: " in LineFormatter(LogSettings("orders"), None).format(record())
 

@@ -33,13 +33,16 @@ class LogSettings:
     """The format and the least level of log lines, and the secrets to hide in them. It is pickled."""
 
     receiver: str
-    """Name of the receiver."""
+    """Name of the receiver, or of the application of durable streams."""
     level: str = "info"
     """The least level: ``debug``, ``info``, ``warning`` or ``error``."""
     format: str = "text"
     """``text``, or ``json`` for a JSON object in each line."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """Texts that must not be in any line: the receiver's secrets."""
+    names: tuple[str, str] = ("receiver", "slot")
+    """The names of the fields of JSON that have the receiver and the slot; of a gateway ``application`` and
+    ``gateway``."""
 
 
 def secrets_of(registry: str, *others: str) -> tuple[str, ...]:
@@ -63,9 +66,12 @@ def least_level(level: str, master: str) -> str:
 
 
 class LineFormatter(logging.Formatter):
-    """Formats a record as one line of text or of JSON; ``slot`` is None for a process that serves no slot."""
+    """Formats a record as one line of text or of JSON.
 
-    def __init__(self, settings: LogSettings, slot: int | None) -> None:
+    ``slot`` is the slot, or the name of the gateway; None for a process that serves no slot.
+    """
+
+    def __init__(self, settings: LogSettings, slot: int | str | None) -> None:
         super().__init__()
         self._settings = settings
         self._slot = slot
@@ -85,8 +91,8 @@ class LineFormatter(logging.Formatter):
         fields: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),
-            "receiver": self._settings.receiver,
-            "slot": self._slot,
+            self._settings.names[0]: self._settings.receiver,
+            self._settings.names[1]: self._slot,
             "logger": record.name,
             "message": record.getMessage(),
         }
@@ -117,7 +123,7 @@ class _OurHandler(logging.StreamHandler[Any]):
     """The handler that :func:`log_to_stderr` has added, so that another call replaces it."""
 
 
-def log_to_stderr(settings: LogSettings, slot: int | None = None) -> None:
+def log_to_stderr(settings: LogSettings, slot: int | str | None = None) -> None:
     """Write this package's log to standard error, each line once, also when an earlier task of the process has called
     this."""
     logger = logging.getLogger("wallaroo_spark")

@@ -34,6 +34,8 @@ FLAGS = (
     "delta",
     "status_page",
     "status_page_token",
+    "log_level",
+    "log_format",
 )
 """The settings that have a flag."""
 

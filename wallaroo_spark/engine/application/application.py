@@ -21,7 +21,7 @@ from wallaroo_spark.engine.application.commit_follower import CommitFollower
 from wallaroo_spark.engine.application.declared_functions import FunctionWatch, declared_functions
 from wallaroo_spark.engine.application.driver_inbox import DriverInbox, dismissals
 from wallaroo_spark.engine.application.folder_lock import FolderLock
-from wallaroo_spark.engine.application.gateways import gateway_setup, gateway_work
+from wallaroo_spark.engine.application.gateways import gateway_setup, gateway_work, log_settings
 from wallaroo_spark.engine.application.housekeeping import Housekeeping
 from wallaroo_spark.engine.application.query import QueryPlan, start_query
 from wallaroo_spark.engine.application.query_session import (
@@ -278,7 +278,7 @@ class Application:
             f"wallaroo-application-{self.name}",
             f"gateway {{number}} of application {self.name}",
             leases.next_submission,
-            gateway_work(setup),
+            gateway_work(setup, log_settings(self._settings, self._spark, self.registry_url)),
             self._settings.lease_seconds,
         )
 

@@ -11,6 +11,7 @@ from wallaroo_spark.gateway.service import GatewaySetup
 from wallaroo_spark.slots import spark_checks
 from wallaroo_spark.slots.long_jobs import Work
 from wallaroo_spark.storage.locations import for_tasks
+from wallaroo_spark.telemetry.logs import LogSettings, least_level, log_to_stderr, secrets_of
 
 
 def gateway_setup(settings: ApplicationSettings, spark: Any, registry_url: str) -> GatewaySetup:
@@ -32,15 +33,27 @@ def gateway_setup(settings: ApplicationSettings, spark: Any, registry_url: str) 
     )
 
 
-def gateway_work(setup: GatewaySetup) -> Callable[[int, int], Work]:
+def log_settings(settings: ApplicationSettings, spark: Any, registry_url: str) -> LogSettings:
+    """The format of the gateways' log, as that of workers is."""
+    return LogSettings(
+        settings.known_as,
+        least_level(settings.log_level, spark_checks.master_of(spark)),
+        settings.log_format,
+        secrets_of(registry_url),
+        ("application", "gateway"),
+    )
+
+
+def gateway_work(setup: GatewaySetup, log: LogSettings) -> Callable[[int, int], Work]:
     """A function from a gateway's number and its submission to the function that its task runs."""
-    return lambda number, submission: _gateway(dataclasses.replace(setup, number=number, submission=submission))
+    return lambda number, submission: _gateway(dataclasses.replace(setup, number=number, submission=submission), log)
 
 
-def _gateway(setup: GatewaySetup) -> Work:
+def _gateway(setup: GatewaySetup, log: LogSettings) -> Work:
     def serve(rows: Any) -> Any:
         from wallaroo_spark.gateway.service import run_gateway
 
+        log_to_stderr(log, setup.gateway)
         yield from run_gateway(setup, rows)
 
     return serve

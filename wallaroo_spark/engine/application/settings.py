@@ -8,6 +8,7 @@ from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.settings import Kind, check_all, row, setting
+from wallaroo_spark.telemetry.logs import FORMATS, LEVELS
 from wallaroo_spark.transport import advertised
 
 KEEP = 64
@@ -143,6 +144,20 @@ class ApplicationSettings:
         "Token that the page and the metrics ask for, also `env:NAME` or `file:PATH`; an address that other machines "
         "reach needs one.",
         secret=True,
+    )
+
+    log_level: str = setting(
+        "auto",
+        Kind.TEXT,
+        "Least level of the lines that gateways write to their executor's standard error. auto: warning in local mode, "
+        "where that is the terminal of the driver's program, and info on a cluster.",
+        choices=LEVELS,
+    )
+    log_format: str = setting(
+        "text",
+        Kind.TEXT,
+        "Format of these lines: text, or json for one JSON object in each line, with application and gateway.",
+        choices=FORMATS,
     )
 
     def __post_init__(self) -> None:
