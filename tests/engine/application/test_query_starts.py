@@ -42,12 +42,18 @@ def failing(monkeypatch: pytest.MonkeyPatch, *errors: str) -> tuple[Application,
     return application, lambda: len(left)
 
 
-def test_a_query_with_a_slow_process_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_with_a_slow_process_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     application, left = failing(monkeypatch, SLOW, SLOW, "java.io.IOException: no room")
 
     application._await_query()
 
     assert left() == 0
+    first, second = [record.getMessage() for record in caplog.records if "started again" in record.getMessage()]
+    assert "(start 2 of at most 5)" in first
+    assert "(start 3 of at most 5)" in second
+    assert "start the application again" not in first
     with pytest.raises(PipelineError, match=r"the query failed: java\.io\.IOException: no room; .*continues") as failed:
         application.await_end(0)
     assert failed.value.code == "query-failed"

@@ -354,7 +354,14 @@ class Application:
                 return
             if error is None or not is_slow_start(error.message) or starts == MOST_STARTS:
                 break
-            log.warning("application %s: the query is started again: %s", self.name, error.message)
+            log.warning(
+                "application %s: the query is started again (start %d of at most %d), because a process of Spark did "
+                "not start within ten seconds, as happens on a machine under load; nothing has to be done",
+                self.name,
+                starts + 1,
+                MOST_STARTS,
+            )
+            log.debug("application %s: the query had ended: %s", self.name, error.message)
             try:
                 self._query = start_query(self._session, plan)
                 self._query_started()
