@@ -19,6 +19,7 @@ from tests.engine.application import shop
 from tests.engine.application.bulk_sender import PART
 from tests.waiting import SECONDS, eventually
 from wallaroo_spark import read_instances, read_stream
+from wallaroo_spark.checkpoint import CheckpointFiles
 from wallaroo_spark.client import Client, Event
 from wallaroo_spark.connector import BlockingConnector
 from wallaroo_spark.engine import Application
@@ -29,6 +30,7 @@ from wallaroo_spark.pipelines.schema.applying import apply_files, delete_objects
 from wallaroo_spark.pipelines.schema.store import SchemaStore
 from wallaroo_spark.registry import application_registry
 from wallaroo_spark.status.application.model import ApplicationStatus
+from wallaroo_spark.streams.places import checkpoint_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,8 +173,8 @@ def test_a_new_version_with_a_function_that_cannot_be_imported_is_reported_and_o
 def await_expiry(the_shop: Shop) -> None:
     """Wait until all records so far of the stream with a short ttl were in its table and are not any more."""
     table = Path(the_shop.folder) / "streams" / "shop" / "brief"
-    batch = the_shop.application.status()["query"]["batch"]
-    eventually(lambda: the_shop.application.status()["moved"] >= batch, pause=0.2)
+    batch = CheckpointFiles(checkpoint_of(the_shop.folder), the_shop.spark).committed() or 0
+    eventually(lambda: (the_shop.application.snapshot().moved or 0) >= batch, pause=0.2)
     eventually(lambda: not list(table.rglob("*.parquet")), pause=0.2)
     assert read_stream(the_shop.spark, the_shop.folder, "shop/brief").collect() == []
 
