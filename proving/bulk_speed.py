@@ -2,12 +2,14 @@
 
 ``python -m proving.bulk_speed`` starts Spark on this machine with one gateway. It publishes the same events in both
 ways several times, until all are committed, and prints events a second, and the processor time of the sender and of the
-gateway. The result depends on the load of the machine, so the ratios count.
+gateway. The result depends on the load of the machine, so the ratios count. With ``--memory`` sender, gateway and
+controllers are in this process, without Spark and files; then the processor time is that of all of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import statistics
@@ -80,6 +82,36 @@ def measure(folder: Path, events: int, rounds: int) -> dict[str, list[Spent]]:
     return found
 
 
+async def measure_in_memory(events: int, rounds: int) -> dict[str, list[float]]:
+    """The processor time of an event in microseconds in each round, by the way of publishing."""
+    from wallaroo_spark.client import AsyncClient, Event
+    from wallaroo_spark.connector import Connector
+    from wallaroo_spark.testing.memory_application import MemoryApplication, serving
+
+    application = MemoryApplication(SCHEMA)
+    found: dict[str, list[float]] = {"connector": [], "publish_many": []}
+    async with (
+        serving(application) as gateway,
+        Connector("bench", instance="bench", workers=gateway.connectors, drain_timeout=None) as connector,
+        AsyncClient([gateway.address]) as client,
+    ):
+        stream = await connector.open("bench/events:bulk")
+        for number in range(rounds):
+            numbers = range(number * events, (number + 1) * events)
+            began = time.process_time()
+            for one in numbers:
+                await stream.send(json.dumps({"type": "bench.event", "data": _data(one)}).encode(), id=one)
+            await connector.drain()
+            found["connector"].append((time.process_time() - began) / events * 1e6)
+            began = time.process_time()
+            given = (Event("bench.event", _data(one), id=f"many/{one}", source="bench") for one in numbers)
+            async for _ in client.publish_many("bench/events", given):
+                pass
+            found["publish_many"].append((time.process_time() - began) / events * 1e6)
+    application.close()
+    return found
+
+
 def _by_connector(connector: Any) -> Callable[[int, int], None]:
     stream = connector.open("bench/events:bulk")
 
@@ -126,7 +158,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=50_000, help="events of each round (default: 50000)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each way (default: 3)")
+    parser.add_argument("--memory", action="store_true", help="without Spark: all in this process")
     given = parser.parse_args()
+    if given.memory:
+        rates = asyncio.run(measure_in_memory(given.events, given.rounds))
+        bulk, many = (statistics.median(rates[name]) for name in ("connector", "publish_many"))
+        print(
+            f"processor time of an event: connector {bulk:.1f} µs, publish_many {many:.1f} µs; ratio {many / bulk:.2f}"
+        )
+        return
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder), given.events, given.rounds)
     middles = {}
