@@ -1,0 +1,1 @@
+"""What an application shows of itself."""
