@@ -185,6 +185,13 @@ def test_tokens_are_made_listed_and_revoked_and_a_gateway_knows_it_soon(stage: S
         eventually(lambda: _code(channel, request, bearer) is grpc.StatusCode.UNAUTHENTICATED)
 
 
+def test_tokens_without_tls_beyond_loopback_are_warned_of(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.schema(SHOP + TOKENS, 2)
+    with stage.gateway(host="0.0.0.0", advertise="127.0.0.1"):
+        stage.address()
+        assert any("is sent tokens without encryption" in one.getMessage() for one in caplog.records)
+
+
 def _code(channel: Any, request: Any, metadata: Any) -> Any:
     try:
         streams(channel).Publish(request, metadata=metadata, timeout=SECONDS)

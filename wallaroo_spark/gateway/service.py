@@ -195,6 +195,13 @@ class GatewayService(ServiceShell[Any, Tenancy]):
 
     def _warn_of_open_access(self, gateway: Gateway) -> None:
         setup = self.setup
+        if not gateway.access.open and transport.open_access_warning("gateways", setup.host, "", setup.tls_certificate):
+            log.warning(
+                "%s is sent tokens without encryption, and listens at %s: everybody who reads the network can use "
+                "them; set tls_certificate, or listen on loopback (host=127.0.0.1)",
+                self._name,
+                setup.host or "every interface",
+            )
         if gateway.access.open and transport.open_access_warning("gateways", setup.host, "", setup.tls_ca):
             log.warning(
                 "%s accepts every client that reaches it: the schema declares no Token, and it listens at %s; declare "
