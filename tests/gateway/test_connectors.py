@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,13 +26,6 @@ from wallaroo_spark.testing.memory_application import MemoryApplication, serving
 pytestmark = pytest.mark.timeout(SECONDS)
 ORDERS = PartitionKey("shop/orders", 0)
 COUNT = 3_000
-
-
-@pytest.fixture
-def application() -> Iterator[MemoryApplication]:
-    made = MemoryApplication(SHOP)
-    yield made
-    made.close()
 
 
 def payload(number: int) -> bytes:

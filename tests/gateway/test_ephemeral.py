@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
 
-from tests.gateway.shop import SHOP, event
+from tests.gateway.shop import event
 from tests.gateway.test_server import refused
 from tests.waiting import SECONDS
 from wallaroo_spark.api import pipelines_pb2 as pb
@@ -158,13 +158,6 @@ def test_a_gateway_that_goes_moves_only_its_own_objects() -> None:
     after = {path: owner_of("Endpoint", path, ["g0", "g2"]) for path in paths}
     assert set(before.values()) == {"g0", "g1", "g2"}
     assert all(after[path] == owner for path, owner in before.items() if owner != "g1")
-
-
-@pytest.fixture
-def application() -> Iterator[MemoryApplication]:
-    made = MemoryApplication(SHOP)
-    yield made
-    made.close()
 
 
 @contextlib.asynccontextmanager

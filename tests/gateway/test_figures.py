@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import grpc
 import pytest
 
-from tests.gateway.shop import SHOP, publish, work
+from tests.gateway.shop import publish, work
 from tests.gateway.test_server import joined, stub
 from tests.waiting import SECONDS
 from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.gateway.state.figures import GatewayFigures
-from wallaroo_spark.testing.memory_application import MemoryApplication, serving
 
 pytestmark = pytest.mark.timeout(SECONDS)
-
-
-@pytest.fixture
-def application() -> Iterator[MemoryApplication]:
-    made = MemoryApplication(SHOP)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-async def served(application: MemoryApplication) -> AsyncIterator[Any]:
-    async with serving(application) as found:
-        yield found
 
 
 def test_seconds_to_a_commit_are_counted_in_buckets_and_the_oldest_call_is_known() -> None:

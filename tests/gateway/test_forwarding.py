@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from proving.ports import free_ports
-from tests.gateway.shop import SHOP, event, join, publish
+from tests.gateway.shop import event, join, publish
 from tests.gateway.test_ephemeral import endpoints_of, exchanges_of
 from tests.gateway.test_server import joined, refused, streams
 from tests.pems import Pems, make_pems
@@ -30,13 +30,6 @@ from wallaroo_spark.transport import parse_address
 pytestmark = pytest.mark.timeout(SECONDS)
 SOON = (*((name, value // 25 if value == 10_000 else value) for name, value in OPTIONS),)
 """The options of a connection between gateways with a short time instead of each long one."""
-
-
-@pytest.fixture
-def application() -> Iterator[MemoryApplication]:
-    made = MemoryApplication(SHOP)
-    yield made
-    made.close()
 
 
 @contextlib.asynccontextmanager

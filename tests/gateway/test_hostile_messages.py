@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import grpc
 import pytest
 
-from tests.gateway.shop import SHOP, event, join, publish, work
+from tests.gateway.shop import event, join, publish, work
 from tests.gateway.test_server import joined, refused, streams, stub
 from tests.waiting import SECONDS
 from wallaroo_spark.api import pipelines_pb2 as pb
@@ -19,7 +18,7 @@ from wallaroo_spark.api import pipelines_pb2_grpc as rpc
 from wallaroo_spark.client.refusals import INTERRUPTED
 from wallaroo_spark.gateway.server.answers import sendable
 from wallaroo_spark.pipelines.controller.messages.values import PartitionKey
-from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
+from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway
 
 pytestmark = pytest.mark.timeout(SECONDS)
 METHODS = [
@@ -29,25 +28,6 @@ METHODS = [
 ]
 KEY = PartitionKey("shop/orders", 0)
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-def application() -> Iterator[MemoryApplication]:
-    made = MemoryApplication(SHOP)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-async def served(application: MemoryApplication) -> AsyncIterator[ServedGateway]:
-    async with serving(application) as found:
-        yield found
-
-
-@pytest.fixture
-async def channel(served: ServedGateway) -> AsyncIterator[Any]:
-    async with grpc.aio.insecure_channel(served.address) as found:
-        yield found
 
 
 async def answer_to(channel: Any, service: str, method: str, streaming: bool, data: bytes) -> tuple[str, str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.gateway.shop import SHOP, event, join, publish
+from tests.gateway.shop import event, join, publish
 from tests.gateway.test_server import joined, refused, streams, stub, until
 from tests.waiting import SECONDS
 from wallaroo_spark.api import pipelines_pb2 as pb
@@ -20,13 +20,6 @@ from wallaroo_spark.testing.memory_application import MemoryApplication, ServedG
 
 pytestmark = pytest.mark.timeout(SECONDS)
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-def application() -> Iterator[MemoryApplication]:
-    made = MemoryApplication(SHOP)
-    yield made
-    made.close()
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -26,25 +26,6 @@ from wallaroo_spark.pipelines.tokens import create_token
 from wallaroo_spark.testing.memory_application import MemoryApplication, ServedGateway, serving
 
 pytestmark = pytest.mark.timeout(SECONDS)
-
-
-@pytest.fixture
-def application() -> Iterator[MemoryApplication]:
-    made = MemoryApplication(SHOP)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-async def served(application: MemoryApplication) -> AsyncIterator[ServedGateway]:
-    async with serving(application) as found:
-        yield found
-
-
-@pytest.fixture
-async def channel(served: ServedGateway) -> AsyncIterator[Any]:
-    async with grpc.aio.insecure_channel(served.address) as found:
-        yield found
 
 
 def stub(kind: Any, channel: Any) -> Any:
