@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from chispa import assert_df_equality
-from pyspark.errors import PySparkException
 
 from tests.streams.application import ApplicationFiles, some_batches
 from tests.streams.samples import NOON, ORDERS, records, rows_of
@@ -75,7 +74,7 @@ def test_a_dataframe_reads_the_rest_when_retention_deletes_a_file_meanwhile(
     assert offsets(before) == [(0, 3), (0, 4)]
     assert [row["instance"] for row in history.collect()] == [3]
     assert before.count() == 2
-    with pytest.raises(PySparkException, match="FILE_NOT_EXIST"):
+    with pytest.raises(Exception, match="FILE_NOT_EXIST"):
         plain.collect()
 
 
