@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,14 +11,17 @@ import pytest
 from chispa import assert_df_equality
 
 from tests.streams.application import ApplicationFiles, some_batches
-from tests.streams.samples import NOON, ORDERS, records, rows_of
+from tests.streams.samples import NOON, ORDERS, output, records, rows_of
 from tests.waiting import SECONDS
 from wallaroo_spark import follow_stream, read_history, read_instances, read_stream
 from wallaroo_spark.errors import ArgumentValueError
+from wallaroo_spark.pipelines.controller.messages.values import CloudEvent
 from wallaroo_spark.pipelines.schema.applying import apply_files
 from wallaroo_spark.pipelines.schema.store import SchemaStore
+from wallaroo_spark.sidecar.arrow_ipc import as_arrow_stream
 from wallaroo_spark.streams.places import table_of
 from wallaroo_spark.streams.rows import OutputKind
+from wallaroo_spark.streams.tables.conversion import as_rows
 from wallaroo_spark.streams.tables.dataframes import HISTORY_DDL, RECORDS_DDL
 from wallaroo_spark.streams.tables.mover import TableMover
 
@@ -124,6 +128,40 @@ def test_the_columns_of_a_record(spark: SparkSession, app: ApplicationFiles) -> 
         "data": bytearray(b"body 7"),
         "partition": 3,
     }
+
+
+def test_events_of_every_shape_are_read_in_every_time_zone_also_from_a_copy_of_the_folder(
+    spark: SparkSession, app: ApplicationFiles
+) -> None:
+    texts = ("0001-01-01T00:00:00Z", "0001-01-02T00:00:00Z", "9999-12-31T23:59:59.5Z", "2026-01-01T00:00:00.123456789Z")
+    events = [CloudEvent(f"t{n}", "/a", "t", attributes=(("time", text),)) for n, text in enumerate(texts)]
+    events += [
+        CloudEvent("none", "/a", "t"),
+        CloudEvent("empty", "/a", "t", b""),
+        CloudEvent("big", "/a", "t", b"x" * (4 << 20)),
+    ]
+    odd = (("offset", "1"), ("partition", "9"), ("a b", "c"), ("\u00fc", ""), ("time", "yesterday"))
+    events.append(CloudEvent("odd", "/a", "t", attributes=odd))
+    rows = as_rows(1, events, NOON)
+    app.commit(output(OutputKind.RECORDS, first=1, last=len(events), rows=len(events), body=as_arrow_stream(rows)))
+    app.commit(records(1, 2, partition=1))
+    TableMover(app.location).move(1)
+    copied = shutil.copytree(app.folder / "streams", app.folder.parent / "elsewhere" / "streams").parent
+
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    for other in ("Pacific/Kiritimati", "America/Los_Angeles"):
+        spark.conf.set("spark.sql.session.timeZone", str(other))
+        try:
+            found = read_stream(spark, str(copied), ORDERS).where("partition = 0").orderBy("offset").collect()
+        finally:
+            spark.conf.set("spark.sql.session.timeZone", str(zone))
+        assert [row["id"] for row in found] == [event.id for event in events]
+        assert [row["time"] is None for row in found] == [True, False, True, False, True, True, True, True]
+        assert [row["data"] if row["data"] is None else len(row["data"]) for row in found[4:7]] == [None, 0, 4 << 20]
+        assert found[7]["extensions"] == dict(odd)
+    pruned = read_stream(spark, app.location, ORDERS).where("partition = 1").select("offset")
+    assert [row["offset"] for row in pruned.orderBy("offset").collect()] == [1, 2]
+    assert read_stream(spark, app.location, ORDERS).count() == len(events) + 2
 
 
 def test_a_name_that_begins_with_an_underscore_is_read(spark: SparkSession, app: ApplicationFiles) -> None:
