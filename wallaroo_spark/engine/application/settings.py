@@ -9,6 +9,7 @@ from typing import Any
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.settings import Kind, check_all, row, setting
 from wallaroo_spark.telemetry.logs import FORMATS, LEVELS
+from wallaroo_spark.slots.door_settings import DoorRows, check_door
 from wallaroo_spark.transport import advertised
 
 KEEP = 64
@@ -19,6 +20,8 @@ STATUS_PAGE = "127.0.0.1:4140"
 """Default address of the page, as that of a receiver's."""
 LEASE_SECONDS = 10.0
 """Default length of a gateway's lease, in seconds. A choice: the time without a service after a gateway is lost."""
+
+_DOOR = DoorRows("gateway", "client")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,28 +61,12 @@ class ApplicationSettings:
         minimum=1,
         maximum=1000,
     )
-    host: str = setting(
-        "", Kind.TEXT, "Address that gateways bind. Empty: loopback in local mode, every interface on a cluster."
-    )
-    port: int = setting(
-        0, Kind.COUNT, "Gateway p listens on port + p; 0 lets the system choose.", minimum=0, maximum=65_535
-    )
-    advertise: str = setting(
-        "",
-        Kind.TEXT,
-        "Host name or address for clients, also with a port; {slot} and {port} stand for p and its port. Empty: "
-        "detected by the gateway.",
-    )
-    tls_certificate: str = setting(
-        "", Kind.TEXT, "PEM file, on every executor, with the certificate chain that gateways present; turns TLS on."
-    )
-    tls_key: str = setting("", Kind.TEXT, "PEM file, on every executor, with the key of `tls_certificate`.")
-    tls_ca: str = setting(
-        "",
-        Kind.TEXT,
-        "PEM file, on every executor, of the authority that clients' certificates must come from; every client must "
-        "present one.",
-    )
+    host: str = setting(**_DOOR.host)
+    port: int = setting(**_DOOR.port)
+    advertise: str = setting(**_DOOR.advertise)
+    tls_certificate: str = setting(**_DOOR.tls_certificate)
+    tls_key: str = setting(**_DOOR.tls_key)
+    tls_ca: str = setting(**_DOOR.tls_ca)
     connector_port: int | None = setting(
         None,
         Kind.COUNT,
@@ -169,15 +156,8 @@ class ApplicationSettings:
                 code="name-invalid",
                 name=self.known_as,
             )
-        for template in (self.advertise, self.connector_advertise):
-            if template:
-                advertised(template, 0, 1)
+        check_door(self, f"application {self.known_as!r}", self.advertise, self.connector_advertise)
         self._check_connectors()
-        if bool(self.tls_key) != bool(self.tls_certificate) or (self.tls_ca and not self.tls_certificate):
-            raise ConfigurationError(
-                f"application {self.known_as!r}: tls_certificate and tls_key go together, and tls_ca needs both",
-                code="options-conflict",
-            )
 
     def _check_connectors(self) -> None:
         """Raise :class:`ConfigurationError` when connectors and clients would be given the same address."""

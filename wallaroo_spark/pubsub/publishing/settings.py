@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.pubsub.publishing.publication import MAX_SUBSCRIBER_BYTES, MAX_SUBSCRIBERS
 from wallaroo_spark.pubsub.publishing.topic_log import RETAIN
 from wallaroo_spark.pubsub.topic_catalog import LEASE_SECONDS, checked_name
 from wallaroo_spark.settings import Kind, check_all, row, setting
-from wallaroo_spark.transport import advertised
+from wallaroo_spark.slots.door_settings import DoorRows, check_door
+
+_DOOR = DoorRows("publisher", "subscriber")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,18 +45,9 @@ class TopicSettings:
     cookie: str = setting(
         "", Kind.TEXT, "Cookie that subscribers must present; also `env:NAME` or `file:PATH`.", secret=True
     )
-    host: str = setting(
-        "", Kind.TEXT, "Address that publishers bind. Empty: loopback in local mode, every interface on a cluster."
-    )
-    port: int = setting(
-        0, Kind.COUNT, "Publisher p listens on port + p; 0 lets the system choose.", minimum=0, maximum=65_535
-    )
-    advertise: str = setting(
-        "",
-        Kind.TEXT,
-        "Host name or address for subscribers, also with a port; {slot} and {port} stand for p and its port. "
-        "Empty: detected by the publisher.",
-    )
+    host: str = setting(**_DOOR.host)
+    port: int = setting(**_DOOR.port)
+    advertise: str = setting(**_DOOR.advertise)
     retain: int = setting(
         RETAIN, Kind.COUNT, "Number of newest batches retained for subscribers that reconnect.", minimum=1
     )
@@ -72,24 +64,11 @@ class TopicSettings:
         LEASE_SECONDS, Kind.SECONDS, "Time after which a partition's lease expires unless renewed.", minimum=0.001
     )
     handshake_timeout: float = setting(10.0, Kind.SECONDS, "Longest wait for a subscriber's hello.", minimum=0.001)
-    tls_certificate: str = setting(
-        "", Kind.TEXT, "PEM file, on every executor, with the certificate chain that publishers present; turns TLS on."
-    )
-    tls_key: str = setting("", Kind.TEXT, "PEM file, on every executor, with the key of `tls_certificate`.")
-    tls_ca: str = setting(
-        "",
-        Kind.TEXT,
-        "PEM file, on every executor, of the authority that subscribers' certificates must come from; every subscriber "
-        "must present one.",
-    )
+    tls_certificate: str = setting(**_DOOR.tls_certificate)
+    tls_key: str = setting(**_DOOR.tls_key)
+    tls_ca: str = setting(**_DOOR.tls_ca)
 
     def __post_init__(self) -> None:
         checked_name(self.name)
         check_all(self, f"topic {self.name!r}: ")
-        if self.advertise:
-            advertised(self.advertise, 0, 1)
-        if bool(self.tls_key) != bool(self.tls_certificate) or (self.tls_ca and not self.tls_certificate):
-            raise ConfigurationError(
-                f"topic {self.name!r}: tls_certificate and tls_key go together, and tls_ca needs both",
-                code="options-conflict",
-            )
+        check_door(self, f"topic {self.name!r}", self.advertise)
