@@ -26,7 +26,9 @@ def plan() -> ShopPlan:
     parser.add_argument("--kills", type=int, default=8, metavar="K", help="processes to kill (default: 8)")
     parser.add_argument("--pause", type=float, default=8, metavar="S", help="seconds between kills (default: 8)")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="decides what is killed (default: 1)")
-    parser.add_argument("--limit", type=float, default=300, metavar="S", help="longest wait at the end (default: 300)")
+    parser.add_argument(
+        "--limit", type=float, default=300, metavar="S", help="longest wait without progress at the end (default: 300)"
+    )
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="worker programs in Python (default: 2)")
     parser.add_argument("--no-javascript", action="store_true", help="ship in Python alone; without npm this is so")
     parser.add_argument("--local", action="store_true", help="Spark in one process, without executors to kill")
@@ -89,7 +91,7 @@ def main() -> None:
     for end in done.ends:
         console.print(f"ended without a kill: {end}", markup=False, style="red")
     if not done.complete:
-        console.print("not all was done within the limit", style="red")
+        console.print("nothing was done within the limit, and not all was done", style="red")
     console.print("Every promise was kept." if done.passed else "A promise was broken.")
     sys.exit(0 if done.passed else 1)
 

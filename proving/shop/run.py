@@ -59,7 +59,7 @@ class ShopPlan:
     pause: float
     """Seconds between two kills."""
     limit: float
-    """Longest wait, in seconds, from the last kill and the last order until all is done."""
+    """Longest wait, in seconds, in which nothing is done after the last kill and the last order."""
     workers: int = 2
     """Number of worker programs in Python."""
     javascript: bool = False
@@ -213,11 +213,11 @@ class Shop:
             self._say(text)
 
     def wait(self) -> bool:
-        """Wait until every order has its end in the tables; False when the limit is over."""
+        """Wait until every order has its end in the tables; False when nothing has changed there for the limit."""
         orders = self._plan.orders
         bad = len(self.unpayable())
         until = time.monotonic() + self._plan.limit
-        shown = -1
+        before: tuple[object, ...] = ()
         while time.monotonic() < until:
             self._restart()
             ended = Counter(row.pipeline for row in read_history(self.folder) if row.kind == "ended")
@@ -230,9 +230,10 @@ class Shop:
                 and (streams["shop/returns"] >= bad and streams["shop/receipts"] >= orders - bad)
             ):
                 return True
-            if ended["shop/fulfil"] != shown:
-                shown = ended["shop/fulfil"]
-                self._progress(f"{shown} of {orders} orders have ended")
+            found = (*ended.items(), *streams.items())
+            if found != before:
+                before, until = found, time.monotonic() + self._plan.limit
+                self._progress(f"{ended['shop/fulfil']} of {orders} orders have ended")
             time.sleep(LOOK_SECONDS)
         return False
 

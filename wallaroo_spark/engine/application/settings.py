@@ -8,8 +8,8 @@ from typing import Any
 
 from wallaroo_spark.errors import ConfigurationError
 from wallaroo_spark.settings import Kind, check_all, row, setting
-from wallaroo_spark.telemetry.logs import FORMATS, LEVELS
 from wallaroo_spark.slots.door_settings import DoorRows, check_door
+from wallaroo_spark.telemetry.logs import FORMATS, LEVELS
 from wallaroo_spark.transport import advertised
 
 KEEP = 64
