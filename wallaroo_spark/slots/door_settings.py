@@ -44,7 +44,7 @@ class DoorRows:
         """The authority of the clients."""
 
 
-class Door(Protocol):
+class DoorSettings(Protocol):
     """Settings with the rows of :class:`DoorRows`."""
 
     @property
@@ -60,7 +60,7 @@ class Door(Protocol):
         """The authority of the clients."""
 
 
-def check_door(settings: Door, owner: str, *templates: str) -> None:
+def check_door(settings: DoorSettings, owner: str, *templates: str) -> None:
     """Raise :class:`ConfigurationError` for settings that do not go together.
 
     ``owner`` names their owner, such as ``topic 'prices'``; ``templates`` are the values of ``advertise``.

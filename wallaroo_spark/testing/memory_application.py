@@ -323,8 +323,11 @@ class ServedGateway:
     """A gateway that serves an address."""
 
     gateway: Gateway
+    """The gateway."""
     files: MemoryFiles
+    """Its files, in memory."""
     address: str
+    """Host and port of its gRPC listener."""
     failures: list[BaseException] = field(default_factory=list)
     """The errors that have ended it."""
     peers: dict[str, str] = field(default_factory=dict)
