@@ -139,6 +139,7 @@ def assert_executors_tell_time_level_and_slot(folders: set[Path]) -> None:
     assert not any(COOKIE in text for text in texts)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("registry_url")
 def test_a_job_outlives_a_killed_worker_and_stops_when_terminated(
     submit: Submit, job: Path, tmp_path: Path, spark: SparkSession, standalone_cluster: StandaloneCluster

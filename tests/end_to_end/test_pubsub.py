@@ -222,6 +222,7 @@ def is_cut_off(client: Client) -> bool:
     return bool(poll.poll(0))
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_changing_subscribers_get_whole_epochs_while_every_process_is_killed(play: Play) -> None:

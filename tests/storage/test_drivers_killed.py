@@ -26,7 +26,9 @@ Server = HdfsServer | S3Server
 pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
 
 
-@pytest.fixture(params=[HdfsServer, pytest.param(S3Server, marks=pytest.mark.long)], ids=["hdfs", "s3a"])
+@pytest.fixture(
+    params=[pytest.param(server, marks=pytest.mark.long) for server in (HdfsServer, S3Server)], ids=["hdfs", "s3a"]
+)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     made: Server = request.param()
     try:

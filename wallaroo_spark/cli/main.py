@@ -124,7 +124,11 @@ VERBS = {
         "stage",
         "Run a command for each delivery of a stage of a pipeline.",
     ),
-    "status": ("wallaroo_spark.cli.status.command", "status", "Show a receiver at a glance, topics and sinks."),
+    "status": (
+        "wallaroo_spark.cli.status.command",
+        "status",
+        "Show a receiver or an application at a glance, topics and sinks.",
+    ),
     "streams": (
         "wallaroo_spark.cli.status.streams_command",
         "streams",
