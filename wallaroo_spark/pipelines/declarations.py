@@ -124,7 +124,8 @@ class RetryPolicy(Checked):
     max_attempts: int | None = setting(
         None,
         Kind.COUNT,
-        "Deliveries after which the stage counts as failed. Without it: it is delivered until it succeeds.",
+        "Deliveries after which the stage counts as failed. Without it: it is delivered until it succeeds. A delivery "
+        "that ends with its worker or gateway counts too.",
         minimum=1,
     )
     delay: float = setting(1.0, Kind.SECONDS, "Time before the second delivery; it doubles with each.", minimum=0)
