@@ -13,21 +13,14 @@ import asyncio
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SCHEMA = """
-kind: Namespace
-name: bench
----
-kind: Stream
-name: events
-namespace: bench
-"""
+from proving.quiet_application import SCHEMA, STREAM, quiet_application
+
 WARM = 2_000
 """Events of each kind before the measurement, in which Spark loads classes."""
 
@@ -45,40 +38,23 @@ class Spent(NamedTuple):
 
 def measure(folder: Path, events: int, rounds: int) -> dict[str, list[Spent]]:
     """The figures of each round, by the way of publishing."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
-
     from wallaroo_spark.connector import BlockingConnector
-    from wallaroo_spark.engine import Application
-    from wallaroo_spark.pipelines.schema.applying import apply_files
-    from wallaroo_spark.pipelines.schema.store import SchemaStore
     from wallaroo_spark.registry import application_registry
 
-    document, application = folder / "bench.yaml", str(folder / "bench")
-    document.write_text(SCHEMA, encoding="utf-8")
-    apply_files(SchemaStore(application), [str(document)], time.time())
-    builder = SparkSession.builder.master("local[3]").appName("bulk speed")
-    for name, value in {"ui.enabled": "false", "ui.showConsoleProgress": "false", "driver.host": "127.0.0.1"}.items():
-        builder = builder.config(f"spark.{name}", value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
     found: dict[str, list[Spent]] = {"connector": [], "publish_many": []}
-    try:
-        with Application(spark, application, state_partitions=1, connector_port=0) as running:
-            with application_registry(running.registry_url, running.name) as registry:
-                process = int(registry.leases()[0].holder.split("/")[1])
-            with BlockingConnector(
-                f"connectors:{running.name}", instance="bench", registry=running.registry_url, drain_timeout=None
-            ) as connector:
-                ways = {"connector": _by_connector(connector), "publish_many": _by_client(running.addresses())}
-                for way in ways.values():
-                    way(0, WARM)
-                for number in range(rounds):
-                    begin = WARM + number * events
-                    for name, way in ways.items():
-                        found[name].append(_spent(way, begin, begin + events, process))
-    finally:
-        spark.stop()
+    with quiet_application(folder, connector_port=0) as running:
+        with application_registry(running.registry_url, running.name) as registry:
+            process = int(registry.leases()[0].holder.split("/")[1])
+        with BlockingConnector(
+            f"connectors:{running.name}", instance="bench", registry=running.registry_url, drain_timeout=None
+        ) as connector:
+            ways = {"connector": _by_connector(connector), "publish_many": _by_client(running.addresses())}
+            for way in ways.values():
+                way(0, WARM)
+            for number in range(rounds):
+                begin = WARM + number * events
+                for name, way in ways.items():
+                    found[name].append(_spent(way, begin, begin + events, process))
     return found
 
 
@@ -95,7 +71,7 @@ async def measure_in_memory(events: int, rounds: int) -> dict[str, list[float]]:
         Connector("bench", instance="bench", workers=gateway.connectors, drain_timeout=None) as connector,
         AsyncClient([gateway.address]) as client,
     ):
-        stream = await connector.open("bench/events:bulk")
+        stream = await connector.open(f"{STREAM}:bulk")
         for number in range(rounds):
             numbers = range(number * events, (number + 1) * events)
             began = time.process_time()
@@ -105,7 +81,7 @@ async def measure_in_memory(events: int, rounds: int) -> dict[str, list[float]]:
             found["connector"].append((time.process_time() - began) / events * 1e6)
             began = time.process_time()
             given = (Event("bench.event", _data(one), id=f"many/{one}", source="bench") for one in numbers)
-            async for _ in client.publish_many("bench/events", given):
+            async for _ in client.publish_many(STREAM, given):
                 pass
             found["publish_many"].append((time.process_time() - began) / events * 1e6)
     application.close()
@@ -113,7 +89,7 @@ async def measure_in_memory(events: int, rounds: int) -> dict[str, list[float]]:
 
 
 def _by_connector(connector: Any) -> Callable[[int, int], None]:
-    stream = connector.open("bench/events:bulk")
+    stream = connector.open(f"{STREAM}:bulk")
 
     def publish(begin: int, end: int) -> None:
         for number in range(begin, end):
@@ -131,7 +107,7 @@ def _by_client(addresses: list[str]) -> Callable[[int, int], None]:
             events = (
                 Event("bench.event", _data(number), id=f"many/{number}", source="bench") for number in range(begin, end)
             )
-            assert sum(1 for _ in client.publish_many("bench/events", events)) == end - begin
+            assert sum(1 for _ in client.publish_many(STREAM, events)) == end - begin
 
     return publish
 

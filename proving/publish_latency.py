@@ -9,50 +9,26 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-SCHEMA = """
-kind: Namespace
-name: bench
----
-kind: Stream
-name: events
-namespace: bench
-"""
+from proving.quiet_application import STREAM, quiet_application
+
 FIRST = 5
 """Events that are published before the measurement, in which Spark loads classes."""
 
 
 def measure(folder: Path, events: int) -> list[float]:
     """Seconds of each publish, with one event in each batch."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
-
     from wallaroo_spark.client import Client, Event
-    from wallaroo_spark.engine import Application
-    from wallaroo_spark.pipelines.schema.applying import apply_files
-    from wallaroo_spark.pipelines.schema.store import SchemaStore
 
-    document, application = folder / "bench.yaml", str(folder / "bench")
-    document.write_text(SCHEMA, encoding="utf-8")
-    apply_files(SchemaStore(application), [str(document)], time.time())
-    builder = SparkSession.builder.master("local[3]").appName("publish latency")
-    for name, value in {"ui.enabled": "false", "ui.showConsoleProgress": "false", "driver.host": "127.0.0.1"}.items():
-        builder = builder.config(f"spark.{name}", value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
     times = []
-    try:
-        with Application(spark, application, state_partitions=1) as running, Client(running.addresses()) as client:
-            for number in range(FIRST + events):
-                began = time.perf_counter()
-                client.publish("bench/events", Event("bench.event", number))
-                times.append(time.perf_counter() - began)
-    finally:
-        spark.stop()
+    with quiet_application(folder) as running, Client(running.addresses()) as client:
+        for number in range(FIRST + events):
+            began = time.perf_counter()
+            client.publish(STREAM, Event("bench.event", number))
+            times.append(time.perf_counter() - began)
     return times[FIRST:]
 
 

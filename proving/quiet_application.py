@@ -1,0 +1,50 @@
+"""An application on this machine with one stream and nothing else to do, for programs that measure publishing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+STREAM = "bench/events"
+SCHEMA = """
+kind: Namespace
+name: bench
+---
+kind: Stream
+name: events
+namespace: bench
+"""
+SETTINGS = {"ui.enabled": "false", "ui.showConsoleProgress": "false", "driver.host": "127.0.0.1"}
+
+
+@contextmanager
+def quiet_application(folder: Path, **options: Any) -> Iterator[Any]:
+    """Start Spark and an ``Application`` with one gateway in ``folder``, and end both.
+
+    ``options`` are those of the application. The state has one partition.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    from wallaroo_spark.engine import Application
+    from wallaroo_spark.pipelines.schema.applying import apply_files
+    from wallaroo_spark.pipelines.schema.store import SchemaStore
+
+    document, application = folder / "bench.yaml", str(folder / "bench")
+    document.write_text(SCHEMA, encoding="utf-8")
+    apply_files(SchemaStore(application), [str(document)], time.time())
+    builder = SparkSession.builder.master("local[3]").appName("publishing")
+    for name, value in SETTINGS.items():
+        builder = builder.config(f"spark.{name}", value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        with Application(spark, application, state_partitions=1, **options) as running:
+            yield running
+    finally:
+        spark.stop()
