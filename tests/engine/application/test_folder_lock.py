@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import subprocess
 import sys
 import threading
@@ -87,3 +89,20 @@ def test_elsewhere_the_mark_of_a_killed_driver_is_taken_after_a_while_and_that_d
     assert (tmp_path / "_wallaroo" / "driver.json").exists()
     following.release()
     assert not (tmp_path / "_wallaroo" / "driver.json").exists()
+
+
+def test_a_mount_without_locks_has_a_mark_and_names_no_other_driver_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    running = FolderLock(str(tmp_path), seconds=0.0)
+    running.take("the running driver")
+    assert (tmp_path / "_wallaroo" / "driver.json").exists()
+
+    other = FolderLock(str(tmp_path), seconds=0.3)
+    other.take("a driver that starts when the mark has stayed the same")
+    with pytest.raises(ConfigurationError, match="a driver that starts when the mark has stayed the same"):
+        running.renew()

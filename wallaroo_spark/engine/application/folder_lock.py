@@ -1,8 +1,9 @@
 """The lock of an application's folder, which excludes drivers with another registry or another name.
 
 The lock in the registry excludes drivers that use the same registry and name. On a disk of this machine a lock of the
-system excludes the others, and ends with the process that holds it. On other file systems, which have no such lock, the
-driver renews a mark in the folder, and a driver that starts watches it for a while.
+system excludes the others, and ends with the process that holds it. On other file systems, and on mounts that have no
+such lock (``/dbfs`` of Databricks), the driver renews a mark in the folder, and a driver that starts watches it for a
+while.
 """
 
 from __future__ import annotations
@@ -58,9 +59,7 @@ class FolderLock:
         """
         if self._file is not None or self._owner:
             return
-        if self._folder.local:
-            self._take_file(owner)
-        else:
+        if not self._folder.local or not self._take_file(owner):
             self._watch_mark()
             self._owner = owner
             self._write_mark()
@@ -90,20 +89,25 @@ class FolderLock:
                 if found is not None and _owner_of(found) == owner:
                     self._folder.delete(MARK)
 
-    def _take_file(self, owner: str) -> None:
+    def _take_file(self, owner: str) -> bool:
+        """Lock a file of the folder; false when its file system has no locks."""
         path = os.path.join(self._folder.folder(), FILE)
         file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  # the lock lasts as long as the file is open
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             file.seek(0)
             other = file.read().strip()
             file.close()
             raise self._in_use(other) from None
+        except OSError:
+            file.close()
+            return False
         file.truncate(0)
         file.write(owner)
         file.flush()
         self._file = file
+        return True
 
     def _watch_mark(self) -> None:
         """Return once the mark of another driver is gone, or has stayed the same for the whole time."""
