@@ -83,7 +83,7 @@ class S3Server:
 
     def start(self) -> None:
         """Start it, and make the bucket."""
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self._port)]
+        command = [sys.executable, "-m", "tests.storage.moto_server", str(self._port)]
         self._guard.start(command, self._answers, 120)
         import boto3
 

@@ -30,6 +30,11 @@ def sync_names(filesystem: Any, folder: str) -> None:
         sync(folder)
 
 
+def through_hadoop(filesystem: Any) -> bool:
+    """Whether it is one of Spark's Hadoop, which renames files only into folders that exist, on object stores too."""
+    return isinstance(getattr(filesystem, "handler", None), HadoopHandler)
+
+
 def make_folder(filesystem: Any, path: str) -> None:
     """Create a folder and the folders above it; does nothing if it exists."""
     if not is_local(filesystem):
@@ -66,12 +71,11 @@ def write_file(filesystem: Any, path: str, data: bytes, *, sync_name: bool = Tru
 
 def replace(filesystem: Any, temporary: str, target: str) -> None:
     """Rename a file, replacing the file that has the name ``target``. Atomic on a local file system."""
-    handler = getattr(filesystem, "handler", None)
     if is_local(filesystem):
         os.replace(temporary, target)
         sync(os.path.dirname(target))
-    elif isinstance(handler, HadoopHandler):
-        handler.replace(temporary, target)
+    elif through_hadoop(filesystem):
+        filesystem.handler.replace(temporary, target)
     else:
         with contextlib.suppress(OSError):
             filesystem.delete_file(target)

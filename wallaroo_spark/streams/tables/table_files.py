@@ -122,7 +122,7 @@ class TableFolders:
     def take(self, source: str, relative: str) -> None:
         """Give a complete file, ``source`` on :attr:`filesystem`, this path; durable when it returns."""
         target = self.path(relative)
-        if not self.objects:
+        if not self.objects or durable.through_hadoop(self.filesystem):
             durable.make_folder(self.filesystem, target.rpartition("/")[0])
         durable.replace(self.filesystem, source, target)
 
