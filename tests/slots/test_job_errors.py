@@ -34,6 +34,18 @@ REMOVED = (
         ),
         (
             (
+                "org.apache.spark.api.python.PythonException: Traceback (most recent call last):",
+                '  File "serializers.py", line 604, in read_int',
+                "    raise EOFError",
+                "EOFError",
+                "",
+                "\tat org.apache.spark.api.python.BasePythonRunner",
+            ),
+            "EOFError: the process of Spark at the other end has closed the connection; its error is in the executor's "
+            "log",
+        ),
+        (
+            (
                 "pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:",
                 "Traceback (most recent call last):",
                 '  File "plan.py", line 15, in <module>',

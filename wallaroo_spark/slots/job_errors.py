@@ -16,6 +16,11 @@ _ADVICE = re.compile(r"\.? Consider setting '\S*faulthandler\S* .*$")
 """Spark's advice on how to get a Python traceback of a crash."""
 _FOLLOWS = "from the Python worker:"
 """The end of a line of Spark's behind which the traceback and the error of a Python process stand."""
+_TRACEBACK = "Traceback (most recent call last):"
+_CAUSE = re.compile(r"(Exception|Error): \S|^\w+(Exception|Error)$")
+"""A line that names an error, also one without a text."""
+_CLOSED = EOFError.__name__
+"""The line by which Python reports that Java has closed a connection, for example because it could not write state."""
 _LACKING = re.compile(r"(ModuleNotFound|Import)Error: ")
 """The start of the line by which Python reports a missing package."""
 _REFUSED = re.compile(re.escape(f"{ConfigurationError.__module__}.{ConfigurationError.__qualname__}: "))
@@ -34,11 +39,13 @@ def in_short(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lacking = [line for line in lines if _LACKING.match(line)]
     ours = [line for line in lines if line.startswith("wallaroo_spark.")]
-    causes = [line.removeprefix("Caused by: ") for line in lines if re.search(r"(Exception|Error): \S", line)]
+    causes = [line.removeprefix("Caused by: ") for line in lines if _CAUSE.search(line)]
     # The error of a Python process follows behind its traceback.
-    causes = [line for line in causes if not line.endswith(_FOLLOWS)] or causes
+    causes = [line for line in causes if not line.endswith((_FOLLOWS, _TRACEBACK))] or causes
     text = (lacking[-1:] or ours[-1:] or causes[:1] or lines[:1] or [repr(error)])[0]
     text = _cut(_of_task(text.lstrip(": ")))
+    if text == _CLOSED:
+        text += ": the process of Spark at the other end has closed the connection; its error is in the executor's log"
     if lacking:
         text += (
             "; install pip install 'wallaroo-spark[worker]' where Spark's Python is on every node (PYSPARK_PYTHON), "
