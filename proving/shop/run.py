@@ -172,7 +172,7 @@ class Shop:
                 return
             except TransportError as error:
                 self._again += 1
-                self._progress(f"{self._again} orders have been published again; the last time: {error.message[:100]}")
+                self._progress(f"orders published again: {self._again}; the last time: {error.message[:100]}")
 
     def faults(self, publishing: threading.Thread) -> None:
         """Kill parts at random, while orders are published and behind that."""

@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.timeout(10 * SECONDS),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a file system of a fixed size"),
 ]
-ORDERS, BYTES = 800, 60_000
+ORDERS, BYTES = 300, 60_000
 SMALL, LARGE = "24m", "1g"
 
 
