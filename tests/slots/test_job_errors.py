@@ -46,6 +46,20 @@ REMOVED = (
         ),
         (
             (
+                "py4j.protocol.Py4JJavaError: An error occurred while calling o12.collectToPython.",
+                ": org.apache.spark.SparkException: [CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT] Error writing state store "
+                "files. SQLSTATE: 58030",
+                "\tat org.apache.spark.sql.errors",
+                "Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device",
+                "\tat org.apache.hadoop.fs",
+                "Caused by: java.io.IOException: No space left on device",
+                "\t... 76 more",
+            ),
+            "org.apache.spark.SparkException: [CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT] Error writing state store "
+            "files. SQLSTATE: 58030; its first cause: java.io.IOException: No space left on device",
+        ),
+        (
+            (
                 "pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:",
                 "Traceback (most recent call last):",
                 '  File "plan.py", line 15, in <module>',

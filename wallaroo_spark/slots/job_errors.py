@@ -16,6 +16,10 @@ _ADVICE = re.compile(r"\.? Consider setting '\S*faulthandler\S* .*$")
 """Spark's advice on how to get a Python traceback of a crash."""
 _FOLLOWS = "from the Python worker:"
 """The end of a line of Spark's behind which the traceback and the error of a Python process stand."""
+_CAUSED_BY = "Caused by: "
+"""The start of a line of Java's that names the cause of the error above it."""
+_CALLING = "Py4JJavaError: An error occurred while calling"
+"""Py4J's words in front of an error of Java."""
 _TRACEBACK = "Traceback (most recent call last):"
 _CAUSE = re.compile(r"(Exception|Error): \S|^\w+(Exception|Error)$")
 """A line that names an error, also one without a text."""
@@ -33,17 +37,20 @@ def in_short(error: Exception) -> str:
     """Return the line of a Spark error that names the cause, without the lines of its stack traces.
 
     The order of preference is a missing package (with a hint how to install it), an error of this package, a Java
-    exception, and the first line. The text has at most 500 characters and the hint. Of a failed task, the text begins
-    with its executor.
+    exception, with the one that caused it first of all, and the first line. A line has at most 500 characters. Of a
+    failed task, the text begins with its executor.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lacking = [line for line in lines if _LACKING.match(line)]
     ours = [line for line in lines if line.startswith("wallaroo_spark.")]
-    causes = [line.removeprefix("Caused by: ") for line in lines if _CAUSE.search(line)]
-    # The error of a Python process follows behind its traceback.
-    causes = [line for line in causes if not line.endswith((_FOLLOWS, _TRACEBACK))] or causes
+    causes = [line for line in lines if _CAUSE.search(line)]
+    # The error of a Python process follows behind its traceback, and that of Java behind Py4J's words.
+    causes = [line for line in causes if not line.endswith((_FOLLOWS, _TRACEBACK)) and _CALLING not in line] or causes
     text = (lacking[-1:] or ours[-1:] or causes[:1] or lines[:1] or [repr(error)])[0]
-    text = _cut(_of_task(text.lstrip(": ")))
+    text = _cut(_of_task(text.removeprefix(_CAUSED_BY).lstrip(": ")))
+    first = [line.removeprefix(_CAUSED_BY) for line in causes if line.startswith(_CAUSED_BY)][-1:]
+    if not lacking and not ours and first and first[0] not in text:
+        text = f"{text}; its first cause: {_cut(first[0])}"
     if text == _CLOSED:
         text += ": the process of Spark at the other end has closed the connection; its error is in the executor's log"
     if lacking:
