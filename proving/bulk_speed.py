@@ -92,8 +92,9 @@ def _by_connector(connector: Any) -> Callable[[int, int], None]:
     stream = connector.open(f"{STREAM}:bulk")
 
     def publish(begin: int, end: int) -> None:
-        for number in range(begin, end):
-            stream.send(json.dumps({"type": "bench.event", "data": _data(number)}).encode(), id=number)
+        numbers = range(begin, end)
+        payloads = (json.dumps({"type": "bench.event", "data": _data(number)}).encode() for number in numbers)
+        stream.send_many(payloads, numbers)
         connector.drain()
 
     return publish
