@@ -68,4 +68,6 @@ def test_orders_are_done_once_while_a_gateway_and_the_driver_are_killed(server: 
         drivers.end(driver)
         log = drivers.log(driver)
     assert "errors []" in log, log
-    assert json.loads(log.rpartition("tables ")[2].splitlines()[0]) == {"orders": 20, "shipments": 20, "done": 20}
+    found = json.loads(log.rpartition("tables ")[2].splitlines()[0])
+    logged = {"delta": 20} if isinstance(server, S3Server) else {}
+    assert found == {"orders": 20, "shipments": 20, "done": 20, **logged}
