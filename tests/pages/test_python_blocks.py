@@ -169,7 +169,7 @@ async def test_the_page_on_clients() -> None:
     work = SimpleNamespace(root_event=SimpleNamespace(value={"order": 17, "price": 30}))
     assert page["charge"](work).data == {"order": 17, "paid": 30}
     await asyncio.to_thread(page.run)
-    await asyncio.wait_for(gateway.joined.wait(), SECONDS)
+    await asyncio.to_thread(eventually, lambda: "shop/price" in gateway.servers, seconds=SECONDS)
     await asyncio.to_thread(page.run)
     page.finish()
 
