@@ -3,8 +3,8 @@
     python -m tests.storage.application_driver DIRECTORY PORT FOLDER REDIS SETTINGS
 
 Its gateway listens at PORT. SETTINGS are Spark's, as JSON. On S3 it keeps logs of Delta Lake. When its standard input
-ends it stops the application, and prints a line with the numbers of records in the tables and of instances that are
-done.
+ends it stops the application, and prints a line with its errors, the numbers of records in the tables and of instances
+that are done.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def main(directory: Path, port: int, folder: str, redis: str, settings: dict[str
     with Application(spark, folder, **options) as application:
         print("runs", flush=True)
         sys.stdin.read()
-        print("errors", json.dumps(application.status()["errors"]), flush=True)
+        errors = application.status()["errors"]
     found = {name: read_stream(spark, folder, f"shop/{name}").count() for name in ("orders", "shipments")}
     found["done"] = read_instances(spark, folder).where("outcome = 'done'").count()
     if options["delta"]:
         found["delta"] = records_in_log(f"{folder.replace('s3a:', 's3:')}/streams/shop/orders", settings)
-    print("tables", json.dumps(found), flush=True)
+    print("tables", json.dumps({**found, "errors": errors}), flush=True)
     spark.stop()
 
 

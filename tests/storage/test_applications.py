@@ -67,7 +67,6 @@ def test_orders_are_done_once_while_a_gateway_and_the_driver_are_killed(server: 
         assert sorted(map(shop.number_of, shipped)) == list(range(20))
         drivers.end(driver)
         log = drivers.log(driver)
-    assert "errors []" in log, log
     found = json.loads(log.rpartition("tables ")[2].splitlines()[0])
     logged = {"delta": 20} if isinstance(server, S3Server) else {}
-    assert found == {"orders": 20, "shipments": 20, "done": 20, **logged}
+    assert found == {"orders": 20, "shipments": 20, "done": 20, "errors": [], **logged}
