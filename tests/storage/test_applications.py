@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,16 +24,6 @@ SECONDS = 240.0
 Server = HdfsServer | S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.no_cover, pytest.mark.long, pytest.mark.timeout(4 * SECONDS)]
-
-
-@pytest.fixture(params=[HdfsServer, S3Server], ids=["hdfs", "s3a"])
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    made: Server = request.param()
-    try:
-        made.start()
-        yield made
-    finally:
-        made.remove()
 
 
 def test_orders_are_done_once_while_a_gateway_and_the_driver_are_killed(server: Server, tmp_path: Path) -> None:

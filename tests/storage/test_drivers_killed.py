@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +23,6 @@ SECONDS = 180.0
 Server = HdfsServer | S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
-
-
-@pytest.fixture(
-    params=[pytest.param(server, marks=pytest.mark.long) for server in (HdfsServer, S3Server)], ids=["hdfs", "s3a"]
-)
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    made: Server = request.param()
-    try:
-        made.start()
-        yield made
-    finally:
-        made.remove()
 
 
 def test_a_driver_that_is_killed_goes_on_from_a_checkpoint_elsewhere(server: Server, tmp_path: Path) -> None:
